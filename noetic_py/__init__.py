@@ -1,0 +1,271 @@
+"""noetic_py: typed, budgeted, durable agent workflows. Everything a program needs is here; the rest is in the modules."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from noetic_py import errors as errors
+    from noetic_py import until as until
+    from noetic_py.budget import Budget as Budget
+    from noetic_py.budget import Remaining as Remaining
+    from noetic_py.budget import TokenUsage as TokenUsage
+    from noetic_py.context import Context as Context
+    from noetic_py.context import ReadContext as ReadContext
+    from noetic_py.context import Services as Services
+    from noetic_py.context import StateBag as StateBag
+    from noetic_py.context import StepMeta as StepMeta
+    from noetic_py.context import current_context as current_context
+    from noetic_py.control import Checkpoint as Checkpoint
+    from noetic_py.control import RunResult as RunResult
+    from noetic_py.control import RunStatus as RunStatus
+    from noetic_py.events import BudgetWarning as BudgetWarning
+    from noetic_py.events import Emitted as Emitted
+    from noetic_py.events import Event as Event
+    from noetic_py.events import ItemsAppended as ItemsAppended
+    from noetic_py.events import LoopIteration as LoopIteration
+    from noetic_py.events import ModelFinished as ModelFinished
+    from noetic_py.events import ModelStarted as ModelStarted
+    from noetic_py.events import ReasoningDelta as ReasoningDelta
+    from noetic_py.events import RunFinished as RunFinished
+    from noetic_py.events import RunStarted as RunStarted
+    from noetic_py.events import StepCommitted as StepCommitted
+    from noetic_py.events import StepStarted as StepStarted
+    from noetic_py.events import StepVoided as StepVoided
+    from noetic_py.events import TextDelta as TextDelta
+    from noetic_py.events import ToolFinished as ToolFinished
+    from noetic_py.events import ToolStarted as ToolStarted
+    from noetic_py.harness import Harness as Harness
+    from noetic_py.harness import RunHandle as RunHandle
+    from noetic_py.harness import RunOptions as RunOptions
+    from noetic_py.harness import RunStream as RunStream
+    from noetic_py.items import ContentPart as ContentPart
+    from noetic_py.items import Extension as Extension
+    from noetic_py.items import FunctionCall as FunctionCall
+    from noetic_py.items import FunctionCallOutput as FunctionCallOutput
+    from noetic_py.items import InputFile as InputFile
+    from noetic_py.items import InputImage as InputImage
+    from noetic_py.items import InputText as InputText
+    from noetic_py.items import Item as Item
+    from noetic_py.items import Message as Message
+    from noetic_py.items import ModelInput as ModelInput
+    from noetic_py.items import Opaque as Opaque
+    from noetic_py.items import OutputText as OutputText
+    from noetic_py.items import Reasoning as Reasoning
+    from noetic_py.items import Refusal as Refusal
+    from noetic_py.items import Role as Role
+    from noetic_py.items import extension_item as extension_item
+    from noetic_py.log import ItemLog as ItemLog
+    from noetic_py.log import ItemView as ItemView
+    from noetic_py.memory.layer import Memory as Memory
+    from noetic_py.models.base import JsonValue as JsonValue
+    from noetic_py.models.base import Model as Model
+    from noetic_py.models.base import ModelEvent as ModelEvent
+    from noetic_py.models.base import ModelRequest as ModelRequest
+    from noetic_py.models.base import ModelResponse as ModelResponse
+    from noetic_py.models.base import ModelSettings as ModelSettings
+    from noetic_py.models.base import ModelStream as ModelStream
+    from noetic_py.runtime import Runtime as Runtime
+    from noetic_py.steps.code import step as step
+    from noetic_py.steps.flow import Settled as Settled
+    from noetic_py.steps.flow import branch as branch
+    from noetic_py.steps.flow import each as each
+    from noetic_py.steps.flow import parallel as parallel
+    from noetic_py.steps.flow import race as race
+    from noetic_py.steps.flow import sequence as sequence
+    from noetic_py.steps.flow import settle as settle
+    from noetic_py.steps.loop import loop as loop
+    from noetic_py.steps.model import call_model as call_model
+    from noetic_py.steps.spawn import spawn as spawn
+    from noetic_py.steps.step import Retry as Retry
+    from noetic_py.steps.step import Step as Step
+    from noetic_py.steps.step import StepOptions as StepOptions
+    from noetic_py.steps.tool import call_tool as call_tool
+    from noetic_py.steps.tool import step_tool as step_tool
+    from noetic_py.tools import Inject as Inject
+    from noetic_py.tools import Tool as Tool
+    from noetic_py.tools import tool as tool
+
+__all__ = [
+    "Budget",
+    "BudgetWarning",
+    "Checkpoint",
+    "ContentPart",
+    "Context",
+    "Emitted",
+    "Event",
+    "Extension",
+    "FunctionCall",
+    "FunctionCallOutput",
+    "Harness",
+    "Inject",
+    "InputFile",
+    "InputImage",
+    "InputText",
+    "Item",
+    "ItemLog",
+    "ItemView",
+    "ItemsAppended",
+    "JsonValue",
+    "LoopIteration",
+    "Memory",
+    "Message",
+    "Model",
+    "ModelEvent",
+    "ModelFinished",
+    "ModelInput",
+    "ModelRequest",
+    "ModelResponse",
+    "ModelSettings",
+    "ModelStarted",
+    "ModelStream",
+    "Opaque",
+    "OutputText",
+    "ReadContext",
+    "Reasoning",
+    "ReasoningDelta",
+    "Refusal",
+    "Remaining",
+    "Retry",
+    "Role",
+    "RunFinished",
+    "RunHandle",
+    "RunOptions",
+    "RunResult",
+    "RunStarted",
+    "RunStatus",
+    "RunStream",
+    "Runtime",
+    "Services",
+    "Settled",
+    "StateBag",
+    "Step",
+    "StepCommitted",
+    "StepMeta",
+    "StepOptions",
+    "StepStarted",
+    "StepVoided",
+    "TextDelta",
+    "TokenUsage",
+    "Tool",
+    "ToolFinished",
+    "ToolStarted",
+    "branch",
+    "call_model",
+    "call_tool",
+    "current_context",
+    "each",
+    "errors",
+    "extension_item",
+    "loop",
+    "parallel",
+    "race",
+    "sequence",
+    "settle",
+    "spawn",
+    "step",
+    "step_tool",
+    "tool",
+    "until",
+]
+
+__version__ = "0.1.0"
+
+# Where a name lives: a module is loaded when one of its names is first used, so that importing the package costs little.
+_HOMES = {
+    "Budget": "noetic_py.budget",
+    "BudgetWarning": "noetic_py.events",
+    "Checkpoint": "noetic_py.control",
+    "ContentPart": "noetic_py.items",
+    "Context": "noetic_py.context",
+    "Emitted": "noetic_py.events",
+    "Event": "noetic_py.events",
+    "Extension": "noetic_py.items",
+    "FunctionCall": "noetic_py.items",
+    "FunctionCallOutput": "noetic_py.items",
+    "Harness": "noetic_py.harness",
+    "Inject": "noetic_py.tools",
+    "InputFile": "noetic_py.items",
+    "InputImage": "noetic_py.items",
+    "InputText": "noetic_py.items",
+    "Item": "noetic_py.items",
+    "ItemLog": "noetic_py.log",
+    "ItemView": "noetic_py.log",
+    "ItemsAppended": "noetic_py.events",
+    "JsonValue": "noetic_py.models.base",
+    "LoopIteration": "noetic_py.events",
+    "Memory": "noetic_py.memory.layer",
+    "Message": "noetic_py.items",
+    "Model": "noetic_py.models.base",
+    "ModelEvent": "noetic_py.models.base",
+    "ModelFinished": "noetic_py.events",
+    "ModelInput": "noetic_py.items",
+    "ModelRequest": "noetic_py.models.base",
+    "ModelResponse": "noetic_py.models.base",
+    "ModelSettings": "noetic_py.models.base",
+    "ModelStarted": "noetic_py.events",
+    "ModelStream": "noetic_py.models.base",
+    "Opaque": "noetic_py.items",
+    "OutputText": "noetic_py.items",
+    "ReadContext": "noetic_py.context",
+    "Reasoning": "noetic_py.items",
+    "ReasoningDelta": "noetic_py.events",
+    "Refusal": "noetic_py.items",
+    "Remaining": "noetic_py.budget",
+    "Retry": "noetic_py.steps.step",
+    "Role": "noetic_py.items",
+    "RunFinished": "noetic_py.events",
+    "RunHandle": "noetic_py.harness",
+    "RunOptions": "noetic_py.harness",
+    "RunResult": "noetic_py.control",
+    "RunStarted": "noetic_py.events",
+    "RunStatus": "noetic_py.control",
+    "RunStream": "noetic_py.harness",
+    "Runtime": "noetic_py.runtime",
+    "Services": "noetic_py.context",
+    "Settled": "noetic_py.steps.flow",
+    "StateBag": "noetic_py.context",
+    "Step": "noetic_py.steps.step",
+    "StepCommitted": "noetic_py.events",
+    "StepMeta": "noetic_py.context",
+    "StepOptions": "noetic_py.steps.step",
+    "StepStarted": "noetic_py.events",
+    "StepVoided": "noetic_py.events",
+    "TextDelta": "noetic_py.events",
+    "TokenUsage": "noetic_py.budget",
+    "Tool": "noetic_py.tools",
+    "ToolFinished": "noetic_py.events",
+    "ToolStarted": "noetic_py.events",
+    "branch": "noetic_py.steps.flow",
+    "call_model": "noetic_py.steps.model",
+    "call_tool": "noetic_py.steps.tool",
+    "current_context": "noetic_py.context",
+    "each": "noetic_py.steps.flow",
+    "extension_item": "noetic_py.items",
+    "loop": "noetic_py.steps.loop",
+    "parallel": "noetic_py.steps.flow",
+    "race": "noetic_py.steps.flow",
+    "sequence": "noetic_py.steps.flow",
+    "settle": "noetic_py.steps.flow",
+    "spawn": "noetic_py.steps.spawn",
+    "step": "noetic_py.steps.code",
+    "step_tool": "noetic_py.steps.tool",
+    "tool": "noetic_py.tools",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is not None:
+        found: object = getattr(import_module(home), name)
+    elif name in __all__:
+        found = import_module(f"noetic_py.{name}")
+    else:
+        raise AttributeError(f"module 'noetic_py' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

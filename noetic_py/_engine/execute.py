@@ -1,0 +1,280 @@
+"""The one function that executes a step: path, budget, journal, span, retry and events meet here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from noetic_py._engine import fold, ledger
+from noetic_py._engine.state import Execution, Frame
+from noetic_py.budget import Budget, Lease
+from noetic_py.context import CURRENT, Domain, StepMeta, copy_state, restore_state
+from noetic_py.errors import (
+    BudgetExceeded,
+    Cancelled,
+    ConcurrentStepCall,
+    ConfigError,
+    NoeticError,
+    StepFailed,
+    StepTimeout,
+    Stopped,
+    UnknownPrice,
+)
+from noetic_py.events import StepStarted
+from noetic_py.steps.step import Step
+from noetic_py.steps.step import frame as frame_name
+
+__all__ = ["HANDLERS", "as_error", "call_from_body", "execute", "restore_log", "settle_failure", "under_budget"]
+
+AnyStep = Step[Any, Any, Any, Any]
+Handler = Callable[[Frame, Any], Awaitable[Any]]
+
+HANDLERS: dict[str, Handler] = {}
+"""What interprets a kind of step; a code step's body is its own interpreter."""
+
+NO_META = StepMeta()
+# Bodies that never wait would starve the event loop and could not be cancelled: every so often a step lets others run.
+_BREATHE = 127
+
+
+async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain | None = None) -> Any:
+    """Run a step as a child of `parent`, at frame `name`, in the parent's domain or one of its own."""
+    x = parent.x
+    run = x.run
+    run.executed += 1
+    if run.stopping or not run.executed & _BREATHE:
+        await _breathe(x)
+    own = domain is not None
+    if domain is None:
+        domain = parent._domain
+        if len(domain.log) != parent.mark:
+            ledger.close_segment(parent)
+    if step.bound is not None:
+        value = step.bound.value
+    frame = Frame(step, parent, x, (*parent._path, name), domain, parent.lease)
+    while True:
+        if run.bus.active:
+            run.bus.publish(StepStarted(frame._path, step.kind, frame.attempt))
+        frame.token = CURRENT.set(frame)
+        try:
+            if step.counted:
+                frame.lease.take_step()
+            if not step.plain or run.tracer is not None:
+                output = await _guarded(frame, value)
+            elif step.body is not None:
+                output = await step.body(value, frame)
+            else:
+                output = await HANDLERS[step.kind](frame, value)
+        except Exception as error:
+            CURRENT.reset(frame.token)
+            await _after_failure(frame, error)
+            continue
+        except BaseException:
+            CURRENT.set(parent)
+            _after_stop(frame, own)
+            raise
+        CURRENT.reset(frame.token)
+        frame.token = None
+        ledger.finished(frame, value, output)
+        if step.body is not None:
+            x.last_step = NO_META
+        if not own:
+            ledger.returned(parent)
+        if run.stopping:
+            await _breathe(x)
+        return output
+
+
+async def _breathe(x: Execution) -> None:
+    """Let others run, and start nothing in an execution that was stopped."""
+    await checkpoint()
+    node: Execution | None = x
+    while node is not None:
+        if node.stop is not None:
+            # Only code that shields itself from cancellation comes here.
+            raise Cancelled("the execution was stopped", hint="steps cannot run inside a shielded scope after a stop")
+        node = None if node.frame is None or node.frame.up is None else node.frame.up.x
+
+
+async def _guarded(frame: Frame, value: Any) -> Any:
+    """Run a body under its step's own timeout, budget and span."""
+    step = frame.step
+    with _span(frame):
+        if step.budget is not None:
+            return await under_budget(frame, step.budget, lambda: _timed(frame, value))
+        return await _timed(frame, value)
+
+
+async def _timed(frame: Frame, value: Any) -> Any:
+    step = frame.step
+    if step.timeout is None:
+        return await _body(frame, value)
+    with anyio.move_on_after(step.timeout):
+        return await _body(frame, value)
+    raise StepTimeout(step.timeout, path=frame._path)
+
+
+def _body(frame: Frame, value: Any) -> Awaitable[Any]:
+    body = frame.step.body
+    return HANDLERS[frame.step.kind](frame, value) if body is None else body(value, frame)
+
+
+@contextmanager
+def _span(frame: Frame) -> Iterator[None]:
+    tracer = frame.x.run.tracer
+    if tracer is None:
+        yield
+        return
+    step = frame.step
+    attributes = {"noetic.path": "/".join(frame._path), "noetic.kind": step.kind, "noetic.attempt": frame.attempt}
+    with tracer.start_as_current_span(f"{step.kind} {step.id}", attributes=attributes) as span:
+        frame.own_span = span
+        yield
+
+
+async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a body below a lease of its own; when that is spent, its wrap-up step gives the value."""
+    x = frame.x
+    now = x.run.runtime.monotonic()
+    lease = Lease(budget, frame.lease, now=now, depth=x.depth, on_warning=x.warned)
+    lease.keep_reserve()
+    frame.lease = lease
+    wrap_up: Lease | None = None
+    try:
+        try:
+            return await _until_deadline(frame, lease, body)
+        except BudgetExceeded as error:
+            if budget.wrap_up is None:
+                raise
+            settle_failure(frame, error)
+            wrap_up = frame.lease = lease.open_wrap_up(x.run.runtime.monotonic())
+            return await _until_deadline(frame, wrap_up, lambda: execute(_wrap_up(budget), None, frame, "wrap_up"))
+    finally:
+        lease.close(wrap_up)
+
+
+def _wrap_up(budget: Budget) -> AnyStep:
+    if budget.wrap_up is None:
+        raise ConfigError("the budget has no wrap-up step", code="budget")
+    return budget.wrap_up
+
+
+async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitable[Any]]) -> Any:
+    if lease.budget is None or lease.budget.seconds is None or lease.deadline is None:
+        return await body()
+    seconds = lease.budget.seconds
+    with anyio.move_on_after(max(0.0, lease.deadline - frame.x.run.runtime.monotonic())):
+        return await body()
+    raise BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame._path)
+
+
+def settle_failure(frame: Frame, error: NoeticError) -> None:
+    """Nobody below handled the failure: what finished steps left becomes visible again in the frame's domain."""
+    left = error.left
+    if left is not None and left[0] is frame._domain:
+        restore_state(frame._domain.state, left[1])
+    restore_log(frame)
+
+
+def restore_log(frame: Frame) -> None:
+    """Make the frame's log say what the journal says of everything below it."""
+    items = fold.items_below(frame.x.run.journal, frame._path)
+    log = frame._domain.log
+    there = log.since(frame.start)
+    if list(there) != items[: len(there)]:
+        log.rollback(frame.start)
+        there = ()
+    log.extend(items[len(there) :])
+    frame.mark = frame.written = len(log)
+
+
+def as_error(frame: Frame, error: Exception) -> NoeticError:
+    """The failure as everybody outside the step sees it, live and on replay."""
+    if isinstance(error, NoeticError):
+        return error.at(frame._path)
+    failure = StepFailed(path=frame._path, error_type=type(error).__name__, error_message=str(error))
+    failure.__cause__ = error
+    return failure
+
+
+# What another attempt cannot change.
+_NEVER_RETRIED = (BudgetExceeded, UnknownPrice, ConfigError, ConcurrentStepCall, Stopped)
+
+
+async def _after_failure(frame: Frame, error: Exception) -> None:
+    """Record a failed attempt; return when another one follows, raise otherwise."""
+    failure = as_error(frame, error)
+    x = frame.x
+    step = frame.step
+    frame.token = None
+    if x.stop is not None:
+        frame.rewind()
+        ledger.stopped(frame)
+        await _breathe(x)
+    retry = step.retry
+    final = (
+        retry is None or frame.attempt >= retry.attempts or isinstance(failure, _NEVER_RETRIED) or not retry.covers(failure)
+    )
+    frame.drop_unwritten()
+    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame._domain):
+        failure.left = (frame._domain, copy_state(frame._domain.state))
+    frame.rewind()
+    ledger.failed(frame, failure, final=final)
+    if final or retry is None:
+        if failure is error:
+            raise error
+        raise failure from error
+    await x.run.runtime.sleep(retry.wait(frame.attempt, x.run.runtime.random()))
+    frame.attempt += 1
+    frame.used_tokens = frame.used_cost = frame.control = frame.occurrences = None
+    frame.opened = False
+    frame.lease = frame.up.lease if frame.up is not None else frame.lease
+
+
+def _after_stop(frame: Frame, own: bool) -> None:
+    """The body was cancelled: its unwritten work goes, unless it asked for the stop itself."""
+    frame.token = None
+    ledger.stopped(frame)
+    if frame.control is None:
+        frame.drop_unwritten()
+    parent = frame.up
+    if not own and parent is not None and parent.clean:
+        parent.mark = parent.written = len(frame._domain.log)
+
+
+async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
+    """A body calls a step: one at a time, and in the body's own task."""
+    occurrences = frame.occurrences
+    if occurrences is None:
+        occurrences = frame.occurrences = {}
+    count = occurrences.get(step.id, 0)
+    name = frame_name(step.id, count)
+    if frame.busy is not None:
+        raise _concurrent(frame, name, f"while {'/'.join(frame.busy)} is in flight")
+    token = frame.token
+    if token is None:
+        raise _concurrent(frame, name, "after the step had ended")
+    try:
+        # A token belongs to the task that set it: this is how a call from a foreign task is told, at no cost.
+        CURRENT.reset(token)
+    except ValueError:
+        raise _concurrent(frame, name, "from a task that the body started") from None
+    occurrences[step.id] = count + 1
+    frame.busy = (*frame._path, name)
+    try:
+        return await execute(step, value, frame, name)
+    finally:
+        frame.busy = None
+        frame.token = CURRENT.set(frame)
+
+
+def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:
+    return ConcurrentStepCall(
+        f"{'/'.join((*frame._path, name))} was called {when}",
+        path=frame._path,
+        hint="await ctx.gather(a.bind(x), b.bind(y)) runs several at once; anyio.fail_after replaces asyncio.wait_for",
+    )

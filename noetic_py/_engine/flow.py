@@ -1,0 +1,230 @@
+"""What sequences, branches and sections do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import anyio
+from attrs import define, field, frozen
+
+from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
+from noetic_py._engine.state import Frame
+from noetic_py.checkpoints.records import Decision
+from noetic_py.context import Domain, copy_state, restore_state
+from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, RouteError
+from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled
+from noetic_py.steps.step import Step
+
+__all__ = ["Outcomes", "Path", "gather_step", "run_paths"]
+
+
+async def run_sequence(frame: Frame, value: Any) -> Any:
+    """Each step gets what the one before returned."""
+    spec: SequenceSpec = frame.step.spec
+    for step, name in zip(spec.steps, spec.frames, strict=True):
+        value = await execute(step, value, frame, name)
+    return value
+
+
+async def run_branch(frame: Frame, value: Any) -> Any:
+    """Ask the route, record what it said, run that."""
+    spec: BranchSpec = frame.step.spec
+    answer = spec.route(value, frame.read_only()) if spec.takes_context else spec.route(value)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    step = _chosen(frame, spec, answer)
+    frame.x.run.journal.append(Decision(frame.path, "route", None if step is None else step.id))
+    if step is None:
+        return value
+    return await execute(step, value, frame, step.id)
+
+
+def _chosen(frame: Frame, spec: BranchSpec, answer: Any) -> AnyStep | None:
+    if spec.cases is None:
+        if answer is None or isinstance(answer, Step):
+            return answer
+        raise RouteError(
+            f"the route returned {answer!r}, which is neither a step nor None",
+            path=frame.path,
+            hint="return a step, or give branch(route, cases) the cases by key",
+        )
+    try:
+        found = spec.cases.get(answer, spec.default)
+    except TypeError:
+        found = None
+    if found is None:
+        raise RouteError(
+            f"the route returned {answer!r}, for which there is no case",
+            path=frame.path,
+            hint=f"the cases are {list(spec.cases)}; default= takes every other key",
+        )
+    return found
+
+
+@frozen(eq=False)
+class Path:
+    """One path of a section: a step, its input, its frame."""
+
+    step: AnyStep
+    value: Any
+    name: str
+
+
+@define(eq=False)
+class Outcomes:
+    """How the paths of a section ended, in the order in which they did."""
+
+    values: dict[int, Any] = field(factory=dict)
+    errors: dict[int, NoeticError] = field(factory=dict)
+    domains: dict[int, Domain] = field(factory=dict)
+
+
+async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None = None) -> Outcomes:
+    """Run paths at once, each in a domain of its own, and await all of them whatever happens."""
+    outcomes = Outcomes()
+    if len(paths) == 1:
+        await _run_path(frame, paths[0], 0, outcomes)
+        return outcomes
+    async with anyio.create_task_group() as group:
+
+        async def work(index: int, path: Path) -> None:
+            await _run_path(frame, path, index, outcomes)
+            if (mode == "all" and outcomes.errors) or (mode == "race" and outcomes.values):
+                group.cancel_scope.cancel()
+
+        async def worker(queue: Iterator[tuple[int, Path]]) -> None:
+            for index, path in queue:
+                await work(index, path)
+
+        if concurrency is None or concurrency >= len(paths):
+            for index, path in enumerate(paths):
+                group.start_soon(work, index, path)
+        else:
+            queue = iter(enumerate(paths))
+            for _ in range(concurrency):
+                group.start_soon(worker, queue)
+    return outcomes
+
+
+async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) -> None:
+    domain = outcomes.domains[index] = frame.domain.fork(f"{frame.domain.branch}.{path.name}")
+    try:
+        value = await execute(path.step, path.value, frame, path.name, domain)
+    except Exception as error:  # noqa: BLE001 # an outcome like a value: the section decides what it means
+        outcomes.errors[index] = as_error(frame, error)
+    else:
+        outcomes.values[index] = value
+
+
+async def run_parallel(frame: Frame, value: Any) -> Any:
+    """All, the first, or whatever comes."""
+    spec: ParallelSpec = frame.step.spec
+    paths = await _paths(frame, spec, value)
+    outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
+    if spec.mode == "race":
+        return _win(frame, outcomes)
+    results: list[Any]
+    if spec.mode == "all":
+        results = all_values(frame, outcomes, len(paths))
+    else:
+        results = [
+            Settled(None, outcomes.errors[index]) if index in outcomes.errors else Settled(outcomes.values[index])
+            for index in range(len(paths))
+        ]
+    if spec.merge is not None:
+        return await _merge(frame, spec, results, outcomes)
+    return tuple(results) if spec.shape == "tuple" else results
+
+
+async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
+    if spec.each is not None:
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise ConfigError(f"each got {type(value).__name__}, not a list", code="each", path=frame.path, hint="each(step) takes an iterable of inputs")
+        return [Path(spec.each, element, f"{spec.each.id}[{index}]") for index, element in enumerate(value)]
+    steps = spec.paths
+    if not isinstance(steps, tuple):
+        given = steps(value, frame) if spec.takes_context else steps(value)
+        if inspect.isawaitable(given):
+            given = await given
+        steps = tuple(given)
+        for step in steps:
+            if not isinstance(step, Step):
+                raise RouteError(f"paths gave {step!r}, which is no step", path=frame.path, hint="return steps")
+        frame.x.run.journal.append(Decision(frame.path, "paths", tuple(step.id for step in steps)))
+    return [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(steps)]
+
+
+def all_values(frame: Frame, outcomes: Outcomes, count: int) -> list[Any]:
+    """Every path's output in order.
+
+    Raises:
+        BudgetExceeded: That is what the first path failed of.
+        ParallelFailed: A path failed of something else.
+    """
+    if outcomes.errors:
+        first = next(iter(outcomes.errors.values()))
+        if isinstance(first, BudgetExceeded):
+            raise first
+        raise ParallelFailed(succeeded=outcomes.values, failed=outcomes.errors, first=first, path=frame.path)
+    return [outcomes.values[index] for index in range(count)]
+
+
+def _win(frame: Frame, outcomes: Outcomes) -> Any:
+    if not outcomes.values:
+        first = next(iter(outcomes.errors.values()), None)
+        if first is None:
+            raise RouteError("a race without a path has no winner", path=frame.path, hint="return at least one step")
+        raise first if isinstance(first, BudgetExceeded) else ParallelFailed(
+            succeeded={}, failed=outcomes.errors, first=first, path=frame.path
+        )
+    winner, value = next(iter(outcomes.values.items()))
+    domain = outcomes.domains[winner]
+    frame.winner = winner
+    frame.log.extend(domain.log.since(frame.mark))
+    frame.mark = frame.written = len(frame.log)
+    if not domain.untouched:
+        # Reading frame.state notes what it was, so that a step around the race can still go back.
+        restore_state(frame.state, copy_state(domain.state))
+    return value
+
+
+async def _merge(frame: Frame, spec: ParallelSpec, results: list[Any], outcomes: Outcomes) -> Any:
+    merge = spec.merge
+    if merge is None:
+        return results
+    if spec.merge_arity >= 3:
+        merged = merge(results, frame, [outcomes.domains[index].state for index in range(len(results))])
+    elif spec.merge_arity == 2:
+        merged = merge(results, frame)
+    else:
+        merged = merge(results)
+    return await merged if inspect.isawaitable(merged) else merged
+
+
+@frozen(eq=False)
+class GatherSpec:
+    """The steps of one `ctx.gather`."""
+
+    steps: tuple[AnyStep, ...]
+
+
+def gather_step(steps: Sequence[AnyStep]) -> AnyStep:
+    """The section that `ctx.gather` runs."""
+    for step in steps:
+        if not isinstance(step, Step):
+            raise ConfigError(f"gather got {step!r}, which is no step", code="not-a-step", hint="ctx.gather(a.bind(x))")
+    return Step(id="gather", kind="gather", spec=GatherSpec(tuple(steps)))
+
+
+async def run_gather(frame: Frame, value: Any) -> list[Any]:
+    """Bound steps at once."""
+    spec: GatherSpec = frame.step.spec
+    paths = [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(spec.steps)]
+    if not paths:
+        return []
+    return all_values(frame, await run_paths(frame, paths, "all"), len(paths))
+
+
+HANDLERS.update(sequence=run_sequence, branch=run_branch, parallel=run_parallel, gather=run_gather)

@@ -1,0 +1,71 @@
+"""A flow's tree, drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetic_py.steps.flow import BranchSpec, ParallelSpec, SequenceSpec
+from noetic_py.steps.loop import LoopSpec
+from noetic_py.steps.spawn import SpawnSpec
+from noetic_py.steps.step import Step
+
+__all__ = ["children", "mermaid"]
+
+AnyStep = Step[Any, Any, Any, Any]
+
+
+def children(step: AnyStep) -> list[tuple[str, AnyStep]]:
+    """The steps that a step declares, each with the label of the way to it."""
+    spec = step.spec
+    match spec:
+        case SequenceSpec():
+            return [(str(number), each) for number, each in enumerate(spec.steps, 1)]
+        case BranchSpec():
+            cases = [(repr(key), each) for key, each in (spec.cases or {}).items()]
+            return cases + ([("otherwise", spec.default)] if spec.default is not None else [])
+        case ParallelSpec(each=None):
+            return [("", each) for each in spec.paths] if isinstance(spec.paths, tuple) else []
+        case ParallelSpec():
+            return [("each", spec.each)] if spec.each is not None else []
+        case LoopSpec():
+            return [("again", spec.body)]
+        case SpawnSpec():
+            return [("child", spec.step)]
+        case _:
+            return []
+
+
+_SHAPES = {"branch": ("{", "}"), "loop": ("([", "])"), "parallel": ("[/", "/]"), "spawn": ("[[", "]]"), "model": ("(", ")")}
+
+
+def mermaid(step: AnyStep) -> str:
+    """The tree as a Mermaid flowchart, top down."""
+    lines = ["flowchart TD"]
+    _draw(step, lines, [0])
+    return "\n".join(lines) + "\n"
+
+
+def _draw(step: AnyStep, lines: list[str], counter: list[int]) -> str:
+    name = f"n{counter[0]}"
+    counter[0] += 1
+    left, right = _SHAPES.get(step.kind, ("[", "]"))
+    lines.append(f'    {name}{left}"{_text(_label(step))}"{right}')
+    for label, child in children(step):
+        below = _draw(child, lines, counter)
+        arrow = f'-->|"{_text(label)}"|' if label else "-->"
+        lines.append(f"    {name} {arrow} {below}")
+    return name
+
+
+def _label(step: AnyStep) -> str:
+    kind = step.spec.mode if isinstance(step.spec, ParallelSpec) and step.spec.mode != "all" else step.kind
+    label = step.id if step.kind == "code" or step.id == kind else f"{step.id} ({kind})"
+    if isinstance(step.spec, ParallelSpec) and not isinstance(step.spec.paths, tuple):
+        label += ": paths made while running"
+    if isinstance(step.spec, BranchSpec) and step.spec.cases is None:
+        label += ": step chosen while running"
+    return label
+
+
+def _text(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")

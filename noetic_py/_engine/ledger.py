@@ -1,0 +1,124 @@
+"""Writing the journal: what a step commits, and what its ancestors in flight had not written before.
+
+Every function here is one synchronous section, so a transaction is composed in the moment in which it is appended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noetic_py._engine.state import NO_ITEMS, Frame
+from noetic_py.checkpoints.records import Segment, StepFailed, StepFinished, StepOpened, StepStopped
+from noetic_py.context import copy_state
+from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
+
+if TYPE_CHECKING:
+    from noetic_py.errors import NoeticError
+    from noetic_py.items import Item
+
+__all__ = ["close_segment", "failed", "finished", "flush", "returned", "stopped"]
+
+
+def close_segment(frame: Frame) -> None:
+    """A child is about to start: what the body did until now is a segment of its own."""
+    log = frame._domain.log
+    end = len(log)
+    if end != frame.mark:
+        items = log.since(frame.mark)
+        frame.mark = end
+        frame.clean = False
+        if frame.segments is None:
+            frame.segments = [items]
+        else:
+            frame.segments.append(items)
+
+
+def returned(frame: Frame) -> None:
+    """A child has committed: all that the body did before is written, and what comes now is a new segment."""
+    frame.mark = frame.written = len(frame._domain.log)
+    if frame._touched:
+        # The body may still hold the state object, so what it is now has to be remembered now.
+        frame.saved = copy_state(frame._domain.state)
+        frame.clean = False
+
+
+def flush(frame: Frame | None) -> None:
+    """Write what a frame and its ancestors have not written, outermost first; above a clean frame all are clean."""
+    if frame is None or (frame.clean and frame.opened):
+        return
+    flush(frame.up)
+    journal = frame.x.run.journal
+    if not frame.opened:
+        frame.opened = True
+        if not frame.virtual:
+            journal.append(StepOpened(frame._path, frame.step.kind, frame.attempt))
+    segments = frame.segments
+    if segments is not None:
+        for items in segments:
+            journal.append(Segment(frame._path, frame.attempt, items))
+        frame.segments = None
+        if frame.x.run.bus.active:
+            for items in segments:
+                frame.x.run.bus.publish(ItemsAppended(frame._path, items))
+    frame.written = frame.mark
+    frame.clean = True
+
+
+def _last_segment(frame: Frame) -> tuple[Item, ...]:
+    log = frame._domain.log
+    items = log.since(frame.mark) if len(log) != frame.mark else NO_ITEMS
+    segments = frame.segments
+    if segments is not None:
+        # Closed before a child that wrote nothing: it goes into this record together with the last one.
+        for earlier in reversed(segments):
+            items = earlier + items
+    return items
+
+
+def finished(frame: Frame, value: object, output: object) -> None:
+    """Commit a step that is done."""
+    run = frame.x.run
+    parent = frame.up
+    if parent is not None and not (parent.clean and parent.opened):
+        flush(parent)
+    step = frame.step
+    items = _last_segment(frame) if frame.segments is not None or len(frame._domain.log) != frame.mark else NO_ITEMS
+    run.journal.append(
+        StepFinished(frame._path, step.kind, frame.attempt, value, output, items, frame.used_tokens, frame.used_cost, frame.control, frame.winner)
+    )
+    if run.bus.active:
+        if items:
+            run.bus.publish(ItemsAppended(frame._path, items))
+        run.bus.publish(StepCommitted(frame._path, step.kind, len(run.journal)))
+
+
+def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
+    """Commit an attempt that failed, before anybody reacts to it."""
+    run = frame.x.run
+    run.journal.append(
+        StepFailed(frame._path, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control)
+    )
+    if run.bus.active:
+        run.bus.publish(StepVoided(frame._path, frame.attempt, str(error), final))
+
+
+def stopped(frame: Frame) -> None:
+    """Write what a cancelled attempt used; its own work only when it asked for the stop itself."""
+    run = frame.x.run
+    kept = NO_ITEMS
+    if frame.control is not None:
+        flush(frame.up)
+        kept = _last_segment(frame)
+    elif frame.used_tokens is None and frame.used_cost is None:
+        if run.bus.active:
+            run.bus.publish(StepVoided(frame._path, frame.attempt, "stopped", True))
+        return
+    run.journal.append(
+        StepStopped(
+            frame._path, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control
+        )
+    )
+    if run.bus.active:
+        if kept:
+            run.bus.publish(ItemsAppended(frame._path, kept))
+        run.bus.publish(StepVoided(frame._path, frame.attempt, "stopped", True))

@@ -1,0 +1,198 @@
+"""What a model round does: an answer that is a recorded child, then the tools it calls, at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from noetic_py._engine.answer import ANSWER, Ask
+from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.flow import Path, run_paths
+from noetic_py._engine.merge import join_states
+from noetic_py._engine.output import OutputPlan, output_plan
+from noetic_py._engine.state import Frame
+from noetic_py._engine.tool import TOOL_CALL, Call
+from noetic_py.context import StepMeta
+from noetic_py.errors import CodecError, ConfigError, ModelParseError, ModelRefused, ModelRetry, NoOutput
+from noetic_py.items import FunctionCall, FunctionCallOutput, Item, ItemBase, Message, Refusal
+from noetic_py.steps.model import ModelSpec
+from noetic_py.steps.step import frame as frame_name
+
+if TYPE_CHECKING:
+    from noetic_py.models.base import Model, ModelResponse
+    from noetic_py.tools import Tool
+
+__all__ = ["run_model"]
+
+
+@frozen(eq=False)
+class _Fit:
+    """Whether an answer fits: its value, or what the model should mend."""
+
+    value: Any = None
+    problem: str | None = None
+    error: Exception | None = None
+
+
+async def run_model(frame: Frame, value: Any) -> Any:
+    """Ask, run the tools, read the output; ask again while it does not fit."""
+    spec: ModelSpec = frame.step.spec
+    _take_input(frame, value)
+    model = _model(frame, spec)
+    tools = await _tools(frame, spec)
+    plan = _plan(spec)
+    ask = Ask(model, spec, tools, None if plan is None else plan.schema)
+    for attempt in range(spec.output_retries + 1):
+        response: ModelResponse = await execute(ANSWER, ask, frame, frame_name("answer", attempt))
+        calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
+        meta = _meta(frame, response, calls)
+        if calls:
+            await _run_tools(frame, calls, tools)
+            frame.x.last_step = meta
+            return _text(response) or None if plan is None and _text(response) else _no_value(frame)
+        frame.x.last_step = meta
+        _refuse(frame, response, model)
+        fit = await _fit(spec, plan, _text(response))
+        if fit.problem is None:
+            return fit.value
+        if attempt == spec.output_retries:
+            raise ModelParseError(
+                fit.problem,
+                model=model.name,
+                path=frame.path,
+                hint="raise output_retries=, simplify the output type, or use a stronger model",
+            ) from fit.error
+        frame.log.append(Message.user(f"{fit.problem}\nAnswer again."))
+    raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
+
+
+def _take_input(frame: Frame, value: Any) -> None:
+    log = frame.log
+    if value is None:
+        return
+    if isinstance(value, str):
+        log.append(Message.user(value))
+    elif isinstance(value, ItemBase):
+        log.extend([value])  # type: ignore[list-item] # an Item, as every item class is one
+    elif isinstance(value, Sequence) and all(isinstance(each, ItemBase) for each in value):
+        log.extend(value)
+    else:
+        raise ConfigError(
+            f"call_model got {type(value).__name__} as its input",
+            code="model-input",
+            path=frame.path,
+            hint="a text, a Message, a list of items, or None; put a step that makes one of these before it",
+        )
+
+
+def _model(frame: Frame, spec: ModelSpec) -> Model:
+    resources = frame.x.run.resources
+    wanted = spec.model if spec.model is not None else resources.model
+    if wanted is None:
+        raise ConfigError(
+            "no model", code="no-model", path=frame.path, hint='call_model("openai:gpt-5-mini") or Harness(model=...)'
+        )
+    return resources.models(wanted) if isinstance(wanted, str) else wanted
+
+
+async def _tools(frame: Frame, spec: ModelSpec) -> dict[str, Tool[..., Any, Any, Any]]:
+    """One set by name on the wire; the step's own tools win over the harness's."""
+    given = (*frame.x.run.resources.tools, *spec.tools)
+    if not given:
+        return {}
+    found: dict[str, Tool[..., Any, Any, Any]] = {}
+    for each in given:
+        listed = await each.tools() if hasattr(each, "tools") else (each,)
+        for tool in listed:
+            found[tool.wire_name] = tool
+    return found
+
+
+def _plan(spec: ModelSpec) -> OutputPlan | None:
+    if not spec.outputs:
+        return None
+    plan = spec.cache.get("plan")
+    if plan is None:
+        plan = spec.cache["plan"] = output_plan(spec.outputs)
+    found: OutputPlan = plan
+    return found
+
+
+def _meta(frame: Frame, response: ModelResponse, calls: tuple[FunctionCall, ...]) -> StepMeta:
+    last = frame.x.last_step
+    cost = last.cost if last is not None else None
+    return StepMeta(calls, response.usage if response.usage is not None else StepMeta().usage, cost, response.items)
+
+
+def _text(response: ModelResponse) -> str:
+    return "".join(item.text for item in response.items if isinstance(item, Message))
+
+
+def _no_value(frame: Frame) -> None:
+    """A round of tool calls only: nothing inside a loop, an error outside."""
+    node = frame.up
+    while node is not None and not node.virtual:
+        if node.step.kind == "loop":
+            return
+        node = node.up
+    raise NoOutput(
+        "the model called tools, so this round has no value",
+        path=frame.path,
+        hint="put call_model into loop(..., until=until.no_tool_calls())",
+    )
+
+
+def _refuse(frame: Frame, response: ModelResponse, model: Model) -> None:
+    for item in response.items:
+        if isinstance(item, Message):
+            for part in item.content:
+                if isinstance(part, Refusal):
+                    raise ModelRefused(
+                        f"the model refused: {part.refusal}", model=model.name, path=frame.path, hint="rephrase the input"
+                    )
+
+
+async def _fit(spec: ModelSpec, plan: OutputPlan | None, text: str) -> _Fit:
+    value: Any = text
+    if plan is not None:
+        try:
+            value = plan.parse(text)
+        except CodecError as error:
+            return _Fit(problem=error.message, error=error)
+    if spec.validate is None:
+        return _Fit(value)
+    try:
+        validated = spec.validate(value)
+        return _Fit(await validated if inspect.isawaitable(validated) else validated)
+    except ModelRetry as error:
+        return _Fit(problem=error.message, error=error)
+
+
+async def _run_tools(
+    frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[str, Tool[..., Any, Any, Any]]
+) -> None:
+    """Run a round's calls at once; their outputs enter the conversation in the order of the calls."""
+    paths = [
+        Path(TOOL_CALL, Call(call, tools.get(call.name), tuple(tools)), f"{call.name if call.name in tools else 'tool'}[{index}]")
+        for index, call in enumerate(calls)
+    ]
+    outcomes = await run_paths(frame, paths, "settle")
+    if outcomes.errors:
+        raise next(iter(outcomes.errors.values()))
+    outputs: list[Item] = []
+    for index in range(len(calls)):
+        output = outcomes.values[index]
+        if isinstance(output, FunctionCallOutput):
+            outputs.append(output)
+    frame.log.extend(outputs)
+    # They belong to the records of the calls, and are no segment of the round's own.
+    frame.mark = frame.written = len(frame.log)
+    domains = [outcomes.domains[index] for index in range(len(calls))]
+    if not all(domain.untouched for domain in domains):
+        join_states(frame.state, domains)
+
+
+HANDLERS["model"] = run_model

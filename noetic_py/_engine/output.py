@@ -1,0 +1,107 @@
+"""Structured output: the schema that is sent, and the value that comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Union
+
+from attrs import frozen
+
+from noetic_py.errors import CodecError, ConfigError
+from noetic_py.models.base import JsonValue, OutputSchema
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["OutputPlan", "output_plan"]
+
+_WRAPPED = "value"
+
+
+@frozen(eq=False)
+class OutputPlan:
+    """How answers of one `call_model` are asked for and read."""
+
+    adapter: TypeAdapter[Any]
+    schema: OutputSchema
+    wrapped: bool
+
+    def parse(self, text: str) -> Any:
+        """The answer's value.
+
+        Raises:
+            CodecError: It does not fit; the message tells a model what to mend.
+        """
+        from pydantic import ValidationError
+
+        try:
+            value = json.loads(_unfenced(text))
+        except ValueError as error:
+            raise CodecError(f"the answer is not JSON: {error}") from None
+        if self.wrapped:
+            if not isinstance(value, dict) or set(value) != {_WRAPPED}:
+                raise CodecError(f'the answer is not an object with the one key "{_WRAPPED}"')
+            value = value[_WRAPPED]
+        try:
+            # Through JSON again: what is valid JSON for a type, such as a date's text, is not valid Python for it.
+            return self.adapter.validate_json(json.dumps(value))
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]
+            )
+            raise CodecError(f"the answer does not fit: {problems}") from None
+
+
+def _unfenced(text: str) -> str:
+    """The text inside a Markdown fence, which models like to put around JSON."""
+    stripped = text.strip()
+    if stripped.startswith("```") and stripped.endswith("```") and len(stripped) > 6:
+        return stripped[3:-3].partition("\n")[2] or stripped[3:-3]
+    return stripped
+
+
+def output_plan(outputs: tuple[Any, ...]) -> OutputPlan:
+    """Make the plan of a type, or of several.
+
+    Raises:
+        ConfigError: A type has no JSON schema; code `"output-type"`.
+    """
+    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    wanted: Any = outputs[0] if len(outputs) == 1 else Union[outputs]
+    name = "_or_".join(getattr(each, "__name__", "output") for each in outputs)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+        schema = adapter.json_schema()
+    except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
+        raise ConfigError(
+            f"output type {name} has no JSON schema: {error}", code="output-type", hint="a pydantic model, a dataclass, ..."
+        ) from error
+    wrapped = schema.get("type") != "object" or "$ref" in schema or len(outputs) > 1
+    if wrapped:
+        definitions = schema.pop("$defs", None)
+        schema = {"type": "object", "properties": {_WRAPPED: schema}, "required": [_WRAPPED]}
+        if definitions is not None:
+            schema["$defs"] = definitions
+    strict = _close(schema)
+    return OutputPlan(adapter, OutputSchema(name=_short(name), schema=schema, strict=strict), wrapped)
+
+
+def _short(name: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in name)[:64] or "output"
+
+
+def _close(node: JsonValue) -> bool:
+    """Forbid unknown keys where keys are known; says whether every key is required, as strict providers want it."""
+    if isinstance(node, list):
+        return all([_close(each) for each in node])
+    if not isinstance(node, dict):
+        return True
+    strict = all([_close(each) for each in node.values()])
+    properties = node.get("properties")
+    if isinstance(properties, dict):
+        node.setdefault("additionalProperties", False)
+        required = node.get("required")
+        return strict and isinstance(required, list) and len(required) == len(properties)
+    return strict and node.get("type") != "object"

@@ -1,0 +1,178 @@
+"""A run from its first record to its last: whatever ends it, one result comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+from attrs import frozen
+
+from noetic_py._engine import flow as _flow
+from noetic_py._engine import loop as _loop
+from noetic_py._engine import model as _model
+from noetic_py._engine import spawn as _spawn
+from noetic_py._engine import tool as _tool
+from noetic_py._engine.execute import AnyStep, as_error, execute, restore_log, settle_failure
+from noetic_py._engine.fold import items_below
+from noetic_py._engine.state import Execution, Frame, Run
+from noetic_py.budget import Budget, Lease
+from noetic_py.checkpoints.records import RunEnded, RunStarted
+from noetic_py.context import Domain
+from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.errors import BudgetExceeded, NoeticError
+from noetic_py.events import RunFinished
+from noetic_py.events import RunStarted as RunStartedEvent
+from noetic_py.items import Item
+from noetic_py.log import ItemLog
+from noetic_py.steps.step import Step
+
+__all__ = ["RunPlan", "run_flow"]
+
+# Importing a room of the interpreter registers the kinds it interprets.
+INTERPRETERS = (_flow, _loop, _model, _spawn, _tool)
+
+
+@frozen(eq=False)
+class RunPlan:
+    """What a run is asked to do."""
+
+    step: AnyStep
+    value: Any
+    domain: Domain
+    budget: Budget | None
+    deadline: float | None
+
+
+_ROOT: AnyStep = Step(id="run", kind="run")
+
+
+async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
+    """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
+    now = run.runtime.monotonic()
+    lease = Lease(plan.budget, run.resources.lease, now=now)
+    x = Execution(run, lease, depth=0, parent=None, input=plan.value)
+    run.root = x
+    lease.on_warning = x.warned
+    root = _spawn.head(x, None, _ROOT, plan.domain)
+    root.opened = True
+    history = tuple(plan.domain.log)
+    run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, len(history)))
+    if run.bus.active:
+        run.bus.publish(RunStartedEvent((), run.run_id))
+    wrap_up: Lease | None = None
+    try:
+        lease.keep_reserve()
+        output, stop, error = await _attempt(x, root, plan, lease)
+        if stop is not None and stop.kind == "budget" and plan.budget is not None and plan.budget.wrap_up is not None:
+            wrap_up = root.lease = lease.open_wrap_up(run.runtime.monotonic())
+            output = await _wrap_up(x, root, plan.budget.wrap_up, wrap_up)
+        return _result(run, x, plan, history, output, stop, error, now)
+    except BaseException as cancelled:
+        if isinstance(cancelled, Exception):
+            return _result(run, x, plan, history, no_value(), None, as_error(root, cancelled), now)
+        stop = x.stop if x.stop is not None else Control("cancel", reason="cancelled from outside")
+        _end(run, "cancelled", stop.reason, stop)
+        raise
+    finally:
+        lease.close(wrap_up)
+        run.bus.close()
+
+
+async def _attempt(
+    x: Execution, root: Frame, plan: RunPlan, lease: Lease
+) -> tuple[Any, Control | None, NoeticError | None]:
+    """Run the flow; what comes out is its output, what stopped it, or what broke it."""
+    limit = _seconds(x, plan, lease)
+    if limit is not None:
+        x.scope.deadline = anyio.current_time() + limit
+    output: Any = no_value()
+    try:
+        with x.scope:
+            output = await execute(plan.step, plan.value, root, plan.step.id)
+    except BudgetExceeded as error:
+        if x.stop is None:
+            settle_failure(root, error)
+            return no_value(), Control("budget", reason=str(error.message), path=error.path, error=error), None
+    except Exception as error:  # noqa: BLE001 # it becomes the result's error
+        if x.stop is None:
+            failure = as_error(root, error)
+            settle_failure(root, failure)
+            return no_value(), None, failure
+    if x.stop is None and x.scope.cancelled_caught:
+        x.out_of_time(limit or 0.0)
+    stop = x.stop
+    if stop is None:
+        return output, None, None
+    restore_log(root)
+    return (stop.value if stop.kind == "complete" else no_value()), stop, None
+
+
+def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> float | None:
+    left = [] if lease.deadline is None else [max(0.0, lease.deadline - x.run.runtime.monotonic())]
+    if plan.deadline is not None:
+        left.append(plan.deadline)
+    return min(left, default=None)
+
+
+async def _wrap_up(x: Execution, root: Frame, step: AnyStep, lease: Lease) -> Any:
+    """Run the wrap-up on the reserve; when even that fails, the run simply has no value."""
+    x.ended()
+    x.stop = None
+    x.scope = anyio.CancelScope()
+    if lease.deadline is not None:
+        x.scope.deadline = anyio.current_time() + max(0.0, lease.deadline - x.run.runtime.monotonic())
+    try:
+        with x.scope:
+            return await execute(step, None, root, "wrap_up")
+    except Exception as error:  # noqa: BLE001 # the budget has ended the run already; its status says so
+        settle_failure(root, as_error(root, error))
+    return no_value()
+
+
+def _end(run: Run, status: RunStatus, reason: str | None, control: Control | None) -> None:
+    run.journal.append(RunEnded((), status, reason, control))
+    if run.bus.active:
+        run.bus.publish(RunFinished((), run.run_id, status, reason))
+
+
+def _result(
+    run: Run,
+    x: Execution,
+    plan: RunPlan,
+    history: tuple[Item, ...],
+    output: Any,
+    stop: Control | None,
+    error: NoeticError | None,
+    began: float,
+) -> RunResult[Any, Any]:
+    status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
+    reason = (error.message if error is not None else run.verdict) if stop is None else stop.reason
+    if stop is not None and stop.kind == "complete":
+        reason = f"complete() at {'/'.join(stop.path)}"
+    _end(run, status, reason, stop)
+    journal = run.journal
+    broken = error if error is not None else None if stop is None else stop.error
+
+    def transcript() -> Transcript:
+        log = ItemLog(history)
+        log.extend(items_below(journal, ()))
+        view = log.rendered(f"{status}: {reason}" if reason else status)
+        return Transcript(view, view[len(history) :])
+
+    result: RunResult[Any, Any] = RunResult(
+        run_id=run.run_id,
+        status=status,
+        output=output,
+        state=plan.domain.state,
+        usage=x.lease.tokens,
+        cost=None if run.unpriced else x.lease.cost,
+        steps=x.lease.steps,
+        seconds=run.runtime.monotonic() - began,
+        checkpoint=Checkpoint(run.run_id, len(run.journal)),
+        transcript=transcript,
+        reason=reason,
+        error=broken,
+    )
+    if broken is not None:
+        broken.result = result
+    return result

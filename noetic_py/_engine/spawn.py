@@ -1,0 +1,95 @@
+"""What a spawn does: an execution of its own below a step."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import anyio
+
+from noetic_py._engine.execute import HANDLERS, execute, under_budget
+from noetic_py._engine.state import Execution, Frame
+from noetic_py.budget import Lease
+from noetic_py.context import Domain, StateBag, copy_state
+from noetic_py.control import Control
+from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
+from noetic_py.log import ItemLog
+from noetic_py.steps.spawn import SpawnSpec
+
+__all__ = ["head", "run_spawn"]
+
+
+def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
+    """The frame that an execution hangs from; it writes no records of its own."""
+    root = Frame(step, frame, x, () if frame is None else frame.path, domain, x.lease)
+    root.virtual = True
+    x.frame = root
+    return root
+
+
+async def run_spawn(frame: Frame, value: Any) -> Any:
+    """Run the child, and make of its end a value or an error of the parent's."""
+    spec: SpawnSpec = frame.step.spec
+    parent = frame.x
+    parent.enter_child()
+    try:
+        child = Execution(parent.run, Lease(None, frame.lease, depth=parent.depth + 1), depth=parent.depth + 1, parent=frame, input=value)
+        root = head(child, frame, frame.step, _domain(frame, spec))
+        return await _run_child(child, root, spec, value)
+    finally:
+        parent.run.children -= 1
+
+
+async def _run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+    step = spec.step
+    if spec.timeout is not None:
+        child.scope.deadline = anyio.current_time() + spec.timeout
+    output: Any = None
+    try:
+        with child.scope:
+            if spec.budget is None:
+                output = await execute(step, value, root, step.id)
+            else:
+                output = await under_budget(root, spec.budget, lambda: execute(step, value, root, step.id))
+        if child.stop is not None:
+            return _stopped(child.stop, root)
+        if child.scope.cancelled_caught:
+            raise StepTimeout(spec.timeout or 0.0, path=root.path)
+        return output
+    finally:
+        child.ended()
+
+
+def _stopped(stop: Control, root: Frame) -> Any:
+    if stop.kind == "complete":
+        return stop.value
+    reason = stop.reason or ""
+    if stop.kind == "abort":
+        raise Aborted(reason, path=root.path)
+    if isinstance(stop.error, BudgetExceeded):
+        raise stop.error
+    raise Interrupted(f"interrupted: {reason}", path=root.path)
+
+
+def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
+    branch = f"{frame.domain.branch}.{frame.step.id}"
+    if spec.items == "share":
+        log = frame.log
+    elif spec.items == "new":
+        log = ItemLog()
+    else:
+        log = frame.log.fork()
+    if log is not frame.log:
+        log.origin = (frame.x.run_id, branch)
+    if callable(spec.state):
+        return Domain(log, spec.state(), branch)
+    if spec.state == "new":
+        return Domain(log, StateBag(), branch)
+    if spec.state == "deepcopy":
+        return Domain(log, None, branch, source=frame.domain)
+    # Looking at the state notes what it was, so that a step around the spawn can still go back.
+    state = frame.state
+    return Domain(log, state if spec.state == "share" else copy.copy(state) if not isinstance(state, StateBag) else copy_state(state), branch)
+
+
+HANDLERS["spawn"] = run_spawn

@@ -1,0 +1,370 @@
+"""What is alive while a run goes on: the run, its executions, and a frame for each step in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from contextvars import Token
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from noetic_py.budget import Lease, Remaining, TokenUsage
+from noetic_py.context import Context, Domain, Services, StepMeta, copy_state, restore_state
+from noetic_py.control import Control, StopKind
+from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded
+from noetic_py.events import BudgetWarning, Bus, Emitted
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+    from noetic_py.checkpoints.records import JournalRecord
+    from noetic_py.items import Item
+    from noetic_py.log import ItemLog
+    from noetic_py.memory.layer import Memory
+    from noetic_py.models.base import JsonValue, Model, ModelSettings
+    from noetic_py.runtime import Runtime
+    from noetic_py.steps.step import Step
+
+__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "Execution", "Frame", "Resources", "Run"]
+
+MAX_DEPTH = 16
+"""Spawns below one another, whatever the budget allows."""
+MAX_CHILDREN = 256
+"""Spawns of one run in flight at once."""
+
+NO_ITEMS: tuple[Item, ...] = ()
+
+
+class Resources:
+    """What a harness lends to its runs."""
+
+    __slots__ = ("lease", "memory", "model", "models", "runtime", "settings", "tools")
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        memory: Memory,
+        model: str | Model | None,
+        models: Mapping[str, Model] | Any,
+        tools: Sequence[Any],
+        lease: Lease,
+        settings: ModelSettings,
+    ) -> None:
+        self.runtime = runtime
+        self.memory = memory
+        self.model = model
+        self.models = models
+        self.tools = tools
+        self.lease = lease
+        self.settings = settings
+
+
+class Run:
+    """One run: its journal, its bus and what all its executions share."""
+
+    __slots__ = (
+        "bus", "children", "executed", "journal", "metadata", "model_settings", "request_id", "resources", "root",
+        "run_id", "runtime", "services", "stopping", "thread_id", "tracer", "unpriced", "user_id", "verdict",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        user_id: str | None,
+        request_id: str | None,
+        resources: Resources,
+        services: Services,
+        metadata: Mapping[str, JsonValue],
+        model_settings: ModelSettings,
+        bus: Bus,
+        tracer: Tracer | None,
+    ) -> None:
+        self.run_id = run_id
+        self.thread_id = thread_id
+        self.user_id = user_id
+        self.request_id = request_id
+        self.resources = resources
+        self.runtime = resources.runtime
+        self.services = services
+        self.metadata = metadata
+        self.model_settings = model_settings
+        self.bus = bus
+        self.tracer = tracer
+        self.journal: list[JournalRecord] = []
+        self.executed = 0
+        self.children = 0
+        # How many executions are being stopped: a step looks for a stop only then.
+        self.stopping = 0
+        self.unpriced = False
+        self.verdict: str | None = None
+        self.root: Execution | None = None
+
+
+class Execution:
+    """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
+
+    __slots__ = (
+        "_began", "_memory", "_parent", "depth", "frame", "id", "input", "last_step", "lease",
+        "metadata", "request_id", "run", "run_id", "scope", "services", "stop", "thread_id",
+        "tool_failures", "turns", "user_id",
+    )  # fmt: skip
+
+    def __init__(self, run: Run, lease: Lease, *, depth: int, parent: Frame | None, input: object) -> None:
+        self.run = run
+        self.run_id = run.run_id
+        self.id = run.run_id if parent is None else run.runtime.new_id()
+        self.lease = lease
+        self.depth = depth
+        self._parent = parent
+        self.input = input
+        self.thread_id = run.thread_id
+        self.user_id = run.user_id
+        self.request_id = run.request_id
+        self.services = run.services
+        self.metadata = run.metadata
+        self._memory = run.resources.memory
+        self.last_step: StepMeta | None = None
+        self.turns = 0
+        # How often in a row a tool refused its arguments or asked for another try.
+        self.tool_failures: dict[str, int] = {}
+        self.stop: Control | None = None
+        self.scope = anyio.CancelScope()
+        self._began = run.runtime.monotonic()
+        self.frame: Frame | None = None
+
+    # -- what a context reads
+
+    @property
+    def parent_context(self) -> Context[Any, Any] | None:
+        return self._parent
+
+    @property
+    def root_context(self) -> Context[Any, Any]:
+        root = self.run.root
+        frame = self.frame if root is None else root.frame
+        if frame is None:
+            raise ConfigError("the run has not begun", code="not-running")
+        return frame
+
+    @property
+    def step_count(self) -> int:
+        return self.lease.steps
+
+    @property
+    def tokens(self) -> TokenUsage:
+        return self.lease.tokens
+
+    @property
+    def cost(self) -> Decimal:
+        return self.lease.cost
+
+    @property
+    def elapsed(self) -> float:
+        return self.run.runtime.monotonic() - self._began
+
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+        """What the leases in force for a step still allow."""
+        return _frame(ctx).lease.remaining(self.run.runtime.monotonic())
+
+    @property
+    def memory(self) -> Any:
+        return self._memory
+
+    # -- what a context asks for
+
+    def touch(self, ctx: Context[Any, Any], /) -> None:
+        """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
+        frame = _frame(ctx)
+        domain = frame._domain
+        saved = copy_state(domain.state)
+        frame._touched = True
+        frame.clean = False
+        frame.saved = saved
+        node: Frame | None = frame
+        while node is not None and node._domain is domain and not node.has_base:
+            node.has_base = True
+            node.base = saved
+            node = node.up
+
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        self.request(Control("complete", value=value, path=ctx.path), _frame(ctx))
+
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+        self.request(Control("abort", reason=reason, path=ctx.path), _frame(ctx))
+
+    def request(self, control: Control, frame: Frame | None = None) -> bool:
+        """Stop this execution unless something has stopped it already; cancels all that runs in it."""
+        if self.stop is not None:
+            return False
+        self.stop = control
+        self.run.stopping += 1
+        if frame is not None:
+            frame.control = control
+        self.scope.cancel()
+        return True
+
+    def ended(self) -> None:
+        """The execution is over, so nobody has to look for its stop any more."""
+        if self.stop is not None:
+            self.run.stopping -= 1
+
+    def stop_from_outside(self, kind: StopKind, reason: str) -> bool:
+        """Stop it for a reason that no step gave."""
+        return self.request(Control(kind, reason=reason))
+
+    def out_of_time(self, limit: float) -> Control:
+        """The control of an execution whose time is over."""
+        error = BudgetExceeded("seconds", limit=limit, requested=0.0, settled=limit)
+        control = Control("budget", reason=str(error), error=error)
+        if self.stop is None:
+            self.stop = control
+            self.run.stopping += 1
+        return self.stop
+
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
+        node: Frame | None = _frame(ctx)
+        while node is not None and node.x is self:
+            if node.step.kind == "loop":
+                node.loop_stop = (value,)
+                return
+            node = node.up
+        raise ConfigError("stop_loop() was called outside a loop", code="no-loop", hint="complete(value) ends the execution")
+
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+        if self.run.bus.active:
+            self.run.bus.publish(Emitted(ctx.path, event))
+
+    def span(self, ctx: Context[Any, Any], /) -> Span:
+        from noetic_py.tracing import current_span
+
+        span = _frame(ctx).own_span
+        return current_span() if span is None else span
+
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+        from hashlib import sha256
+
+        # Hashed frame by frame with lengths: ids are data, and no two paths may meet in one key.
+        digest = sha256(self.run_id.encode())
+        for frame in ctx.path:
+            part = frame.encode("utf-8", "surrogatepass")
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return digest.hexdigest()
+
+    def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]:
+        from noetic_py._engine.execute import call_from_body
+
+        return call_from_body(_frame(ctx), step, value)
+
+    def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
+        from noetic_py._engine.execute import call_from_body
+        from noetic_py._engine.flow import gather_step
+
+        return call_from_body(_frame(ctx), gather_step(steps), None)
+
+    def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
+        """A lease of this execution has passed its `warn_at`."""
+        if self.run.bus.active:
+            frame = self.frame
+            self.run.bus.publish(BudgetWarning(() if frame is None else frame.path, dimension, spent, limit))
+
+    def enter_child(self) -> None:
+        """Count a spawn that starts.
+
+        Raises:
+            LimitExceeded: Too deep, or too many in flight.
+            BudgetExceeded: A budget's `depth` does not allow it.
+        """
+        if self.depth + 1 > MAX_DEPTH:
+            raise LimitExceeded("spawn depth", MAX_DEPTH, hint="spawn less deeply, or loop instead")
+        if self.run.children >= MAX_CHILDREN:
+            raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
+        self.lease.enter_depth(self.depth + 1)
+        self.run.children += 1
+
+
+class Frame(Context[Any, Any]):
+    """A step in flight: the context its body holds, and the engine's own notes about it.
+
+    Attributes:
+        clean: Whether everything the body did itself is in the journal; then so it is for all frames above.
+        saved: The state before the body's unwritten work, while `_touched` and not clean.
+        base: The state at the step's start, once somebody below may change it.
+        start: The log's length at the step's start.
+        mark: The log's length up to which the items have their place: a segment, or a child.
+        written: The log's length up to which they are in the journal.
+    """
+
+    # Most steps never need most of these: a class default costs a step nothing.
+    attempt = 1
+    clean = True
+    opened = False
+    has_base = False
+    base: Any = None
+    saved: Any = None
+    busy: tuple[str, ...] | None = None
+    token: Token[Context[Any, Any] | None] | None = None
+    control: Control | None = None
+    occurrences: dict[str, int] | None = None
+    used_tokens: TokenUsage | None = None
+    used_cost: Decimal | None = None
+    loop_stop: tuple[object] | None = None
+    segments: list[tuple[Item, ...]] | None = None
+    own_span: Span | None = None
+    winner: int | None = None
+    # The head of an execution: it stands for the spawn, or the run, that has records of its own.
+    virtual = False
+
+    def __init__(
+        self,
+        step: Step[Any, Any, Any, Any],
+        parent: Frame | None,
+        x: Execution,
+        path: tuple[str, ...],
+        domain: Domain,
+        lease: Lease,
+    ) -> None:
+        self._engine = x
+        self._domain = domain
+        self._path = path
+        self._touched = False
+        self.x = x
+        self.step = step
+        self.up = parent
+        self.lease = lease
+        self.mark = self.written = self.start = len(domain.log)
+
+    @property
+    def log(self) -> ItemLog:
+        """The conversation the body writes to."""
+        return self._domain.log
+
+    @property
+    def domain(self) -> Domain:
+        """Where the body's items and state live."""
+        return self._domain
+
+    def rewind(self) -> None:
+        """Go back to the step's start: its state and its place in the log."""
+        self.log.rollback(self.start)
+        self.mark = self.written = self.start
+        self.segments = None
+        if self.has_base:
+            restore_state(self._domain.state, copy_state(self.base))
+        self._touched = False
+        self.clean = True
+
+    def drop_unwritten(self) -> None:
+        """Forget what the body did itself and no commit has written."""
+        self.log.rollback(self.written)
+        if self._touched and not self.clean:
+            restore_state(self._domain.state, copy_state(self.saved))
+
+
+def _frame(ctx: Context[Any, Any]) -> Frame:
+    if isinstance(ctx, Frame):
+        return ctx
+    raise ConfigError("this context is not the engine's", code="not-running")

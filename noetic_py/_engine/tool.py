@@ -1,0 +1,179 @@
+"""What a tool call does, whether a model or a step makes it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import frozen
+
+from noetic_py._engine.execute import HANDLERS
+from noetic_py._engine.state import Frame
+from noetic_py.context import CURRENT
+from noetic_py.errors import (
+    BudgetExceeded,
+    CodecError,
+    ConfigError,
+    ModelRetry,
+    NoeticError,
+    ToolArgumentsInvalid,
+    ToolError,
+    ToolFailed,
+    UnknownTool,
+)
+from noetic_py.events import Emitted, ToolFinished, ToolStarted
+from noetic_py.items import FunctionCall, FunctionCallOutput
+from noetic_py.steps.step import Step
+from noetic_py.steps.tool import ToolSpec
+from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
+
+if TYPE_CHECKING:
+    from noetic_py.tools import Tool
+
+__all__ = ["TOOL_CALL", "Call"]
+
+TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
+
+
+@frozen(eq=False)
+class Call:
+    """A function call of an answer, and the tool it names, when there is one."""
+
+    call: FunctionCall
+    tool: Tool[..., Any, Any, Any] | None
+    known: tuple[str, ...]
+
+
+async def run_tool_call(frame: Frame, value: Call) -> FunctionCallOutput:
+    """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
+    call, bus = value.call, frame.x.run.bus
+    if bus.active:
+        bus.publish(ToolStarted(frame.path, call))
+    failed = False
+    try:
+        output = await _called(frame, value)
+        frame.x.tool_failures.pop(call.name, None)
+    except (BudgetExceeded, ConfigError, CodecError):
+        raise
+    except ToolFailed as error:
+        failed, output = True, str(error.message)
+    except (ToolError, ModelRetry) as error:
+        failed, output = True, _again(frame, value, error)
+    item = FunctionCallOutput(call_id=call.call_id, output=output)
+    frame.log.append(item)
+    if bus.active:
+        bus.publish(ToolFinished(frame.path, item, failed))
+    return item
+
+
+def _again(frame: Frame, value: Call, error: ToolError | ModelRetry) -> str:
+    """Tell the model what to mend, unless it was told often enough.
+
+    Raises:
+        ToolError: The tool's `retries` are used up; the error itself, with the step's path.
+    """
+    failures = frame.x.tool_failures
+    count = failures[value.call.name] = failures.get(value.call.name, 0) + 1
+    if count > (1 if value.tool is None else value.tool.retries):
+        if isinstance(error, ToolError):
+            raise error.at(frame.path)
+        raise ToolFailed(
+            f"tool {value.call.name!r} asked for another try {count} times: {error.message}",
+            tool=value.call.name,
+            path=frame.path,
+            hint="raise retries= of the tool, or make its message clearer",
+        ) from error
+    return f"{error.message}\n{error.hint}" if error.hint else error.message
+
+
+async def _called(frame: Frame, value: Call) -> Any:
+    call, tool = value.call, value.tool
+    if tool is None:
+        raise UnknownTool(
+            f"there is no tool {call.name!r}",
+            tool=call.name,
+            path=frame.path,
+            hint=f"the tools are {', '.join(value.known) or 'none'}",
+        )
+    _refuse_unattended(frame, tool)
+    frame.lease.take_tool_call(tool.name)
+    result = await call_tool(frame, tool, tool.parse(call.arguments))
+    try:
+        return render_output(result, tool=tool.name)
+    except CodecError as error:
+        error.at(frame.path)
+        raise
+
+
+def _refuse_unattended(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
+    """A tool that needs a person must not run without one."""
+    if tool.needs_approval is not False or tool.long_running:
+        raise ConfigError(
+            f"tool {tool.name!r} needs an approval or an answer from outside, which this version cannot wait for",
+            code="approval-unavailable",
+            path=frame.path,
+            hint="leave out needs_approval= and long_running=, or call the tool from a step of your own",
+        )
+
+
+async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
+    """Run a tool's function with injected services, under its timeout.
+
+    Raises:
+        ToolFailed: It raised, or took too long.
+    """
+
+    def emit(value: object) -> None:
+        if frame.x.run.bus.active:
+            frame.x.run.bus.publish(Emitted(frame.path, value))
+
+    try:
+        if tool.timeout is None:
+            return await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
+        with anyio.move_on_after(tool.timeout):
+            return await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
+    except NoeticError:
+        raise
+    except Exception as error:
+        raise ToolFailed(
+            f"tool {tool.name!r} raised {type(error).__name__}: {error}", tool=tool.name, path=frame.path
+        ) from error
+    raise ToolFailed(f"tool {tool.name!r} took longer than {tool.timeout:g} s", tool=tool.name, path=frame.path)
+
+
+def _injector(frame: Frame) -> Any:
+    services = frame.x.services
+
+    def inject(name: str, kind: type[Any]) -> object:
+        return services.get(kind, MISSING)
+
+    return inject
+
+
+async def run_tool_step(frame: Frame, value: Any) -> Any:
+    """`call_tool` as a step: its value is the function's own."""
+    spec: ToolSpec = frame.step.spec
+    tool = spec.tool
+    args = spec.args(value) if callable(spec.args) else spec.args
+    if inspect.isawaitable(args):
+        args = await args
+    _refuse_unattended(frame, tool)
+    try:
+        values = tool.parse(args, explicit=True)
+    except ToolArgumentsInvalid as error:
+        error.at(frame.path)
+        raise
+    frame.lease.take_tool_call(tool.name)
+    return await call_tool(frame, tool, values)
+
+
+def _binding() -> RunBinding | None:
+    """Where a tool that is called like a function from a step's body finds its run."""
+    frame = CURRENT.get()
+    return RunBinding(frame, _injector(frame)) if isinstance(frame, Frame) else None
+
+
+set_run_binding(_binding)
+HANDLERS["tool_call"] = run_tool_call
+HANDLERS["tool"] = run_tool_step

@@ -1,0 +1,42 @@
+"""Type variables that several rooms share, and the JSON type."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias
+
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from noetic_py.memory.layer import Memory
+
+# A step consumes its input and its context and produces its output; hence the variance.
+I_contra = TypeVar("I_contra", contravariant=True)
+O_co = TypeVar("O_co", covariant=True)
+M_contra = TypeVar("M_contra", contravariant=True, default="Memory")
+S_contra = TypeVar("S_contra", contravariant=True, default=object)
+M_co = TypeVar("M_co", covariant=True, default="Memory")
+S_co = TypeVar("S_co", covariant=True, default=object)
+
+T = TypeVar("T")
+T2 = TypeVar("T2")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
+M = TypeVar("M")
+S = TypeVar("S")
+M2 = TypeVar("M2")
+S2 = TypeVar("S2")
+MD = TypeVar("MD", default="Memory")
+SD = TypeVar("SD", default=object)
+P = ParamSpec("P")
+
+Replay: TypeAlias = Literal["repeatable", "keyed", "once"]
+Share: TypeAlias = Literal["share", "copy", "deepcopy", "new"]
+ShareItems: TypeAlias = Literal["share", "copy", "new", "view"]
+Durability: TypeAlias = Literal["step", "exit", "manual"]
+OnError: TypeAlias = Literal["retry", "skip", "abort"]

@@ -1,0 +1,677 @@
+"""Budgets as a tree of leases: reserved before work starts, settled afterwards.
+
+A [`Budget`][noetic_py.Budget] is a value a user writes. A `Lease` is that budget in force for one harness, run, step or
+spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the root in
+one synchronous section, so no two tasks can both be given the last of anything.
+
+Counts (steps, model calls, tool calls) are taken for good when the work starts: they are exact under any concurrency.
+Tokens and cost are reserved at their maximum and settled at what the provider reported, so they can pass a limit only
+by what a provider reports above the reserved maximum of the calls then in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import define, field, frozen
+
+from noetic_py.errors import BudgetExceeded, ConfigError
+
+if TYPE_CHECKING:
+    from noetic_py.steps.step import Step
+
+__all__ = ["Budget", "Lease", "Remaining", "Reservation", "TokenUsage", "Usage"]
+
+Amounts = dict[str, Decimal]
+
+
+def _add(a: int | None, b: int | None) -> int | None:
+    if a is None:
+        return b
+    return a if b is None else a + b
+
+
+@frozen
+class TokenUsage:
+    """Tokens that model calls used; what no provider reported is `None`, never 0.
+
+    Attributes:
+        input: Tokens read, cached ones included.
+        output: Tokens written, reasoning included.
+        cached_input: Part of `input` that the provider served from its cache.
+        cache_write: Part of `input` that the provider wrote to its cache.
+        reasoning: Part of `output` that was reasoning.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached_input: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+
+    @property
+    def total(self) -> int:
+        """`input` plus `output`."""
+        return self.input + self.output
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        """Add two usages; a part that only one side knows keeps that side's value."""
+        return TokenUsage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cached_input=_add(self.cached_input, other.cached_input),
+            cache_write=_add(self.cache_write, other.cache_write),
+            reasoning=_add(self.reasoning, other.reasoning),
+        )
+
+
+NO_USAGE = TokenUsage()
+
+
+@frozen
+class Usage:
+    """What one call really used: the tokens, the cost in USD and the model calls it counts for."""
+
+    tokens: TokenUsage = NO_USAGE
+    cost: Decimal | None = None
+    model_calls: int = 0
+
+
+NOTHING_USED = Usage()
+_ZERO = Decimal(0)
+_ONE = Decimal(1)
+_CALL: Amounts = {"model_calls": _ONE}
+
+
+def _count(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} is not a whole number", code="budget", hint=f"{name}=10, or leave it out")
+    if value < 0:
+        raise ConfigError(f"{name}={value} is negative", code="budget", hint="0 allows none, None does not limit")
+    return value
+
+
+def _money(value: Any, name: str = "cost") -> Decimal | None:
+    if value is None:
+        return None
+    try:
+        # Through str, so that 0.1 means a tenth and not the nearest binary fraction.
+        amount = value if isinstance(value, Decimal) else Decimal(str(value))
+    except InvalidOperation:
+        raise ConfigError(f"{name}={value!r} is not an amount", code="budget", hint='cost="0.50"') from None
+    if isinstance(value, bool) or not amount.is_finite() or amount < 0:
+        raise ConfigError(f"{name}={value!r} is not a finite amount of USD, 0 or more", code="budget", hint='cost="0.50"')
+    return amount
+
+
+def _seconds(value: Any, name: str = "seconds") -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{name}={value!r} is not a number of seconds", code="budget", hint=f"{name}=30.0")
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{name}={value!r} is not a finite number, 0 or more", code="budget", hint=f"{name}=30.0")
+    return float(value)
+
+
+class Budget:
+    """Limits for a harness, a run, a step or a spawn; a dimension left out is not limited.
+
+    Args:
+        steps: Bodies started: code steps, model calls and tool steps; composites are free.
+        model_calls: Calls of a model.
+        tool_calls: Calls of tools.
+        per_tool: Calls by tool name.
+        input_tokens: Tokens read by models.
+        cached_input_tokens: Tokens read from a provider's cache.
+        output_tokens: Tokens written by models.
+        tokens: Input plus output tokens.
+        cost: USD; a str or Decimal is exact, a float is taken by its decimal text.
+        seconds: Active time, in seconds.
+        depth: Spawns below one another.
+        warn_at: Fraction of any limit at which a `BudgetWarning` event is sent, 0 to 1.
+        wrap_up: A step run on `reserve` when the rest is spent; its output becomes the result's value.
+        reserve: The part kept back for `wrap_up`.
+
+    Raises:
+        ConfigError: A value is negative, not finite, or of the wrong type; code `"budget"`.
+    """
+
+    __slots__ = ("depth", "limits", "per_tool", "reserve", "seconds", "warn_at", "wrap_up")
+
+    limits: Mapping[str, Decimal]
+    per_tool: Mapping[str, int]
+    seconds: float | None
+    depth: int | None
+    warn_at: float
+    wrap_up: Step[Any, Any, Any, Any] | None
+    reserve: Budget | None
+
+    def __init__(
+        self,
+        *,
+        steps: int | None = None,
+        model_calls: int | None = None,
+        tool_calls: int | None = None,
+        per_tool: Mapping[str, int] | None = None,
+        input_tokens: int | None = None,
+        cached_input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        tokens: int | None = None,
+        cost: str | float | Decimal | None = None,
+        seconds: float | None = None,
+        depth: int | None = None,
+        warn_at: float = 0.8,
+        wrap_up: Step[Any, Any, Any, Any] | None = None,
+        reserve: Budget | None = None,
+    ) -> None:
+        given: dict[str, int | Decimal | None] = {
+            "steps": _count(steps, "steps"),
+            "model_calls": _count(model_calls, "model_calls"),
+            "tool_calls": _count(tool_calls, "tool_calls"),
+            "input_tokens": _count(input_tokens, "input_tokens"),
+            "cached_input_tokens": _count(cached_input_tokens, "cached_input_tokens"),
+            "output_tokens": _count(output_tokens, "output_tokens"),
+            "tokens": _count(tokens, "tokens"),
+            "cost": _money(cost),
+        }
+        self.per_tool = {}
+        for name, limit in (per_tool or {}).items():
+            checked = _count(limit, f"per_tool[{name!r}]")
+            if checked is not None:
+                self.per_tool[name] = checked
+                given[f"per_tool:{name}"] = checked
+        self.limits = {name: Decimal(limit) for name, limit in given.items() if limit is not None}
+        self.seconds = _seconds(seconds)
+        self.depth = _count(depth, "depth")
+        self.warn_at = warn_at
+        self.wrap_up = wrap_up
+        self.reserve = reserve
+        self._check()
+
+    def _check(self) -> None:
+        if isinstance(self.warn_at, bool) or not 0 <= self.warn_at <= 1:
+            raise ConfigError(f"warn_at={self.warn_at!r} is not between 0 and 1", code="budget", hint="warn_at=0.8")
+        if self.wrap_up is not None and self.reserve is None:
+            raise ConfigError("wrap_up= needs reserve=", code="budget", hint="reserve=Budget(tokens=2_000)")
+        if self.reserve is None:
+            return
+        for name, kept in self.reserve.limits.items():
+            if name in self.limits and kept > self.limits[name]:
+                raise ConfigError(
+                    f"reserve keeps {kept} {name}, the budget has {self.limits[name]}",
+                    code="budget",
+                    hint="keep less, or raise the budget",
+                )
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={limit}" for name, limit in self.limits.items()]
+        parts += [f"{name}={value}" for name, value in (("seconds", self.seconds), ("depth", self.depth)) if value is not None]
+        return f"Budget({', '.join(parts)})"
+
+
+@frozen
+class Remaining:
+    """What the tightest of the budgets in force still allows; `None` where nothing limits.
+
+    Attributes:
+        steps: Bodies that may still start.
+        model_calls: Model calls that may still start.
+        tool_calls: Tool calls that may still start.
+        tokens: Tokens neither spent nor reserved.
+        input_tokens: Input tokens neither spent nor reserved.
+        output_tokens: Output tokens neither spent nor reserved.
+        cost: USD neither spent nor reserved.
+        seconds: Seconds of active time.
+    """
+
+    steps: int | None = None
+    model_calls: int | None = None
+    tool_calls: int | None = None
+    tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: Decimal | None = None
+    seconds: float | None = None
+
+
+@define
+class Reservation:
+    """Amounts held for one call in flight, at every lease from where it happens up to the root."""
+
+    lease: Lease
+    amounts: Amounts
+    max_output: int | None = None
+    held: list[tuple[Lease, Amounts]] = field(factory=list)
+    open: bool = True
+
+    def settle(self, used: Usage) -> None:
+        """Give back what was held and book what was used; a second call does nothing."""
+        if not self.open:
+            return
+        self.open = False
+        if self.lease.free:
+            self.lease.meter(used)
+            return
+        spent = amounts_of(used)
+        for node, amounts in self.held:
+            node.unhold(amounts)
+        self.lease.book(spent, used.tokens)
+        self.lease.wake()
+
+
+def amounts_of(used: Usage) -> Amounts:
+    """What a usage means in the dimensions of a budget, the counts apart."""
+    tokens = used.tokens
+    return {
+        "input_tokens": Decimal(tokens.input),
+        "output_tokens": Decimal(tokens.output),
+        "tokens": Decimal(tokens.total),
+        "cached_input_tokens": Decimal(tokens.cached_input or 0),
+        "cost": used.cost or _ZERO,
+    }
+
+
+WarningSink = Callable[[str, Decimal, Decimal], None]
+
+
+class Lease:
+    """A budget in force, and the meter of everything that happens under it.
+
+    Args:
+        budget: The limits; `None` for a pure meter.
+        parent: The lease it lives under; each reservation holds there too.
+        now: Monotonic seconds at which its time starts.
+        depth: Spawn depth at which it starts.
+        on_warning: Called with dimension, spent and limit when `warn_at` is passed, once a dimension.
+    """
+
+    __slots__ = (
+        "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline", "depth",
+        "free", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "tokens", "tool_calls",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        budget: Budget | None,
+        parent: Lease | None = None,
+        *,
+        now: float = 0.0,
+        depth: int = 0,
+        on_warning: WarningSink | None = None,
+    ) -> None:
+        self.budget = budget
+        self.parent = parent
+        self.root: Lease = self if parent is None else parent.root
+        self.depth = depth
+        self.on_warning = on_warning
+        self.steps = 0
+        self.calls = 0
+        self.tool_calls = 0
+        self.tokens = NO_USAGE
+        self._cost: Decimal | None = None
+        self._settled: Amounts = {}
+        self._held: Amounts = {}
+        self._kept: Amounts = {}
+        self._covers: Mapping[str, Decimal] | None = None
+        self._warned: set[str] = set()
+        self._waiting: anyio.Event | None = None
+        self.limits: dict[str, Decimal] = dict(budget.limits) if budget is not None else {}
+        if budget is not None and budget.reserve is not None:
+            for name, kept in budget.reserve.limits.items():
+                if name in self.limits:
+                    self.limits[name] -= kept
+        self.max_steps = self._whole("steps")
+        # Nothing is limited from here to the root: only the meters have to run.
+        self.free = not self.limits and (parent is None or parent.free)
+        self.started = now
+        own = None if budget is None or budget.seconds is None else now + budget.seconds
+        if own is not None and budget is not None and budget.reserve is not None and budget.reserve.seconds is not None:
+            own -= budget.reserve.seconds
+        above = None if parent is None else parent.deadline
+        self.deadline: float | None = own if above is None else above if own is None else min(own, above)
+
+    def _whole(self, name: str) -> int | None:
+        limit = self.limits.get(name)
+        return None if limit is None else int(limit)
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent under this lease."""
+        return _ZERO if self._cost is None else self._cost
+
+    def limited(self, *names: str) -> bool:
+        """Whether this lease or one above limits any of the dimensions."""
+        node: Lease | None = self
+        while node is not None:
+            if any(name in node.limits for name in names):
+                return True
+            node = node.parent
+        return False
+
+    # -- counts, taken for good
+
+    def take_step(self) -> None:
+        """Count one body that starts.
+
+        Raises:
+            BudgetExceeded: This lease or one above has no step left; nothing was counted.
+        """
+        node: Lease | None = self
+        while node is not None:
+            limit = node.max_steps
+            if limit is not None:
+                if node.steps >= limit:
+                    self._give_back_step(node)
+                    raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
+                node._warn("steps", Decimal(node.steps + 1), Decimal(limit))
+            node.steps += 1
+            node = node.parent
+
+    def _give_back_step(self, stop: Lease) -> None:
+        node: Lease | None = self
+        while node is not None and node is not stop:
+            node.steps -= 1
+            node = node.parent
+
+    def take_tool_call(self, tool: str) -> None:
+        """Count one tool call that starts, against `tool_calls` and `per_tool`.
+
+        Raises:
+            BudgetExceeded: A lease has none left; nothing was counted.
+        """
+        if not self.free:
+            self._take({"tool_calls": _ONE, f"per_tool:{tool}": _ONE})
+        node: Lease | None = self
+        while node is not None:
+            node.tool_calls += 1
+            node = node.parent
+
+    def _take(self, amounts: Amounts) -> None:
+        blocker = self._blocker(amounts)
+        if blocker is not None:
+            raise blocker[0]
+        self.book(amounts, NO_USAGE)
+
+    def enter_depth(self, depth: int) -> None:
+        """Check a spawn at `depth` against every `depth` limit above.
+
+        Raises:
+            BudgetExceeded: A lease does not allow spawns so deep below it.
+        """
+        node: Lease | None = self
+        while node is not None:
+            limit = None if node.budget is None else node.budget.depth
+            if limit is not None and depth - node.depth > limit:
+                raise BudgetExceeded("depth", limit=limit, requested=1, settled=depth - node.depth - 1)
+            node = node.parent
+
+    # -- reservations
+
+    async def reserve(
+        self,
+        *,
+        input_tokens: int = 0,
+        max_output: int | None = None,
+        cost_of: Callable[[int, int], Decimal] | None = None,
+        output_cap: int | None = None,
+    ) -> Reservation:
+        """Hold the maximum of one model call; waits while calls in flight could still give back enough.
+
+        Args:
+            input_tokens: The request's counted tokens.
+            max_output: The most the model may write; when absent it is set to what is left.
+            cost_of: USD for (input tokens, output tokens), when a cost is limited.
+            output_cap: The model's own limit of output tokens, which bounds what is left.
+
+        Returns:
+            The reservation; its `max_output` is what the request has to carry, `None` when nothing limits it.
+
+        Raises:
+            BudgetExceeded: It can never fit, whatever the calls in flight give back.
+        """
+        if self.free:
+            return self._hold({}, max_output)
+        while True:
+            allowed = max_output
+            if allowed is None and self.limited("output_tokens", "tokens", "cost"):
+                allowed = self._output_left(input_tokens, cost_of, output_cap)
+            amounts = self._amounts(input_tokens, allowed or 0, cost_of)
+            blocker = self._blocker(amounts)
+            if blocker is None:
+                return self._hold(amounts, allowed)
+            error, could_fit = blocker
+            if not could_fit:
+                raise error
+            root = self.root
+            if root._waiting is None:
+                root._waiting = anyio.Event()
+            await root._waiting.wait()
+
+    def _amounts(self, read: int, written: int, cost_of: Callable[[int, int], Decimal] | None) -> Amounts:
+        amounts: Amounts = {"model_calls": _ONE}
+        if read or written:
+            amounts["input_tokens"] = amounts["cached_input_tokens"] = Decimal(read)
+            amounts["output_tokens"] = Decimal(written)
+            amounts["tokens"] = Decimal(read + written)
+        if cost_of is not None:
+            amounts["cost"] = cost_of(read, written)
+        return amounts
+
+    def _output_left(self, read: int, cost_of: Callable[[int, int], Decimal] | None, cap: int | None) -> int:
+        """The most output that fits now, at least 1, so that a full budget is refused and not asked for nothing."""
+        left = cap if cap is not None else 1 << 30
+        node: Lease | None = self
+        while node is not None:
+            for name, spent_on_input in (("output_tokens", 0), ("tokens", read)):
+                if name in node.limits:
+                    left = min(left, int(node._left(name)) - spent_on_input)
+            if "cost" in node.limits and cost_of is not None:
+                left = min(left, _affordable(node._left("cost"), read, left, cost_of))
+            node = node.parent
+        return max(left, 1)
+
+    def _left(self, name: str) -> Decimal:
+        taken = self._settled.get(name, _ZERO) + self._held.get(name, _ZERO) + self._kept.get(name, _ZERO)
+        return self.limits[name] - taken
+
+    def _blocker(self, amounts: Amounts) -> tuple[BudgetExceeded, bool] | None:
+        """The first lease that has no room, and whether calls in flight could make some."""
+        waitable: tuple[BudgetExceeded, bool] | None = None
+        node: Lease | None = self
+        while node is not None:
+            for name, limit in node.limits.items():
+                asked = amounts.get(name)
+                if not asked or asked <= node._left(name):
+                    continue
+                settled = node._settled.get(name, _ZERO)
+                error = BudgetExceeded(name, limit=limit, requested=asked, settled=settled)
+                if asked > node._left(name) + node._held.get(name, _ZERO):
+                    return error, False
+                waitable = waitable or (error, True)
+            amounts = node._uncovered(amounts)
+            node = node.parent
+        return waitable
+
+    def _uncovered(self, amounts: Amounts) -> Amounts:
+        """What the leases above still have to carry; a wrap-up's block was reserved there before."""
+        covers = self._covers
+        return amounts if covers is None else {name: value for name, value in amounts.items() if name not in covers}
+
+    def _hold(self, amounts: Amounts, max_output: int | None) -> Reservation:
+        reservation = Reservation(self, amounts, max_output)
+        # A call that has started is a call, whatever becomes of it: the count is booked, the rest is held.
+        if self.free:
+            self._count_call()
+            return reservation
+        self.book(_CALL, NO_USAGE, calls=1)
+        rest = {name: value for name, value in amounts.items() if name != "model_calls"}
+        node: Lease | None = self
+        while node is not None:
+            for name, value in rest.items():
+                node._held[name] = node._held.get(name, _ZERO) + value
+            reservation.held.append((node, rest))
+            rest = node._uncovered(rest)
+            node = node.parent
+        return reservation
+
+    def _count_call(self) -> None:
+        node: Lease | None = self
+        while node is not None:
+            node.calls += 1
+            node = node.parent
+
+    def unhold(self, amounts: Amounts) -> None:
+        """Give back amounts that were held here."""
+        for name, value in amounts.items():
+            self._held[name] -= value
+
+    def meter(self, used: Usage) -> None:
+        """Count what was used where nothing is limited."""
+        node: Lease | None = self
+        while node is not None:
+            if used.tokens is not NO_USAGE:
+                node.tokens = node.tokens + used.tokens
+            if used.cost:
+                node._cost = node.cost + used.cost
+            node = node.parent
+
+    def book(self, amounts: Amounts, tokens: TokenUsage, *, calls: int = 0) -> None:
+        """Add what was spent, here and at every lease above."""
+        cost = amounts.get("cost")
+        node: Lease | None = self
+        while node is not None:
+            settled = node._settled
+            for name, value in amounts.items():
+                settled[name] = settled.get(name, _ZERO) + value
+                limit = node.limits.get(name)
+                if limit is not None:
+                    node._warn(name, settled[name], limit)
+            node.calls += calls
+            if tokens is not NO_USAGE:
+                node.tokens = node.tokens + tokens
+            if cost:
+                node._cost = node.cost + cost
+            if node._covers is not None:
+                amounts = node._uncovered(amounts)
+            node = node.parent
+
+    def wake(self) -> None:
+        """Let the reservations that wait look again."""
+        event, self.root._waiting = self.root._waiting, None
+        if event is not None:
+            event.set()
+
+    def _warn(self, name: str, spent: Decimal, limit: Decimal) -> None:
+        budget = self.budget
+        if budget is None or self.on_warning is None or name in self._warned:
+            return
+        if spent >= limit * Decimal(str(budget.warn_at)):
+            self._warned.add(name)
+            self.on_warning(name, spent, limit)
+
+    # -- what is left
+
+    def remaining(self, now: float) -> Remaining:
+        """What the tightest lease from here to the root still allows."""
+        found: Amounts = {}
+        node: Lease | None = self
+        while node is not None:
+            if node.max_steps is not None:
+                left = Decimal(node.max_steps - node.steps)
+                found["steps"] = min(found.get("steps", left), left)
+            for name in node.limits:
+                if name != "steps":
+                    left = node._left(name)
+                    found[name] = min(found.get(name, left), left)
+            node = node.parent
+
+        def whole(name: str) -> int | None:
+            value = found.get(name)
+            return None if value is None else int(value)
+
+        return Remaining(
+            steps=whole("steps"),
+            model_calls=whole("model_calls"),
+            tool_calls=whole("tool_calls"),
+            tokens=whole("tokens"),
+            input_tokens=whole("input_tokens"),
+            output_tokens=whole("output_tokens"),
+            cost=found.get("cost"),
+            seconds=None if self.deadline is None else max(0.0, self.deadline - now),
+        )
+
+    # -- the wrap-up and its block
+
+    def keep_reserve(self) -> None:
+        """Hold the block of `reserve=` at every lease above, so that the wrap-up can count on it.
+
+        Raises:
+            BudgetExceeded: The block does not fit into a lease above.
+        """
+        block = self._block()
+        if self.parent is None or not block:
+            return
+        blocker = self.parent._blocker(block)
+        if blocker is not None:
+            raise blocker[0]
+        self._keep_above(block, _ONE)
+
+    def _block(self) -> Amounts:
+        return dict(self.budget.reserve.limits) if self.budget is not None and self.budget.reserve is not None else {}
+
+    def _keep_above(self, block: Amounts, sign: Decimal) -> None:
+        node = self.parent
+        while node is not None:
+            for name, kept in block.items():
+                node._kept[name] = node._kept.get(name, _ZERO) + sign * kept
+            node = node.parent
+
+    def open_wrap_up(self, now: float) -> Lease:
+        """A lease for the wrap-up step: what `reserve=` kept back, already held at the leases above."""
+        reserve = self.budget.reserve if self.budget is not None else None
+        lease = Lease(reserve, self, now=now, depth=self.depth)
+        for name, kept in self._block().items():
+            if name in self.limits:
+                self.limits[name] += kept
+        self.max_steps = self._whole("steps")
+        self._covers = self._block()
+        lease.deadline = None if reserve is None or reserve.seconds is None else now + reserve.seconds
+        return lease
+
+    def close(self, wrap_up: Lease | None = None) -> None:
+        """End this lease: give the block back above, and book there what the wrap-up used of it."""
+        block = self._block()
+        if self.parent is not None and block:
+            self._keep_above(block, -_ONE)
+            if wrap_up is not None:
+                used = {name: wrap_up._settled[name] for name in block if name in wrap_up._settled}
+                self.parent._book_settled(used)
+        self._covers = None
+        self.wake()
+
+    def _book_settled(self, amounts: Amounts) -> None:
+        node: Lease | None = self
+        while node is not None:
+            for name, value in amounts.items():
+                node._settled[name] = node._settled.get(name, _ZERO) + value
+            node = node.parent
+
+
+def _affordable(money: Decimal, read: int, most: int, cost_of: Callable[[int, int], Decimal]) -> int:
+    """The most output tokens that `money` pays for besides the input; 0 when it pays for none."""
+    if cost_of(read, most) <= money:
+        return most
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cost_of(read, middle) <= money:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,112 @@
+"""JSON text under rules: UTF-8, finite numbers, unique keys, bounded nesting; each breach has a named error."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from noetic_py.errors import CodecError, LimitExceeded
+
+__all__ = ["MAX_NESTING", "Unfit", "check_nesting", "dump", "kind_name", "parse"]
+
+MAX_NESTING: Final = 64
+"""How deep JSON may be nested."""
+
+
+
+class Unfit(Exception):
+    """A value that has no place; the path to it grows on the way out."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = ""
+
+    def inside(self, frame: str) -> Unfit:
+        self.where = f"{frame}{self.where}"
+        return self
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise CodecError(f"{text[:40]} is no number that JSON allows")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_number(text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise CodecError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+    return found
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_number, parse_float=_finite)
+# No circular check: what is written has been walked to a bounded depth, or fails by recursion, which is caught.
+_encode_text = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+).encode
+_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON in UTF-8."""
+    try:
+        return _encode_text(value).encode()
+    except UnicodeEncodeError:
+        return _dump_surrogates(value)
+    except RecursionError:
+        raise LimitExceeded("nesting", MAX_NESTING) from None
+    except (ValueError, TypeError) as error:
+        raise CodecError(f"not to be written as JSON: {error}") from None
+
+
+def _dump_surrogates(value: Any) -> bytes:
+    # A lone surrogate has no UTF-8, but JSON can escape it. Two in a row would come back as one character.
+    text = _encode_ascii(value)
+    if _decoder.decode(text) != value:
+        raise CodecError("a text holds a pair of surrogates that would come back as another text")
+    return text.encode()
+
+
+def parse(data: bytes | str, limit: int, what: str) -> Any:
+    if len(data) > limit:
+        raise LimitExceeded(what, limit)
+    try:
+        text = data.decode() if isinstance(data, bytes) else data
+        value = _decoder.decode(text)
+    except UnicodeDecodeError as error:
+        raise CodecError(f"not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise LimitExceeded("nesting", MAX_NESTING) from None
+    except ValueError as error:
+        raise CodecError(f"not JSON: {error}") from None
+    if text.count("{") + text.count("[") > MAX_NESTING:
+        check_nesting(value)
+    return value
+
+
+def check_nesting(value: object) -> None:
+    level: dict[int, Any] = {0: value}
+    for _ in range(MAX_NESTING + 1):
+        # By identity, so that a value that holds itself several times does not multiply.
+        level = {
+            id(part): part
+            for node in level.values()
+            if isinstance(node, Mapping | list | tuple)
+            for part in (node.values() if isinstance(node, Mapping) else node)
+            if isinstance(part, Mapping | list | tuple)
+        }
+        if not level:
+            return
+    raise LimitExceeded("nesting", MAX_NESTING)
+
+
+def kind_name(value: object) -> str:
+    return "null" if value is None else type(value).__name__

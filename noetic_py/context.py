@@ -1,0 +1,925 @@
+"""`Context`: what a step sees of its run.
+
+A context reaches the engine through one small protocol, `Engine`; the engine's own contexts are a subclass, so a step
+body, a tool and a route all hold the same object. A `Context(...)` made outside a run holds items, state and ids; running
+it is the harness's work, and engine methods on it raise [`NoContextError`][noetic_py.errors.NoContextError].
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+
+from attrs import frozen
+
+from noetic_py._types import A, B, C, M, M_co, R, S, S2, S_co, T, T2
+from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
+from noetic_py.errors import ConfigError, NoContextError, StateTypeError
+from noetic_py.log import ItemLog, ItemView
+from noetic_py.runtime import SYSTEM
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+    from typing_extensions import Self
+
+    from noetic_py.control import Control
+    from noetic_py.items import FunctionCall, Item
+    from noetic_py.memory.layer import Memory
+    from noetic_py.models.base import JsonValue
+    from noetic_py.steps.step import Step
+
+__all__ = ["Context", "Domain", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
+
+
+@frozen(eq=False)
+class StepMeta:
+    """What the most recently completed step did with a model.
+
+    Attributes:
+        tool_calls: The function calls of its answer.
+        usage: The tokens it used; zero for a step that called no model.
+        cost: USD, `None` when the model has no price.
+        items: The items of its answer.
+    """
+
+    tool_calls: Sequence[FunctionCall] = ()
+    usage: TokenUsage = NO_USAGE
+    cost: Decimal | None = Decimal(0)
+    items: Sequence[Item] = ()
+
+
+class Services:
+    """Services by type, frozen for a run: what a run was given, then the harness, then plugins.
+
+    Args:
+        layers: Mappings from type to object, the nearest first.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self, *layers: Mapping[type[Any], object]) -> None:
+        self._found: dict[type[Any], object] = {}
+        for layer in reversed(layers):
+            self._found.update(layer)
+
+    def __getitem__(self, key: type[T]) -> T:
+        """The service of a type.
+
+        Raises:
+            ConfigError: There is none; code `"service-missing"`.
+        """
+        found = self._look(key)
+        if found is None:
+            raise ConfigError(
+                f"no service of type {key.__qualname__}",
+                code="service-missing",
+                hint=f"Harness(services={{{key.__name__}: ...}}) or run(..., services={{{key.__name__}: ...}})",
+            )
+        return found
+
+    def _look(self, key: type[T]) -> T | None:
+        found = self._found.get(key)
+        return found if isinstance(found, key) else None
+
+    @overload
+    def get(self, key: type[T]) -> T | None: ...
+    @overload
+    def get(self, key: type[T], default: T2) -> T | T2: ...
+    def get(self, key: type[Any], default: Any = None) -> Any:
+        """The service of a type, or `default`."""
+        found = self._look(key)
+        return default if found is None else found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
+
+
+class StateBag:
+    """State by key, the default where a flow declares no state type of its own."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, values: Mapping[str, object] | None = None, /) -> None:
+        self._data: dict[str, Any] = dict(values or {})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._data[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._data[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateBag) and self._data == other._data
+
+    __hash__ = None  # type: ignore[assignment] # mutable, so it must not be a key
+
+    def __repr__(self) -> str:
+        return f"StateBag({self._data!r})"
+
+    @overload
+    def get(self, key: str) -> object: ...
+    @overload
+    def get(self, key: str, default: T) -> object | T: ...
+    def get(self, key: str, default: object = None) -> object:
+        """The value of a key, or `default`."""
+        return self._data.get(key, default)
+
+    def get_as(self, key: str, type: type[T]) -> T | None:
+        """The value of a key as a type; `None` when the key is missing.
+
+        Raises:
+            StateTypeError: The value is of another type.
+        """
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, type):
+            raise StateTypeError(f"state {key!r} is {value.__class__.__name__}, not {type.__name__}")
+        return value
+
+    def put(self, key: str, value: object) -> Self:
+        """Store a value; `None` removes the key, which `state[key] = None` does not."""
+        if value is None:
+            self._data.pop(key, None)
+        else:
+            self._data[key] = value
+        return self
+
+    def view(self) -> Mapping[str, object]:
+        """A live read-only view."""
+        from types import MappingProxyType
+
+        return MappingProxyType(self._data)
+
+
+class Domain:
+    """Where a body's items and state live: one for an execution, one for each parallel path.
+
+    A path's state is copied from its section's when it is first looked at; until then nobody can have changed either.
+    """
+
+    __slots__ = ("_source", "_state", "branch", "log")
+
+    def __init__(self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None) -> None:
+        self.log = log
+        self.branch = branch
+        self._state = state
+        self._source = source
+
+    @property
+    def state(self) -> Any:
+        """The state object; copies it from the source the first time."""
+        source = self._source
+        if source is not None:
+            self._source = None
+            self._state = copy_state(source.state)
+        return self._state
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has looked at the state since it was forked."""
+        return self._source is not None
+
+    def fork(self, branch: str) -> Domain:
+        """A path of its own: a view of the log that it goes on writing, a state copied on first use."""
+        log = self.log.fork()
+        origin = log.origin
+        if origin is not None:
+            log.origin = (origin[0], branch)
+        return Domain(log, None, branch, source=self)
+
+
+_ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
+
+
+def copy_state(state: object) -> Any:
+    """A deep copy of a state object.
+
+    Raises:
+        ConfigError: It holds something that cannot be copied; code `"state-copy"`.
+    """
+    if isinstance(state, _ATOMS):
+        return state
+    if type(state) is StateBag and not len(state):
+        return StateBag()
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        raise ConfigError(
+            f"state of type {type(state).__name__} cannot be copied: {error}",
+            code="state-copy",
+            hint="keep plain data in the state; pass clients and locks as services=",
+        ) from error
+
+
+def _slots_of(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__weakref__", "__dict__"):
+                yield f"_{base.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+
+
+def restore_state(target: Any, saved: Any) -> None:
+    """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
+    if isinstance(target, dict):
+        target.clear()
+        target.update(saved)
+    elif isinstance(target, list):
+        target[:] = saved
+    elif isinstance(target, set):
+        target.clear()
+        target.update(saved)
+    elif not isinstance(target, (*_ATOMS, tuple, frozenset)):
+        for name in _slots_of(type(target)):
+            if hasattr(saved, name):
+                object.__setattr__(target, name, getattr(saved, name))
+            elif hasattr(target, name):
+                object.__delattr__(target, name)
+        if hasattr(target, "__dict__"):
+            target.__dict__.clear()
+            target.__dict__.update(saved.__dict__)
+
+
+def state_fields(state: Any) -> dict[str, Any]:
+    """A state object's contents by name."""
+    if isinstance(state, StateBag):
+        return dict(state.view())
+    if isinstance(state, dict):
+        return dict(state)
+    fields = {name: getattr(state, name) for name in _slots_of(type(state)) if hasattr(state, name)}
+    return fields | dict(getattr(state, "__dict__", {}))
+
+
+class Engine(Protocol):
+    """What a context asks of the execution it belongs to."""
+
+    id: str
+    run_id: str
+    depth: int
+    thread_id: str
+    user_id: str | None
+    request_id: str | None
+    services: Services
+    metadata: Mapping[str, JsonValue]
+    last_step: StepMeta | None
+    turns: int
+    stop: Control | None
+
+    @property
+    def parent_context(self) -> Context[Any, Any] | None: ...
+    @property
+    def root_context(self) -> Context[Any, Any]: ...
+    @property
+    def step_count(self) -> int: ...
+    @property
+    def tokens(self) -> TokenUsage: ...
+    @property
+    def cost(self) -> Decimal: ...
+    @property
+    def elapsed(self) -> float: ...
+    @property
+    def memory(self) -> Any: ...
+    @property
+    def input(self) -> object: ...
+
+    def touch(self, ctx: Context[Any, Any], /) -> None: ...
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining: ...
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None: ...
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None: ...
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None: ...
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None: ...
+    def span(self, ctx: Context[Any, Any], /) -> Span: ...
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str: ...
+    def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]: ...
+    def gather(
+        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /
+    ) -> Awaitable[list[Any]]: ...
+
+
+class ReadContext(Protocol[M_co, S_co]):
+    """What routes, instruction functions, planners and recall get: everything to read, nothing to change."""
+
+    @property
+    def id(self) -> str:
+        """The execution's id."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The step's id."""
+        ...
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The step's path."""
+        ...
+
+    @property
+    def branch(self) -> str:
+        """The dotted name of the conversation it writes to."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Spawns above it."""
+        ...
+
+    @property
+    def thread_id(self) -> str:
+        """The conversation's id."""
+        ...
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose run it is."""
+        ...
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's correlation id."""
+        ...
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started in this execution."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """Model calls of this execution."""
+        ...
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens used here and below."""
+        ...
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent here and below."""
+        ...
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the execution began."""
+        ...
+
+    @property
+    def budget(self) -> Remaining:
+        """What the budgets in force still allow."""
+        ...
+
+    @property
+    def items(self) -> ItemView:
+        """The conversation."""
+        ...
+
+    @property
+    def state(self) -> S_co:
+        """The state."""
+        ...
+
+    @property
+    def memory(self) -> M_co:
+        """The memory bundle."""
+        ...
+
+    @property
+    def last_step(self) -> StepMeta | None:
+        """The most recently completed step."""
+        ...
+
+    @property
+    def services(self) -> Services:
+        """The run's services."""
+        ...
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the execution was aborted."""
+        ...
+
+    @property
+    def abort_reason(self) -> str | None:
+        """Why."""
+        ...
+
+
+class Context(Generic[M_co, S_co]):
+    """What a step sees: counters, state, conversation, control.
+
+    Made by a user it is a conversation to run: `await harness.run(step, input, ctx=ctx)`.
+
+    Args:
+        state: The state; a new [`StateBag`][noetic_py.StateBag] when left out.
+        items: The conversation so far; copied.
+        thread_id: The conversation's id; made when left out.
+        request_id: A correlation id of the caller's.
+    """
+
+    __slots__ = ("__weakref__", "_domain", "_engine", "_path", "_touched")
+    __noetic_context__ = True
+
+    _engine: Engine
+    _domain: Domain
+    _path: tuple[str, ...]
+    _touched: bool
+
+    @overload
+    def __init__(
+        self: Context[Memory, StateBag],
+        *,
+        items: Iterable[Item] | None = ...,
+        thread_id: str | None = ...,
+        request_id: str | None = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Context[Memory, S2],
+        *,
+        state: S2,
+        items: Iterable[Item] | None = ...,
+        thread_id: str | None = ...,
+        request_id: str | None = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        *,
+        state: Any = None,
+        items: Iterable[Item] | None = None,
+        thread_id: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        log = ItemLog()
+        log.extend(items or ())
+        self._domain = Domain(log, StateBag() if state is None else state, "")
+        self._engine = _Outside(self, thread_id or SYSTEM.new_id(), request_id)
+        self._path = ()
+        self._touched = True
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a context cannot be pickled: it belongs to one run in one process")
+
+    def __copy__(self) -> Any:
+        raise TypeError("a context cannot be copied")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("a context cannot be copied")
+
+    def __repr__(self) -> str:
+        return f"Context({'/'.join(self._path) or 'outside a run'}, run={self._engine.run_id or None})"
+
+    # -- who
+
+    @property
+    def id(self) -> str:
+        """The execution's id, a UUIDv7: the run's own, or a spawn's; never shared with a child."""
+        return self._engine.id
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; equal in all children."""
+        return self._engine.run_id
+
+    @property
+    def name(self) -> str:
+        """The step's id."""
+        return self._path[-1] if self._path else ""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The step's path, frame by frame, such as `("pipeline", "agent[3]", "search#2")`."""
+        return self._path
+
+    @property
+    def branch(self) -> str:
+        """The dotted name of the conversation this step writes to: a spawn and a parallel path have one of their own."""
+        return self._domain.branch
+
+    @property
+    def depth(self) -> int:
+        """0 in the run itself, one more for each spawn."""
+        return self._engine.depth
+
+    @property
+    def parent(self) -> Context[Any, Any] | None:
+        """Inside a spawn the context that spawned it, otherwise `None`."""
+        return self._engine.parent_context
+
+    @property
+    def root(self) -> Context[Any, Any]:
+        """The run's own context; `ctx.root.abort(...)` stops the whole run."""
+        return self._engine.root_context
+
+    @property
+    def thread_id(self) -> str:
+        """The conversation's id, stable over runs."""
+        return self._engine.thread_id
+
+    @property
+    def user_id(self) -> str | None:
+        """The user or tenant the run belongs to."""
+        return self._engine.user_id
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's correlation id."""
+        return self._engine.request_id
+
+    # -- what happened
+
+    @property
+    def input(self) -> object:
+        """What the execution was started with."""
+        return self._engine.input
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started in this execution, the running one included: code steps, model calls, tool steps."""
+        return self._engine.step_count
+
+    @property
+    def turns(self) -> int:
+        """Model calls of this execution."""
+        return self._engine.turns
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens of all model calls here and below."""
+        return self._engine.tokens
+
+    @property
+    def cost(self) -> Decimal:
+        """USD of all model calls here and below, exact."""
+        return self._engine.cost
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the execution began, from a monotonic clock."""
+        return self._engine.elapsed
+
+    @property
+    def budget(self) -> Remaining:
+        """What the budgets in force still allow."""
+        return self._engine.remaining(self)
+
+    @property
+    def last_step(self) -> StepMeta | None:
+        """The most recently completed step of this execution, `None` before the first."""
+        return self._engine.last_step
+
+    @property
+    def items(self) -> ItemLog:
+        """The conversation, append-only."""
+        return self._domain.log
+
+    @property
+    def state(self) -> S_co:
+        """The state: one mutable object, which a step that does not finish leaves as it found it."""
+        if not self._touched:
+            self._engine.touch(self)
+        state: S_co = self._domain.state
+        return state
+
+    @property
+    def memory(self) -> M_co:
+        """The memory bundle."""
+        memory: M_co = self._engine.memory
+        return memory
+
+    @property
+    def services(self) -> Services:
+        """The run's services by type."""
+        return self._engine.services
+
+    @property
+    def metadata(self) -> Mapping[str, JsonValue]:
+        """The run's metadata, JSON."""
+        return self._engine.metadata
+
+    @property
+    def span(self) -> Span:
+        """The active OpenTelemetry span, one that records nothing when tracing is off."""
+        return self._engine.span(self)
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key for the outside world, the same whenever this step runs again in this run."""
+        return self._engine.idempotency_key(self)
+
+    # -- control
+
+    @property
+    def completed(self) -> bool:
+        """Whether `complete` was called in this execution."""
+        stop = self._engine.stop
+        return stop is not None and stop.kind == "complete"
+
+    @property
+    def completion_value(self) -> object:
+        """The value given to `complete`, `None` before."""
+        stop = self._engine.stop
+        return stop.value if stop is not None and stop.kind == "complete" else None
+
+    @property
+    def aborted(self) -> bool:
+        """Whether this execution, or one above it, was aborted."""
+        return self._abort() is not None
+
+    @property
+    def abort_reason(self) -> str | None:
+        """Why, `None` before."""
+        stop = self._abort()
+        return None if stop is None else stop.reason
+
+    def _abort(self) -> Control | None:
+        ctx: Context[Any, Any] | None = self
+        while ctx is not None:
+            stop = ctx._engine.stop
+            if stop is not None and stop.kind == "abort":
+                return stop
+            ctx = ctx._engine.parent_context
+        return None
+
+    def complete(self, value: object = None) -> None:
+        """End this execution with a value; the first stop wins.
+
+        What runs beside is cancelled at once; the calling body goes on to its next await. In a spawn the value is the
+        spawn's.
+        """
+        self._engine.complete(self, value)
+
+    def abort(self, reason: str) -> None:
+        """End this execution and everything below it; the first stop wins.
+
+        In a spawn the parent gets [`Aborted`][noetic_py.errors.Aborted] with the reason.
+        """
+        self._engine.abort(self, reason)
+
+    def stop_loop(self, value: object = None) -> None:
+        """End the nearest loop after this iteration; its value is `value`, or the iteration's when that is `None`.
+
+        Raises:
+            ConfigError: No loop is around this step in its execution; code `"no-loop"`.
+        """
+        self._engine.stop_loop(self, value)
+
+    def emit(self, event: object, /) -> None:
+        """Send an event of your own to whoever listens to the run."""
+        self._engine.emit(self, event)
+
+    @overload
+    async def gather(
+        self: Context[M, S], a: Step[object, A, M, S], b: Step[object, B, M, S], /
+    ) -> tuple[A, B]: ...
+    @overload
+    async def gather(
+        self: Context[M, S], a: Step[object, A, M, S], b: Step[object, B, M, S], c: Step[object, C, M, S], /
+    ) -> tuple[A, B, C]: ...
+    @overload
+    async def gather(self: Context[M, S], *steps: Step[object, R, M, S]) -> list[R]: ...
+    async def gather(self, *steps: Any) -> Any:
+        """Run bound steps at once, as a parallel section; `await ctx.gather(a.bind(x), b.bind(y))`.
+
+        Returns:
+            The outputs in order: a tuple for two or three steps, a list otherwise.
+
+        Raises:
+            ParallelFailed: A path failed; the others were cancelled.
+        """
+        outputs = await self._engine.gather(self, steps)
+        return tuple(outputs) if len(steps) in (2, 3) else outputs
+
+    def read_only(self) -> ReadContext[M_co, S_co]:
+        """A live view that offers nothing to change the run with."""
+        return ReadView(self)
+
+
+_CtxT = TypeVar("_CtxT", bound="Context[Any, Any]")
+
+
+class ReadView(Generic[M_co, S_co]):
+    """A live read-only view of a context; see [`ReadContext`][noetic_py.ReadContext]."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: Context[M_co, S_co]) -> None:
+        self._ctx = ctx
+
+    @property
+    def id(self) -> str:
+        """The execution's id."""
+        return self._ctx.id
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._ctx.run_id
+
+    @property
+    def name(self) -> str:
+        """The step's id."""
+        return self._ctx.name
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The step's path."""
+        return self._ctx.path
+
+    @property
+    def branch(self) -> str:
+        """The dotted name of the conversation it writes to."""
+        return self._ctx.branch
+
+    @property
+    def depth(self) -> int:
+        """Spawns above it."""
+        return self._ctx.depth
+
+    @property
+    def thread_id(self) -> str:
+        """The conversation's id."""
+        return self._ctx.thread_id
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose run it is."""
+        return self._ctx.user_id
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's correlation id."""
+        return self._ctx.request_id
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started in this execution."""
+        return self._ctx.step_count
+
+    @property
+    def turns(self) -> int:
+        """Model calls of this execution."""
+        return self._ctx.turns
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens used here and below."""
+        return self._ctx.tokens
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent here and below."""
+        return self._ctx.cost
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the execution began."""
+        return self._ctx.elapsed
+
+    @property
+    def budget(self) -> Remaining:
+        """What the budgets in force still allow."""
+        return self._ctx.budget
+
+    @property
+    def items(self) -> ItemView:
+        """The conversation as it is now."""
+        return self._ctx.items.frozen()
+
+    @property
+    def state(self) -> S_co:
+        """The state."""
+        return self._ctx.state
+
+    @property
+    def memory(self) -> M_co:
+        """The memory bundle."""
+        return self._ctx.memory
+
+    @property
+    def last_step(self) -> StepMeta | None:
+        """The most recently completed step."""
+        return self._ctx.last_step
+
+    @property
+    def services(self) -> Services:
+        """The run's services."""
+        return self._ctx.services
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the execution was aborted."""
+        return self._ctx.aborted
+
+    @property
+    def abort_reason(self) -> str | None:
+        """Why."""
+        return self._ctx.abort_reason
+
+
+class _Outside:
+    """The engine of a context that no run has adopted: ids, and a refusal for everything else."""
+
+    run_id = ""
+    depth = 0
+    turns = 0
+    step_count = 0
+    tokens = NO_USAGE
+    cost = Decimal(0)
+    memory: Any = None
+    input: object = None
+    last_step: StepMeta | None = None
+    stop: Control | None = None
+    parent_context: Context[Any, Any] | None = None
+    user_id: str | None = None
+
+    def __init__(self, ctx: Context[Any, Any], thread_id: str, request_id: str | None) -> None:
+        self.id = SYSTEM.new_id()
+        self.thread_id = thread_id
+        self.request_id = request_id
+        self.services = Services()
+        self.metadata: Mapping[str, JsonValue] = {}
+        self.root_context = ctx
+        self._began = SYSTEM.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return SYSTEM.monotonic() - self._began
+
+    def _refuse(self, what: str) -> NoContextError:
+        return NoContextError(f"{what} needs a run", hint="call it from a step; harness.run(step, input, ctx=ctx) adopts it")
+
+    def touch(self, ctx: Context[Any, Any], /) -> None:
+        """Nothing to guard: no step runs."""
+
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+        return Remaining()
+
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        raise self._refuse("complete()")
+
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+        raise self._refuse("abort()")
+
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
+        raise self._refuse("stop_loop()")
+
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+        raise self._refuse("emit()")
+
+    def span(self, ctx: Context[Any, Any], /) -> Span:
+        from opentelemetry.trace import INVALID_SPAN
+
+        return INVALID_SPAN
+
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+        raise self._refuse("idempotency_key")
+
+    async def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Any:
+        raise self._refuse(f"calling step {step.id!r}")
+
+    async def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> list[Any]:
+        raise self._refuse("gather()")
+
+
+CURRENT: ContextVar[Context[Any, Any] | None] = ContextVar("noetic_context", default=None)
+
+
+@overload
+def current_context() -> Context[Any, Any] | None: ...
+@overload
+def current_context(*, required: Literal[True]) -> Context[Any, Any]: ...
+def current_context(*, required: bool = False) -> Context[Any, Any] | None:
+    """The context of the step or tool that is running here, `None` outside of one.
+
+    Args:
+        required: Raise instead of returning `None`.
+
+    Raises:
+        NoContextError: `required` and there is none.
+    """
+    ctx = CURRENT.get()
+    if ctx is None and required:
+        raise NoContextError("no step is running here", hint="call this from a step or a tool, or pass ctx on")
+    return ctx

@@ -1,0 +1,206 @@
+"""One stop algebra: every way a run can end goes through one `Control` and comes out as one `RunResult`.
+
+A run that ends because somebody asked for it returns; a run that broke raises, and the error carries the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
+
+from attrs import field, frozen
+
+from noetic_py._types import O_co, S_co, T
+from noetic_py.budget import TokenUsage
+from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, NoeticError, NoOutput, Suspended
+
+if TYPE_CHECKING:
+    from noetic_py.items import Item
+
+__all__ = ["Checkpoint", "Control", "RunResult", "RunStatus", "StopKind", "Transcript"]
+
+RunStatus: TypeAlias = Literal[
+    "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
+]
+StopKind: TypeAlias = Literal["complete", "abort", "budget", "interrupt", "cancel"]
+
+
+@frozen(eq=False)
+class Control:
+    """A request to stop one execution: the run, or the child of a spawn. The first one wins.
+
+    Attributes:
+        kind: What was asked for.
+        value: The value of a `complete`.
+        reason: Why, for every other kind.
+        path: The step that asked; empty when it came from outside.
+        error: The budget error behind a `budget` stop.
+    """
+
+    kind: StopKind
+    value: object = None
+    reason: str | None = None
+    path: tuple[str, ...] = ()
+    error: BudgetExceeded | None = None
+
+    @property
+    def status(self) -> RunStatus:
+        """The status of a run that it ends."""
+        return _STATUS[self.kind]
+
+
+_STATUS: dict[StopKind, RunStatus] = {
+    "complete": "completed",
+    "abort": "aborted",
+    "budget": "budget_exceeded",
+    "interrupt": "interrupted",
+    "cancel": "cancelled",
+}
+
+
+@frozen
+class Checkpoint:
+    """A position in a run's journal, from which it can be resumed or forked.
+
+    Attributes:
+        run_id: The run.
+        position: How many records the journal holds there.
+    """
+
+    run_id: str
+    position: int
+
+
+@frozen(eq=False)
+class Transcript:
+    """What a run's journal says of its conversation.
+
+    Attributes:
+        items: The root's whole conversation, what it began with included.
+        new: The part that this run added.
+    """
+
+    items: Sequence[Item]
+    new: Sequence[Item]
+
+
+_MISSING = object()
+
+
+@frozen(eq=False)
+class RunResult(Generic[O_co, S_co]):
+    """How a run ended, and everything it leaves.
+
+    Attributes:
+        run_id: The run.
+        status: `"completed"`, or how it was stopped.
+        reason: Why it ended: of a stop its reason, of a loop that ended the flow its verdict's.
+        usage: Tokens of every model call below the run.
+        cost: USD of every model call, `None` when a model that has no price was called.
+        steps: Bodies that were started.
+        seconds: Active time.
+        checkpoint: The journal's end.
+        error: What broke the run, `None` when nothing did.
+    """
+
+    run_id: str
+    status: RunStatus
+    _output: Any
+    _state: Any
+    usage: TokenUsage
+    cost: Decimal | None
+    steps: int
+    seconds: float
+    checkpoint: Checkpoint
+    _transcript: Callable[[], Transcript]
+    reason: str | None = None
+    error: NoeticError | None = None
+    _read: list[Transcript] = field(factory=list, init=False)
+
+    @property
+    def value(self) -> O_co:
+        """The output.
+
+        Raises:
+            NoeticError: There is none: the error that broke the run, or one that says how it was stopped.
+        """
+        if self._output is not _MISSING:
+            output: O_co = self._output
+            return output
+        raise self._why_not()
+
+    def _why_not(self) -> NoeticError:
+        if self.error is not None:
+            return self.error
+        reason = self.reason or "no reason given"
+        error: NoeticError
+        match self.status:
+            case "aborted":
+                error = Aborted(reason)
+            case "interrupted":
+                error = Interrupted(f"interrupted: {reason}")
+            case "suspended":
+                error = Suspended(f"the run waits for an answer: {reason}", hint="answer result.pending, then resume")
+            case "cancelled":
+                error = Cancelled(f"cancelled: {reason}")
+            case _:
+                error = NoOutput("the run has no value", hint="look at result.status and result.items")
+        error.result = self
+        return error
+
+    @property
+    def has_value(self) -> bool:
+        """Whether `value` gives an output."""
+        return self._output is not _MISSING
+
+    def output_or(self, default: T) -> O_co | T:
+        """The output, or `default` when there is none."""
+        if self._output is _MISSING:
+            return default
+        output: O_co = self._output
+        return output
+
+    @property
+    def state(self) -> S_co:
+        """The state as the last finished step left it."""
+        state: S_co = self._state
+        return state
+
+    def _journal(self) -> Transcript:
+        if not self._read:
+            self._read.append(self._transcript())
+        return self._read[0]
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The conversation, open calls closed with the reason; a provider accepts it as it stands."""
+        return self._journal().items
+
+    @property
+    def new_items(self) -> Sequence[Item]:
+        """The part of the conversation that this run added."""
+        return self._journal().new
+
+    @property
+    def text(self) -> str:
+        """The text of the last assistant message, empty when there is none."""
+        from noetic_py.items import Message
+
+        for item in reversed(self.items):
+            if isinstance(item, Message) and item.role == "assistant" and item.text:
+                return item.text
+        return ""
+
+    @property
+    def pending(self) -> Sequence[object]:
+        """The requests a suspended run waits for; empty otherwise."""
+        return ()
+
+    def __repr__(self) -> str:
+        return f"RunResult({self.run_id}, {self.status}, steps={self.steps}, tokens={self.usage.total}, cost={self.cost})"
+
+
+def no_value() -> object:
+    """The mark for 'there is no output', which `None` is not."""
+    return _MISSING

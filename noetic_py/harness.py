@@ -1,0 +1,540 @@
+"""`Harness`: the one public door to the engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+
+import anyio
+from typing_extensions import Self, TypedDict, TypeVar, Unpack
+
+from noetic_py._types import M, M2, M_co, O_co, R, S, S_co, T
+from noetic_py.budget import Budget, Lease
+from noetic_py.context import Context, Domain, Services, StateBag
+from noetic_py.control import RunResult
+from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, StepFailed, WrongThread
+from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
+from noetic_py.log import ItemLog
+from noetic_py.memory.layer import Memory
+from noetic_py.runtime import SYSTEM, Runtime
+from noetic_py.steps.step import Step, require_step
+
+if TYPE_CHECKING:
+    from noetic_py._engine.run import RunPlan
+    from noetic_py._engine.state import Run
+    from noetic_py.items import Item
+    from noetic_py.models.base import JsonValue, Model, ModelSettings
+    from noetic_py.tools import Tool
+
+__all__ = ["Harness", "RunHandle", "RunOptions", "RunStream"]
+
+MAX_ID = 256
+"""The longest id that is taken from outside, in characters."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of one run.
+
+    Attributes:
+        history: Items the conversation begins with.
+        run_id: The run's id; made when left out.
+        request_id: A correlation id of the caller's.
+        thread_id: The conversation's id; made when left out.
+        user_id: The user or tenant the run belongs to.
+        on_error: Whether a run that broke raises, or returns a result whose status is `"failed"`.
+        model_settings: Settings that hold for every model call of the run.
+        budget: Limits of the run, besides the harness's.
+        deadline: Seconds after which the run ends as `"budget_exceeded"`.
+        services: Services by type, nearer than the harness's.
+        metadata: JSON that travels with the run.
+    """
+
+    history: Iterable[Item]
+    run_id: str
+    request_id: str
+    thread_id: str
+    user_id: str
+    on_error: Literal["raise", "result"]
+    model_settings: ModelSettings
+    budget: Budget
+    deadline: float
+    services: Mapping[type[Any], object]
+    metadata: Mapping[str, JsonValue]
+
+
+_OPTIONS = frozenset(RunOptions.__annotations__)
+
+
+class RunStream(Generic[O_co, S_co]):
+    """A run under way: its events, its text, its items, and at the end its result.
+
+    Each of `events`, `text` and `items` has a buffer of its own, so they can be read side by side, each by one task.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._result: RunResult[O_co, S_co] | None = None
+        self._error: NoeticError | None = None
+        self._done = anyio.Event()
+        self._subscriptions: dict[str, Subscription] = {
+            name: run.bus.subscribe() for name in ("events", "text", "items")
+        }
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._run.run_id
+
+    @property
+    def dropped(self) -> int:
+        """Events that were dropped because nobody read them in time; of the slowest reader."""
+        return max(each.dropped for each in self._subscriptions.values())
+
+    @property
+    def events(self) -> AsyncIterator[Event]:
+        """Every event in order, `RunFinished` last."""
+        return self._subscriptions["events"]
+
+    @property
+    def text(self) -> AsyncIterator[str]:
+        """The answers' text, piece by piece."""
+        return _Text(self._subscriptions["text"])
+
+    @property
+    def items(self) -> AsyncIterator[Item]:
+        """Items as they are committed, of every step, in the order of the commits."""
+        return _Items(self._subscriptions["items"])
+
+    async def result(self) -> RunResult[O_co, S_co]:
+        """Wait for the end.
+
+        Raises:
+            NoeticError: The run broke, and `on_error` is `"raise"`.
+        """
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        if self._result is None:
+            raise RunBusy("the run was left before its end", hint="await stream.result() inside the async with")
+        return self._result
+
+    def abort(self, reason: str) -> None:
+        """Stop the run."""
+        _abort(self._run, reason)
+
+
+class _Text(AsyncIterator[str]):
+    def __init__(self, events: Subscription) -> None:
+        self._events = events
+
+    async def __anext__(self) -> str:
+        async for event in self._events:
+            if isinstance(event, TextDelta):
+                return event.delta
+        raise StopAsyncIteration
+
+
+class _Items(AsyncIterator["Item"]):
+    def __init__(self, events: Subscription) -> None:
+        self._events = events
+        self._ready: list[Item] = []
+
+    async def __anext__(self) -> Item:
+        while not self._ready:
+            async for event in self._events:
+                if isinstance(event, ItemsAppended):
+                    self._ready = list(reversed(event.items))
+                    break
+            else:
+                raise StopAsyncIteration
+        return self._ready.pop()
+
+
+class RunHandle(Generic[O_co, S_co]):
+    """A run that was started and goes on beside its caller; the harness owns its task."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._stream: RunStream[O_co, S_co] = RunStream(run)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._run.run_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self._stream._done.is_set()
+
+    async def result(self) -> RunResult[O_co, S_co]:
+        """Wait for the end.
+
+        Raises:
+            NoeticError: The run broke, and `on_error` is `"raise"`.
+        """
+        return await self._stream.result()
+
+    def abort(self, reason: str) -> None:
+        """Stop the run: its status becomes `"aborted"`."""
+        _abort(self._run, reason)
+
+    def interrupt(self, reason: str = "interrupted") -> None:
+        """Stop the run: its status becomes `"interrupted"`."""
+        root = self._run.root
+        if root is not None:
+            root.stop_from_outside("interrupt", reason)
+
+
+def _abort(run: Run, reason: str) -> None:
+    if run.root is not None:
+        run.root.stop_from_outside("abort", reason)
+
+
+HM = TypeVar("HM")
+
+
+class Harness(Generic[M_co]):
+    """Runs steps. A harness is configuration and owned resources; any number of runs go on in it at once.
+
+    Use it as `async with Harness(...) as harness`; leaving waits for started runs, and cancels them when it is left by
+    an exception.
+
+    Args:
+        memory: The memory bundle; an instance of a [`Memory`][noetic_py.Memory] subclass.
+        model: The model of `call_model()` steps that name none.
+        budget: Limits that hold for all its runs together.
+        tools: Tools that every model call may use.
+        plugins: The plugins to load, by name or as objects; all that are installed when left out.
+        services: Services by type.
+        flows: Steps by name, for the command line.
+        model_settings: Settings for every model call, farther than a step's own.
+        runtime: The clock, ids and randomness; the machine's when left out.
+
+    Raises:
+        ConfigError: An argument is of the wrong kind.
+        PluginError: A plugin was refused.
+    """
+
+    @overload
+    def __init__(
+        self: Harness[Memory],
+        *,
+        model: str | Model | None = ...,
+        budget: Budget | None = ...,
+        tools: Sequence[Tool[..., object]] = ...,
+        plugins: Sequence[object] | None = ...,
+        services: Mapping[type[Any], object] = ...,
+        flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
+        model_settings: ModelSettings = ...,
+        runtime: Runtime = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Harness[M2],
+        *,
+        memory: M2,
+        model: str | Model | None = ...,
+        budget: Budget | None = ...,
+        tools: Sequence[Tool[..., object, M2]] = ...,
+        plugins: Sequence[object] | None = ...,
+        services: Mapping[type[Any], object] = ...,
+        flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
+        model_settings: ModelSettings = ...,
+        runtime: Runtime = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        *,
+        memory: Any = None,
+        model: str | Model | None = None,
+        budget: Budget | None = None,
+        tools: Sequence[Any] = (),
+        plugins: Sequence[object] | None = None,
+        services: Mapping[type[Any], object] | None = None,
+        flows: Mapping[str, Step[Any, Any, Any, Any]] | None = None,
+        model_settings: Mapping[str, Any] | None = None,
+        runtime: Runtime = SYSTEM,
+    ) -> None:
+        from noetic_py._engine.state import Resources
+        from noetic_py.plugins import load_plugins
+
+        if memory is not None and not isinstance(memory, Memory):
+            raise ConfigError(f"memory={memory!r} is no Memory", code="memory", hint="an instance of a Memory subclass")
+        self._plugins = load_plugins(plugins)
+        self._services = dict(services or {})
+        self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
+            name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
+        }
+        settings: Any = dict(model_settings or {})
+        self._resources = Resources(
+            runtime=runtime,
+            memory=Memory() if memory is None else memory,
+            model=model,
+            models=self._plugins.models,
+            tools=tuple(tools),
+            lease=Lease(budget, now=runtime.monotonic()),
+            settings=settings,
+        )
+        self._home: tuple[int, object] | None = None
+        self._group: anyio.abc.TaskGroup | None = None
+        self._adopted: set[int] = set()
+        self._closed = False
+
+    # -- its life
+
+    async def __aenter__(self) -> Self:
+        self._check_home()
+        if self._group is not None:
+            raise ConfigError("the harness is in use already", code="harness-entered", hint="enter it once, run often")
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None, /
+    ) -> None:
+        group, self._group, self._closed = self._group, None, True
+        if group is not None:
+            await group.__aexit__(t, e, tb)
+
+    def _check_home(self) -> None:
+        """A harness belongs to one thread and one event loop."""
+        from anyio.lowlevel import current_token
+
+        if self._closed:
+            raise ConfigError("the harness was closed", code="harness-closed", hint="make a new one")
+        here = (threading.get_ident(), current_token())
+        if self._home is None:
+            self._home = here
+        elif self._home != here:
+            raise WrongThread(
+                "this harness is used from another thread or event loop than before",
+                hint="make one harness for each thread, or use run_sync",
+            )
+
+    # -- running
+
+    @overload
+    async def run(
+        self: Harness[M], step: Step[T, R, M, StateBag], input: T, **options: Unpack[RunOptions]
+    ) -> RunResult[R, StateBag]: ...
+    @overload
+    async def run(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
+    ) -> RunResult[R, S]: ...
+    @overload
+    async def run(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
+    ) -> RunResult[R, S]: ...
+    async def run(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+        """Run a step to its end.
+
+        Args:
+            step: The step.
+            input: Its input.
+            state: The state; needed when the step asks for a type of its own.
+            ctx: A context to go on with, instead of `state` and `history`; afterwards it holds the longer conversation.
+            **options: See [`RunOptions`][noetic_py.RunOptions].
+
+        Returns:
+            How the run ended: completed, aborted, out of budget, ... ; see [`RunResult`][noetic_py.RunResult].
+
+        Raises:
+            NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
+            ConfigError: An option is unknown or of the wrong kind.
+            WrongThread: The harness belongs to another thread or event loop.
+        """
+        run, plan = self._plan(step, input, state, ctx, options)
+        return _deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
+
+    async def _execute(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
+        from noetic_py._engine.run import run_flow
+
+        if ctx is None:
+            return await run_flow(run, plan)
+        if id(ctx) in self._adopted:
+            raise RunBusy("the context is in another run", hint="await that run first, or give each run a context of its own")
+        self._adopted.add(id(ctx))
+        try:
+            return await run_flow(run, plan)
+        finally:
+            self._adopted.discard(id(ctx))
+
+    @overload
+    def stream(
+        self: Harness[M], step: Step[T, R, M, StateBag], input: T, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[RunStream[R, StateBag]]: ...
+    @overload
+    def stream(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    def stream(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+        """Run a step and watch it: `async with harness.stream(step, input) as stream`.
+
+        Leaving the block before the end cancels the run. Arguments and errors are those of `run`; errors of the run
+        come out of `stream.result()`.
+        """
+        return self._stream(step, input, state, ctx, options)
+
+    @asynccontextmanager
+    async def _stream(self, step: Any, input: Any, state: Any, ctx: Any, options: Any) -> AsyncIterator[RunStream[Any, Any]]:
+        run, plan = self._plan(step, input, state, ctx, options)
+        stream: RunStream[Any, Any] = RunStream(run)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise")))
+            try:
+                yield stream
+            finally:
+                group.cancel_scope.cancel()
+
+    async def _follow(self, run: Run, plan: RunPlan, ctx: Any, stream: RunStream[Any, Any], on_error: str) -> None:
+        """Carry a run for somebody who watches it; its errors are the watcher's to raise."""
+        try:
+            stream._result = _deliver(await self._execute(run, plan, ctx), on_error)
+        except NoeticError as error:
+            stream._error = error
+        finally:
+            stream._done.set()
+
+    @overload
+    def start(
+        self: Harness[M], step: Step[T, R, M, StateBag], input: T, **options: Unpack[RunOptions]
+    ) -> RunHandle[R, StateBag]: ...
+    @overload
+    def start(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
+    ) -> RunHandle[R, S]: ...
+    def start(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+        """Start a run that goes on beside the caller, owned by the harness.
+
+        Raises:
+            ConfigError: The harness was not entered; code `"harness-not-entered"`.
+        """
+        if self._group is None:
+            raise ConfigError(
+                "start() needs an owner for its task", code="harness-not-entered", hint="async with Harness() as harness:"
+            )
+        run, plan = self._plan(step, input, state, ctx, options)
+        handle: RunHandle[Any, Any] = RunHandle(run)
+        self._group.start_soon(
+            partial(self._follow, run, plan, ctx, handle._stream, options.get("on_error", "raise"))
+        )
+        return handle
+
+    @overload
+    def run_sync(
+        self: Harness[M], step: Step[T, R, M, StateBag], input: T, **options: Unpack[RunOptions]
+    ) -> RunResult[R, StateBag]: ...
+    @overload
+    def run_sync(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
+    ) -> RunResult[R, S]: ...
+    def run_sync(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+        """Run a step from code without an event loop; the harness is entered for this one run.
+
+        Raises:
+            WrongThread: An event loop runs in this thread; `await harness.run(...)` there.
+        """
+        from anyio.from_thread import start_blocking_portal
+
+        import sniffio
+
+        try:
+            sniffio.current_async_library()
+        except sniffio.AsyncLibraryNotFoundError:
+            pass
+        else:
+            raise WrongThread("run_sync() would block the event loop of this thread", hint="await harness.run(...)")
+
+        async def work() -> Any:
+            self._home = None
+            try:
+                return await self.run(step, input, state=state, ctx=ctx, **options)
+            finally:
+                self._home = None
+
+        with start_blocking_portal() as portal:
+            return portal.call(work)
+
+    def _plan(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
+        from noetic_py._engine.run import RunPlan
+        from noetic_py._engine.state import Run
+        from noetic_py.tracing import tracer
+
+        self._check_home()
+        require_step(step, "run")
+        _check_options(options, state, ctx)
+        run_id = options.get("run_id") or self._resources.runtime.new_id()
+        domain = self._domain(run_id, step, state, ctx, options)
+        outside = None if ctx is None else ctx._engine
+        run = Run(
+            run_id=run_id,
+            thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
+            user_id=options.get("user_id"),
+            request_id=options.get("request_id") or (None if outside is None else outside.request_id),
+            resources=self._resources,
+            services=Services(options.get("services") or {}, self._services),
+            metadata=dict(options.get("metadata") or {}),
+            model_settings=options.get("model_settings") or {},
+            bus=Bus(),
+            tracer=tracer(),
+        )
+        return run, RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
+
+    def _domain(self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:
+        if ctx is not None:
+            log, state = ctx._domain.log, ctx._domain.state
+        else:
+            log = ItemLog(options.get("history") or ())
+            state = StateBag() if state is None else state
+        log.origin = (run_id, step.id)
+        return Domain(log, state, step.id)
+
+    def graph(self, step: Step[Any, Any, Any, Any]) -> str:
+        """The step's tree as a Mermaid flowchart."""
+        from noetic_py._engine.graph import mermaid
+
+        return mermaid(require_step(step, "graph"))
+
+
+def _deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:
+    """Return a result, or raise what broke its run."""
+    if result.status != "failed" or on_error == "result":
+        return result
+    error = result.error
+    if error is None:
+        raise StepFailed(path=(), error_type="unknown", error_message="the run failed without an error")
+    if isinstance(error, StepFailed) and error.__cause__ is not None:
+        raise error from error.__cause__
+    raise error
+
+
+def _check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            raise ConfigError(f"unknown option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_OPTIONS))}")
+    if ctx is not None and (state is not None or options.get("history") is not None):
+        raise ConfigError("ctx= brings its own state and history", code="run-option", hint="leave out state= and history=")
+    if options.get("on_error", "raise") not in ("raise", "result"):
+        raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
+    deadline = options.get("deadline")
+    if deadline is not None and (isinstance(deadline, bool) or not 0 <= deadline < float("inf")):
+        raise ConfigError(f"deadline={deadline!r} is not a number of seconds", code="run-option", hint="deadline=30.0")
+    for name in ("run_id", "thread_id", "user_id", "request_id"):
+        if name in options:
+            check_outside_id(options[name], name)
+
+
+def check_outside_id(value: object, name: str) -> None:
+    """Refuse an id that cannot be one.
+
+    Raises:
+        InvalidId: It is no text, empty, too long, or holds control characters or a lone surrogate.
+    """
+    if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
+        raise InvalidId(f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name")

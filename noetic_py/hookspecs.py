@@ -1,0 +1,30 @@
+"""The hooks of the plugin interface, version 1. Each is synchronous and only registers typed objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from noetic_py.plugins import ItemTypeRegistry, ModelRegistry
+
+__all__ = ["PROJECT", "VERSION", "Hooks", "hookimpl"]
+
+PROJECT = "noetic_py"
+VERSION = 1
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class Hooks:
+    """What a plugin may implement."""
+
+    @hookspec
+    def register_models(self, registry: ModelRegistry) -> None:
+        """Register providers: `registry.provider("acme", lambda name: AcmeModel(name))` serves `"acme:..."`."""
+
+    @hookspec
+    def register_item_types(self, registry: ItemTypeRegistry) -> None:
+        """Register item types: `registry.item_type(Note)`, a class with `@extension_item`."""

@@ -1,0 +1,193 @@
+"""Plugins: found by entry point, narrowed by an allow-list, and never able to take a name that is taken.
+
+A plugin is a module, or an object, with functions marked [`hookimpl`][noetic_py.plugins.hookimpl]; its distribution names
+it under the entry-point group `noetic_py`. Plugins are loaded when a [`Harness`][noetic_py.Harness] is built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from noetic_py.errors import ConfigError, ModelNotFound, PluginError
+from noetic_py.hookspecs import PROJECT, Hooks, hookimpl
+
+if TYPE_CHECKING:
+    from noetic_py.items import Extension
+    from noetic_py.models.base import Model
+
+__all__ = ["GROUP", "ItemTypeRegistry", "ModelRegistry", "Plugins", "hookimpl", "load_plugins"]
+
+GROUP = "noetic_py"
+"""The entry-point group."""
+ALLOW_LIST = "NOETIC_PLUGINS"
+"""The environment variable that narrows the plugins: names, separated by commas."""
+
+_KNOWN = {"openai": "noetic-openai", "openai-chat": "noetic-openai", "openrouter": "noetic-openai", "local": "noetic-local"}
+
+
+class ModelRegistry:
+    """Providers of models by prefix."""
+
+    def __init__(self) -> None:
+        self._providers: dict[str, tuple[Callable[[str], Model], str]] = {}
+        self._made: dict[str, Model] = {}
+        self.plugin = ""
+
+    def provider(self, prefix: str, factory: Callable[[str], Model], /) -> None:
+        """Serve the names that begin with `prefix` and a colon.
+
+        Args:
+            prefix: Letters, digits and dashes.
+            factory: Gets the part of the name behind the colon, and makes the model; called once a name.
+
+        Raises:
+            PluginError: The prefix is taken, or is none.
+        """
+        if not prefix or not all(c.isascii() and (c.isalnum() or c == "-") for c in prefix):
+            raise PluginError(f"{prefix!r} is no prefix for models", hint="letters, digits and dashes")
+        taken = self._providers.get(prefix)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both provide models {prefix!r}:...",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self._providers[prefix] = (factory, self.plugin)
+
+    def __call__(self, name: str) -> Model:
+        """The model of a name such as `"openai:gpt-5-mini"`.
+
+        Raises:
+            ModelNotFound: No plugin provides it.
+        """
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = self._make(name)
+        return made
+
+    def _make(self, name: str) -> Model:
+        prefix, colon, rest = name.partition(":")
+        found = self._providers.get(prefix)
+        if colon and rest and found is not None:
+            return found[0](rest)
+        if not colon or not rest:
+            raise ModelNotFound(f"{name!r} is no model name", model=name, hint='"provider:name", such as "openai:gpt-5-mini"')
+        package = _KNOWN.get(prefix)
+        hint = f"pip install {package}" if package else f"the providers are {', '.join(sorted(self._providers)) or 'none'}"
+        raise ModelNotFound(f"no plugin provides models {prefix!r}:...", model=name, hint=hint)
+
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """The prefixes that are served, sorted."""
+        return sorted(self._providers)
+
+
+class ItemTypeRegistry:
+    """Takes the item types of plugins; `@extension_item` has put them into the codec's registry already."""
+
+    def __init__(self) -> None:
+        self.types: list[type[Extension]] = []
+
+    def item_type(self, cls: type[Extension], /) -> None:
+        """Declare an extension item type.
+
+        Raises:
+            PluginError: The class has no `@extension_item`.
+        """
+        from noetic_py.items import extension_types
+
+        if cls not in extension_types().values():
+            raise PluginError(f"{cls.__qualname__} is no registered item type", hint='@extension_item("acme:note")')
+        self.types.append(cls)
+
+
+class Plugins:
+    """The plugins of one harness, loaded."""
+
+    def __init__(self, manager: pluggy.PluginManager) -> None:
+        self.manager = manager
+        self.models = ModelRegistry()
+        self.item_types = ItemTypeRegistry()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The plugins' names, in the order in which they were loaded."""
+        return [name for name, plugin in self.manager.list_name_plugin() if plugin is not None]
+
+    def register(self) -> None:
+        """Let every plugin register, in a stable order.
+
+        Raises:
+            PluginError: A plugin raised, or took a name that is taken.
+        """
+        for name, plugin in self.manager.list_name_plugin():
+            if plugin is None:
+                continue
+            self.models.plugin = name
+            for hook, registry in (("register_models", self.models), ("register_item_types", self.item_types)):
+                implementation = getattr(plugin, hook, None)
+                if implementation is None:
+                    continue
+                try:
+                    implementation(registry)
+                except (PluginError, ConfigError):
+                    raise
+                except Exception as error:
+                    raise PluginError(f"plugin {name!r} failed in {hook}: {type(error).__name__}: {error}") from error
+
+
+def load_plugins(allowed: Iterable[object] | None = None) -> Plugins:
+    """Load plugins, by name from the entry points, and objects as they are.
+
+    Args:
+        allowed: Names and plugin objects; `None` takes the names of `NOETIC_PLUGINS`, and all when that is not set.
+
+    Raises:
+        PluginError: A name is not installed, twice there, fails to load, or registers what is taken.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    names, objects = _wanted(allowed)
+    for point in _entry_points(names):
+        try:
+            plugin = point.load()
+        except Exception as error:
+            raise PluginError(f"plugin {point.name!r} failed to load: {type(error).__name__}: {error}") from error
+        manager.register(plugin, name=point.name)
+    for plugin in objects:
+        manager.register(plugin)
+    plugins = Plugins(manager)
+    plugins.register()
+    return plugins
+
+
+def _wanted(allowed: Iterable[object] | None) -> tuple[list[str] | None, list[object]]:
+    if allowed is None:
+        text = os.environ.get(ALLOW_LIST)
+        return (None if text is None else [name.strip() for name in text.split(",") if name.strip()]), []
+    if isinstance(allowed, str):
+        raise ConfigError(f"plugins={allowed!r} is a text", code="plugins", hint=f"plugins=[{allowed!r}]")
+    everything = list(allowed)
+    return [each for each in everything if isinstance(each, str)], [e for e in everything if not isinstance(e, str)]
+
+
+def _entry_points(names: list[str] | None) -> list[metadata.EntryPoint]:
+    found: dict[str, metadata.EntryPoint] = {}
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda each: each.name):
+        if names is not None and point.name not in names:
+            continue
+        other = found.get(point.name)
+        if other is not None and other.value != point.value:
+            raise PluginError(
+                f"two distributions have a plugin named {point.name!r}: {other.value} and {point.value}",
+                hint="uninstall one of them",
+            )
+        found[point.name] = point
+    missing = [name for name in names or () if name not in found]
+    if missing:
+        raise PluginError(f"plugin {missing[0]!r} is not installed", hint=f"installed are {', '.join(found) or 'none'}")
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Steps: frozen values that say what to do. Nothing here runs anything."""

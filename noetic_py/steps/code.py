@@ -1,0 +1,154 @@
+"""`@step`: an async function becomes a step."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, Union, get_args, get_origin, overload
+
+from typing_extensions import Unpack
+
+from noetic_py._types import M, R, S, T
+from noetic_py.context import Context
+from noetic_py.errors import ConfigError
+from noetic_py.steps.step import Body, Step, StepOptions, check_id, read_options
+
+__all__ = ["step"]
+
+
+class StepDecorator(Protocol):
+    """What `@step(...)` returns."""
+
+    @overload
+    def __call__(self, fn: Callable[[T, Context[M, S]], Awaitable[R]], /) -> Step[T, R, M, S]: ...
+    @overload
+    def __call__(self, fn: Callable[[T], Awaitable[R]], /) -> Step[T, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[], Awaitable[R]], /) -> Step[object, R]: ...
+
+
+@overload
+def step(fn: Callable[[T, Context[M, S]], Awaitable[R]], /) -> Step[T, R, M, S]: ...
+@overload
+def step(fn: Callable[[T], Awaitable[R]], /) -> Step[T, R]: ...
+@overload
+def step(fn: Callable[[], Awaitable[R]], /) -> Step[object, R]: ...
+@overload
+def step(**options: Unpack[StepOptions]) -> StepDecorator: ...
+def step(fn: Any = None, /, **options: Any) -> Any:
+    """Make a step of an async function that takes `(input, ctx)`, `(input)` or nothing.
+
+    Args:
+        fn: The function.
+        **options: See [`StepOptions`][noetic_py.StepOptions].
+
+    Returns:
+        The step, or with options a decorator.
+
+    Raises:
+        ConfigError: The function is sync, a method, or takes something else; code `"step-signature"`.
+    """
+    if fn is None:
+        return lambda function: _make(function, options)
+    return _make(fn, options)
+
+
+def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
+    fields = read_options(options)
+    parameters = _check(fn)
+    name = fields.pop("id", None) or check_id(_name(fn))
+    return Step(
+        id=name,
+        kind="code",
+        spec=fn,
+        body=_body(fn, len(parameters)),
+        counted=True,
+        goes_on=bool(parameters) and _takes_none(fn, parameters[0]),
+        **fields,
+    )
+
+
+def _name(fn: Any) -> str:
+    name: str = fn.__name__
+    return "lambda" if name == "<lambda>" else name
+
+
+def _body(fn: Any, arity: int) -> Body:
+    if arity == 2:
+        body: Body = fn
+        return body
+    if arity == 1:
+        return lambda input, ctx: fn(input)
+    return lambda input, ctx: fn()
+
+
+def _check(fn: Any) -> list[inspect.Parameter]:
+    if isinstance(fn, Step):
+        raise ConfigError(f"{fn!r} is a step already", code="step-signature", hint="with_options(...) changes its options")
+    if not callable(fn) or isinstance(fn, type):
+        raise ConfigError(f"@step needs an async function, not {fn!r}", code="step-signature")
+    if isinstance(fn, (staticmethod, classmethod)) or inspect.ismethod(fn) or _is_method(fn):
+        raise ConfigError(
+            f"{_where(fn)} is a method",
+            code="step-signature",
+            hint="a step is a value without self: use a function, and services= for what it needs",
+        )
+    if not inspect.iscoroutinefunction(fn):
+        raise ConfigError(
+            f"{_where(fn)} is not async", code="step-signature", hint="async def; anyio.to_thread.run_sync for blocking work"
+        )
+    parameters = list(inspect.signature(fn).parameters.values())
+    if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) or len(parameters) > 2:
+        raise ConfigError(
+            f"{_where(fn)} takes {inspect.signature(fn)}",
+            code="step-signature",
+            hint="a step takes (input, ctx), (input) or nothing",
+        )
+    if len(parameters) == 1 and _is_context(fn, parameters[0]):
+        raise ConfigError(
+            f"{_where(fn)} takes the context alone",
+            code="step-signature",
+            hint=f"async def {_name(fn)}(input: object, ctx: Context)",
+        )
+    return parameters
+
+
+def _is_method(fn: Any) -> bool:
+    outer = getattr(fn, "__qualname__", "").rpartition(".")[0]
+    first = next(iter(inspect.signature(fn).parameters), None)
+    return bool(outer) and not outer.endswith("<locals>") and first in ("self", "cls")
+
+
+def _where(fn: Any) -> str:
+    code = getattr(fn, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"{getattr(fn, '__qualname__', fn)!s}{place}"
+
+
+def _is_context(fn: Any, parameter: inspect.Parameter) -> bool:
+    hint = _hint(fn, parameter)
+    if isinstance(hint, str):
+        return hint.partition("[")[0].rpartition(".")[2] == "Context"
+    return getattr(get_origin(hint) or hint, "__noetic_context__", False) is True or (
+        hint is inspect.Parameter.empty and parameter.name in ("ctx", "context")
+    )
+
+
+def _hint(fn: Any, parameter: inspect.Parameter) -> Any:
+    """The annotation, resolved when it is a text that resolves by now."""
+    hint = parameter.annotation
+    if isinstance(hint, str):
+        try:
+            return inspect.get_annotations(fn, eval_str=True).get(parameter.name, hint)
+        except Exception:  # noqa: BLE001 # a name that is defined later: the text itself is looked at instead
+            return hint
+    return hint
+
+
+def _takes_none(fn: Any, parameter: inspect.Parameter) -> bool:
+    """Whether the input may be None, which is how a loop knows that the body can go on from the log."""
+    hint = _hint(fn, parameter)
+    if isinstance(hint, str):
+        return hint.replace(" ", "").endswith("|None") or hint.startswith("Optional[")
+    return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)

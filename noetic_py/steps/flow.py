@@ -1,0 +1,441 @@
+"""Composites without a loop: `sequence`, `branch`, `parallel`, `race`, `settle`, `each`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Generic, Literal, TypeAlias, get_args, get_origin, overload
+
+from attrs import frozen
+
+from noetic_py._types import A, B, C, D, E, K, M, O_co, R, S, T
+from noetic_py.context import Context, ReadContext
+from noetic_py.errors import ConfigError, NoeticError
+from noetic_py.steps.step import Step, check_id, frames, require_step
+
+__all__ = ["Settled", "branch", "each", "parallel", "race", "sequence", "settle"]
+
+AnyStep: TypeAlias = Step[Any, Any, Any, Any]
+Mode: TypeAlias = Literal["all", "race", "settle"]
+
+
+@frozen(eq=False)
+class SequenceSpec:
+    """Steps one after the other, with their path frames."""
+
+    steps: tuple[AnyStep, ...]
+    frames: tuple[str, ...]
+
+
+@frozen(eq=False)
+class BranchSpec:
+    """A route, and the cases it chooses from; without cases the route gives the step itself."""
+
+    route: Callable[..., Any]
+    takes_context: bool
+    cases: Mapping[Any, AnyStep] | None
+    default: AnyStep | None
+
+
+@frozen(eq=False)
+class ParallelSpec:
+    """Paths that run at once.
+
+    Attributes:
+        mode: `"all"` needs every path, `"race"` the first, `"settle"` takes what comes.
+        paths: The steps, or a function of the input that gives them.
+        takes_context: Whether that function takes the context too.
+        shape: What the outputs become: a tuple, a list, or what `merge` makes of them.
+        merge: Called with the outputs, and with the context and the paths' states when it takes them.
+        merge_arity: How many of those three it takes.
+        concurrency: How many paths may run at once, `None` for all.
+        each: The one step of `each`, whose paths are the input's elements.
+    """
+
+    mode: Mode
+    paths: tuple[AnyStep, ...] | Callable[..., Iterable[AnyStep]]
+    takes_context: bool = False
+    shape: Literal["tuple", "list"] = "list"
+    merge: Callable[..., Any] | None = None
+    merge_arity: int = 0
+    concurrency: int | None = None
+    each: AnyStep | None = None
+
+
+@frozen(eq=False)
+class Settled(Generic[O_co]):
+    """One path's outcome in `settle`; exactly one of value and error is set."""
+
+    _value: Any = None
+    error: NoeticError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the path finished."""
+        return self.error is None
+
+    @property
+    def value(self) -> O_co:
+        """The path's output.
+
+        Raises:
+            NoeticError: The path failed; its own error.
+        """
+        if self.error is not None:
+            raise self.error
+        value: O_co = self._value
+        return value
+
+
+# -- sequence
+
+
+@overload
+def sequence(a: Step[T, A, M, S], /, *, id: str | None = ...) -> Step[T, A, M, S]: ...
+@overload
+def sequence(a: Step[T, A, M, S], b: Step[A, B, M, S], /, *, id: str | None = ...) -> Step[T, B, M, S]: ...
+@overload
+def sequence(
+    a: Step[T, A, M, S], b: Step[A, B, M, S], c: Step[B, C, M, S], /, *, id: str | None = ...
+) -> Step[T, C, M, S]: ...
+@overload
+def sequence(
+    a: Step[T, A, M, S], b: Step[A, B, M, S], c: Step[B, C, M, S], d: Step[C, D, M, S], /, *, id: str | None = ...
+) -> Step[T, D, M, S]: ...
+@overload
+def sequence(
+    a: Step[T, A, M, S],
+    b: Step[A, B, M, S],
+    c: Step[B, C, M, S],
+    d: Step[C, D, M, S],
+    e: Step[D, E, M, S],
+    /,
+    *,
+    id: str | None = ...,
+) -> Step[T, E, M, S]: ...
+@overload
+def sequence(a: Step[T, T, M, S], /, *rest: Step[T, T, M, S], id: str | None = ...) -> Step[T, T, M, S]: ...
+def sequence(*steps: Any, id: str | None = None) -> Any:
+    """Steps one after the other; each gets what the one before returned. They share state and conversation.
+
+    Args:
+        *steps: At least one step.
+        id: The step's id, `"sequence"` when left out.
+
+    Raises:
+        ConfigError: No step, something that is no step, or two different steps given one id.
+    """
+    if not steps:
+        raise ConfigError("sequence() needs a step", code="empty", hint="sequence(a, b)")
+    return _sequence(steps, id)
+
+
+def _sequence(steps: Iterable[object], id: str | None) -> AnyStep:
+    each = tuple(require_step(step, "sequence") for step in steps)
+    return Step(
+        id=check_id(id) if id is not None else "sequence",
+        kind="sequence",
+        spec=SequenceSpec(each, frames(each, "sequence")),
+        goes_on=each[0].goes_on,
+        named=id is not None,
+    )
+
+
+def chain(a: object, b: object) -> AnyStep:
+    """What `a >> b` makes: one flat sequence, however it was bracketed, unless a part was named or given options."""
+    parts: list[AnyStep] = []
+    for part in (require_step(a, ">>"), require_step(b, ">>")):
+        flat = part.kind == "sequence" and part.plain and not part.named and not part.tags
+        parts += part.spec.steps if flat else (part,)
+    return _sequence(parts, None)
+
+
+# -- branch
+
+
+@overload
+def branch(
+    route: Callable[[T], K | Awaitable[K]],
+    cases: Mapping[K, Step[T, R, M, S]],
+    *,
+    default: Step[T, R, M, S] | None = None,
+    id: str | None = None,
+) -> Step[T, R, M, S]: ...
+@overload
+def branch(
+    route: Callable[[T, ReadContext[M, S]], K | Awaitable[K]],
+    cases: Mapping[K, Step[T, R, M, S]],
+    *,
+    default: Step[T, R, M, S] | None = None,
+    id: str | None = None,
+) -> Step[T, R, M, S]: ...
+@overload
+def branch(
+    route: Callable[[T, ReadContext[M, S]], Step[T, R, M, S] | Awaitable[Step[T, R, M, S]]],
+    /,
+    *,
+    id: str | None = None,
+) -> Step[T, R, M, S]: ...
+@overload
+def branch(
+    route: Callable[[T, ReadContext[M, S]], Step[T, R, M, S] | None | Awaitable[Step[T, R, M, S] | None]],
+    /,
+    *,
+    id: str | None = None,
+) -> Step[T, R | T, M, S]: ...
+def branch(
+    route: Any,
+    cases: Mapping[Any, Any] | None = None,
+    *,
+    default: Any = None,
+    id: str | None = None,
+) -> Any:
+    """Choose a step by the input: by key, or by a function that gives the step itself.
+
+    Args:
+        route: `(input)` or `(input, ctx)`, sync or async. With `cases` it gives a key; a `Literal` or `Enum` return
+            annotation is checked against the cases at once. Without, it gives a step, or `None` to pass the input on.
+        cases: The step of each key.
+        default: The step for every other key.
+        id: The step's id, `"branch"` when left out.
+
+    Raises:
+        ConfigError: A key of the return annotation has no case, or a case no key; code `"branch-cases"`.
+    """
+    if not callable(route):
+        raise ConfigError(f"branch needs a function, not {route!r}", code="branch-route")
+    steps = None if cases is None else {key: require_step(step, "branch") for key, step in cases.items()}
+    if steps is not None:
+        _check_cases(route, steps, default is not None)
+    every = [] if steps is None else [*steps.values(), *([default] if default is not None else [])]
+    return Step(
+        id=check_id(id) if id is not None else "branch",
+        kind="branch",
+        spec=BranchSpec(route, _arity(route) > 1, steps, None if default is None else require_step(default, "branch")),
+        goes_on=bool(every) and all(step.goes_on for step in every),
+        named=id is not None,
+    )
+
+
+def _check_cases(route: Callable[..., Any], cases: Mapping[Any, AnyStep], has_default: bool) -> None:
+    if not cases:
+        raise ConfigError("branch has no cases", code="branch-cases", hint='branch(route, {"a": step_a})')
+    keys = _returned_keys(route)
+    if keys is None:
+        return
+    missing = [key for key in keys if key not in cases]
+    unknown = [key for key in cases if key not in keys]
+    if missing and not has_default:
+        raise ConfigError(f"branch has no case for {missing[0]!r}", code="branch-cases", hint="add it, or default=")
+    if unknown:
+        raise ConfigError(f"the route never gives {unknown[0]!r}", code="branch-cases", hint=f"its keys are {list(keys)}")
+
+
+def _returned_keys(route: Callable[..., Any]) -> Sequence[object] | None:
+    try:
+        hint = inspect.get_annotations(route, eval_str=True).get("return")
+    except Exception:  # noqa: BLE001 # an annotation that does not resolve here is checked when the route has run
+        return None
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return list(hint)
+    return None
+
+
+def _arity(function: Callable[..., Any]) -> int:
+    """How many positional arguments it takes, at most 3."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 3
+    return min(3, sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters))
+
+
+# -- parallel and its like
+
+
+@overload
+def parallel(
+    a: Step[T, A, M, S], b: Step[T, B, M, S], /, *, id: str | None = ..., concurrency: int | None = ...
+) -> Step[T, tuple[A, B], M, S]: ...
+@overload
+def parallel(
+    a: Step[T, A, M, S],
+    b: Step[T, B, M, S],
+    c: Step[T, C, M, S],
+    /,
+    *,
+    id: str | None = ...,
+    concurrency: int | None = ...,
+) -> Step[T, tuple[A, B, C], M, S]: ...
+@overload
+def parallel(
+    a: Step[T, A, M, S],
+    b: Step[T, B, M, S],
+    c: Step[T, C, M, S],
+    d: Step[T, D, M, S],
+    /,
+    *,
+    id: str | None = ...,
+    concurrency: int | None = ...,
+) -> Step[T, tuple[A, B, C, D], M, S]: ...
+@overload
+def parallel(
+    paths: Iterable[Step[T, R, M, S]] | Callable[[T, Context[M, S]], Iterable[Step[T, R, M, S]]],
+    /,
+    *,
+    merge: Callable[[Sequence[R], Context[M, S]], A] | Callable[[Sequence[R], Context[M, S], Sequence[S]], A],
+    id: str | None = ...,
+    concurrency: int | None = ...,
+) -> Step[T, A, M, S]: ...
+@overload
+def parallel(
+    paths: Iterable[Step[T, R, M, S]] | Callable[[T, Context[M, S]], Iterable[Step[T, R, M, S]]],
+    /,
+    *,
+    id: str | None = ...,
+    concurrency: int | None = ...,
+) -> Step[T, list[R], M, S]: ...
+def parallel(*steps: Any, merge: Any = None, id: str | None = None, concurrency: int | None = None) -> Any:
+    """Run steps at once, each on the input, with a deep copy of the state and a view of the conversation of its own.
+
+    The first failure cancels the others. Afterwards the parent's state and conversation are as they were; only `merge`
+    changes the state.
+
+    Args:
+        *steps: Two to four steps, or one iterable of steps, or a function `(input, ctx)` that gives them.
+        merge: `(outputs, ctx)`, or `(outputs, ctx, states)` to see the paths' states: makes the step's output, and may
+            change `ctx.state`.
+        id: The step's id, `"parallel"` when left out.
+        concurrency: How many paths may run at once.
+
+    Raises:
+        ConfigError: No paths, something that is no step, or a concurrency below 1.
+        ParallelFailed: While running: a path failed.
+    """
+    if len(steps) == 1 and not isinstance(steps[0], Step):
+        return _section("all", "parallel", steps[0], merge, id, concurrency)
+    return _section("all", "parallel", steps, merge, id, concurrency, shape="tuple")
+
+
+def race(
+    paths: Iterable[Step[T, R, M, S]] | Callable[[T, Context[M, S]], Iterable[Step[T, R, M, S]]],
+    /,
+    *,
+    id: str | None = None,
+    concurrency: int | None = None,
+) -> Step[T, R, M, S]:
+    """Run steps at once and take the first that finishes; the others are cancelled and leave nothing.
+
+    The winner's state replaces the parent's, and its items join the parent's conversation.
+
+    Args:
+        paths: Steps, or a function `(input, ctx)` that gives them.
+        id: The step's id, `"race"` when left out.
+        concurrency: How many paths may run at once.
+
+    Raises:
+        ConfigError: No paths, something that is no step, or a concurrency below 1.
+        ParallelFailed: While running: every path failed.
+    """
+    return _section("race", "race", paths, None, id, concurrency)
+
+
+@overload
+def settle(
+    paths: Iterable[Step[T, R, M, S]] | Callable[[T, Context[M, S]], Iterable[Step[T, R, M, S]]],
+    /,
+    *,
+    merge: Callable[[Sequence[Settled[R]], Context[M, S]], A]
+    | Callable[[Sequence[Settled[R]], Context[M, S], Sequence[S]], A],
+    id: str | None = ...,
+    concurrency: int | None = ...,
+) -> Step[T, A, M, S]: ...
+@overload
+def settle(
+    paths: Iterable[Step[T, R, M, S]] | Callable[[T, Context[M, S]], Iterable[Step[T, R, M, S]]],
+    /,
+    *,
+    id: str | None = ...,
+    concurrency: int | None = ...,
+) -> Step[T, list[Settled[R]], M, S]: ...
+def settle(paths: Any, /, *, merge: Any = None, id: str | None = None, concurrency: int | None = None) -> Any:
+    """Run steps at once and wait for all; a failure is an outcome like a value, and cancels nobody.
+
+    Args:
+        paths: Steps, or a function `(input, ctx)` that gives them.
+        merge: As in [`parallel`][noetic_py.parallel], with the outcomes.
+        id: The step's id, `"settle"` when left out.
+        concurrency: How many paths may run at once.
+
+    Raises:
+        ConfigError: No paths, something that is no step, or a concurrency below 1.
+    """
+    return _section("settle", "settle", paths, merge, id, concurrency)
+
+
+def each(
+    step: Step[T, R, M, S], /, *, id: str | None = None, concurrency: int | None = None
+) -> Step[Iterable[T], list[R], M, S]:
+    """Run one step on every element of the input, at once, as `parallel` does; the outputs come in the input's order.
+
+    Args:
+        step: The step.
+        id: The step's id, `"each"` when left out.
+        concurrency: How many elements may be worked on at once.
+
+    Raises:
+        ConfigError: Something that is no step, or a concurrency below 1.
+        ParallelFailed: While running: an element failed.
+    """
+    inner = require_step(step, "each")
+    spec = ParallelSpec(mode="all", paths=(), concurrency=_check_concurrency(concurrency), each=inner)
+    return Step(id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None)
+
+
+def _check_concurrency(concurrency: int | None) -> int | None:
+    if concurrency is None:
+        return None
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise ConfigError(f"concurrency={concurrency!r} is not 1 or more", code="concurrency", hint="concurrency=4")
+    return concurrency
+
+
+def _section(
+    mode: Mode,
+    name: str,
+    paths: Any,
+    merge: Any,
+    id: str | None,
+    concurrency: int | None,
+    *,
+    shape: Literal["tuple", "list"] = "list",
+) -> AnyStep:
+    takes_context = False
+    if callable(paths) and not isinstance(paths, (Step, Iterable)):
+        takes_context = _arity(paths) > 1
+    else:
+        if not isinstance(paths, Iterable):
+            raise ConfigError(f"{name} needs steps, not {paths!r}", code="not-a-step")
+        paths = tuple(require_step(step, name) for step in paths)
+        if not paths:
+            raise ConfigError(f"{name} needs a step", code="empty", hint=f"{name}([a, b])")
+    if merge is not None and not callable(merge):
+        raise ConfigError(f"merge={merge!r} is not a function", code="merge", hint="merge=lambda outputs, ctx: ...")
+    spec = ParallelSpec(
+        mode=mode,
+        paths=paths,
+        takes_context=takes_context,
+        shape=shape,
+        merge=merge,
+        merge_arity=0 if merge is None else _arity(merge),
+        concurrency=_check_concurrency(concurrency),
+    )
+    goes_on = isinstance(paths, tuple) and all(step.goes_on for step in paths)
+    return Step(
+        id=check_id(id) if id is not None else name, kind="parallel", spec=spec, goes_on=goes_on, named=id is not None
+    )

@@ -1,0 +1,157 @@
+"""`call_model`: one model round: an answer, and the tools it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from attrs import field, frozen
+
+from noetic_py._types import A, B, C, MD, R, SD
+from noetic_py.budget import Budget
+from noetic_py.context import ReadContext
+from noetic_py.errors import ConfigError
+from noetic_py.items import ModelInput
+from noetic_py.models.base import Model, ModelSettings
+from noetic_py.steps.step import Retry, Step, read_options
+
+if TYPE_CHECKING:
+    from noetic_py.tools import Tool
+
+__all__ = ["Instructions", "ModelSpec", "call_model"]
+
+Instructions: TypeAlias = str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]]
+
+
+@frozen(eq=False)
+class ModelSpec:
+    """The parts of a model round; see [`call_model`][noetic_py.call_model]."""
+
+    model: str | Model | None
+    outputs: tuple[Any, ...]
+    validate: Callable[[Any], Any] | None
+    output_retries: int
+    instructions: Any
+    tools: tuple[Any, ...]
+    settings: ModelSettings
+    # What is made of the types when they are first needed, because it takes pydantic.
+    cache: dict[str, Any] = field(factory=dict)
+
+
+@overload
+def call_model(
+    model: str | Model | None = ...,
+    *,
+    instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
+    tools: Sequence[Tool[..., object, MD, SD]] | None = None,
+    settings: ModelSettings = ...,
+    id: str | None = ...,
+    retry: Retry | int = ...,
+    timeout: float | None = ...,
+    budget: Budget | None = ...,
+) -> Step[ModelInput, str, MD, SD]: ...
+@overload
+def call_model(
+    model: str | Model | None = ...,
+    *,
+    output: type[R],
+    validate: Callable[[R], R | Awaitable[R]] | None = None,
+    output_retries: int = 1,
+    instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
+    tools: Sequence[Tool[..., object, MD, SD]] | None = None,
+    settings: ModelSettings = ...,
+    id: str | None = ...,
+    retry: Retry | int = ...,
+    timeout: float | None = ...,
+    budget: Budget | None = ...,
+) -> Step[ModelInput, R, MD, SD]: ...
+@overload
+def call_model(
+    model: str | Model | None = ...,
+    *,
+    output: tuple[type[A], type[B]],
+    output_retries: int = 1,
+    instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
+    tools: Sequence[Tool[..., object, MD, SD]] | None = None,
+    settings: ModelSettings = ...,
+    id: str | None = ...,
+    retry: Retry | int = ...,
+    timeout: float | None = ...,
+    budget: Budget | None = ...,
+) -> Step[ModelInput, A | B, MD, SD]: ...
+@overload
+def call_model(
+    model: str | Model | None = ...,
+    *,
+    output: tuple[type[A], type[B], type[C]],
+    output_retries: int = 1,
+    instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
+    tools: Sequence[Tool[..., object, MD, SD]] | None = None,
+    settings: ModelSettings = ...,
+    id: str | None = ...,
+    retry: Retry | int = ...,
+    timeout: float | None = ...,
+    budget: Budget | None = ...,
+) -> Step[ModelInput, A | B | C, MD, SD]: ...
+def call_model(
+    model: Any = None,
+    *,
+    output: Any = None,
+    validate: Any = None,
+    output_retries: int = 1,
+    instructions: Any = None,
+    tools: Any = None,
+    settings: Mapping[str, Any] | None = None,
+    id: str | None = None,
+    retry: Any = 1,
+    timeout: float | None = None,
+    budget: Budget | None = None,
+) -> Any:
+    """Ask a model once, and run the tools it calls, at once; put it into a `loop` for an agent.
+
+    The input becomes a part of the conversation: a text is a user message, `None` goes on from what is there. The output
+    is the answer's text, or a value of `output`. A round that holds only tool calls has no value: `None` inside a loop.
+
+    Args:
+        model: A model, its name such as `"openai:gpt-5-mini"`, or `None` for the harness's.
+        output: A type the answer has to be of, or a tuple of types; checked by pydantic.
+        validate: Called with the output; may change it, wait, or raise `ModelRetry(message)`.
+        output_retries: How often the model is asked again when its answer does not fit.
+        instructions: The system instructions, or a function of the read-only context that gives them.
+        tools: Tools the model may call, besides the harness's.
+        settings: See [`ModelSettings`][noetic_py.ModelSettings]; the run's `model_settings` give the rest.
+        id: The step's id, `"call_model"` when left out.
+        retry: How often a failed call is tried.
+        timeout: Seconds the whole round may take.
+        budget: Limits for the round.
+
+    Raises:
+        ConfigError: An argument is of the wrong kind; code `"call-model"`.
+        ModelError: While running: the provider failed; one of its subclasses.
+        BudgetExceeded: While running: the call does not fit the budget.
+        NoOutput: While running, outside a loop: the answer holds tool calls only.
+    """
+    if output is not None and model is None and isinstance(output, str):
+        raise ConfigError(f"output={output!r} is not a type", code="call-model", hint="output=Report")
+    outputs = () if output is None or output is str else output if isinstance(output, tuple) else (output,)
+    if isinstance(output_retries, bool) or not isinstance(output_retries, int) or output_retries < 0:
+        raise ConfigError(f"output_retries={output_retries!r} is not 0 or more", code="call-model")
+    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
+        raise ConfigError(f"instructions={instructions!r} is neither text nor a function", code="call-model")
+    for each in tools or ():
+        if not hasattr(each, "definition") and not hasattr(each, "tools"):
+            raise ConfigError(f"{each!r} is no tool", code="call-model", hint="put @tool on the function")
+    options: dict[str, Any] = {"retry": retry, "timeout": timeout, "budget": budget}
+    if id is not None:
+        options["id"] = id
+    fields = read_options(options)
+    spec = ModelSpec(
+        model=model,
+        outputs=outputs,
+        validate=validate,
+        output_retries=output_retries,
+        instructions=instructions,
+        tools=tuple(tools or ()),
+        settings=ModelSettings(**(settings or {})),  # type: ignore[typeddict-item] # checked key by key when it is sent
+    )
+    return Step(id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields)

@@ -1,0 +1,276 @@
+"""`Step`: a frozen value that says what to do; the engine does it.
+
+A step has an id, a kind, options and a specification that only its kind's interpreter reads. `await other(input, ctx)`
+from a body runs it as a child of that body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, overload
+
+from attrs import evolve, field, frozen
+from typing_extensions import Self, TypedDict, Unpack
+
+from noetic_py._types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
+from noetic_py.budget import Budget
+from noetic_py.errors import ConfigError, NoContextError
+
+if TYPE_CHECKING:
+    from noetic_py.context import Context
+    from noetic_py.memory.layer import Memory
+
+__all__ = ["Retry", "Step", "StepOptions", "check_id"]
+
+Backoff: TypeAlias = Literal["fixed", "linear", "exponential"]
+
+
+class Retry:
+    """How often a step is tried, and how long it waits between.
+
+    Each new attempt starts from the step's state and log position; what its finished children did is undone with it.
+
+    Args:
+        attempts: Tries in all, at least 1.
+        backoff: How the wait grows: not at all, by `initial` each time, or twice each time.
+        initial: The first wait, in seconds.
+        max: The longest wait, in seconds.
+        jitter: Whether each wait is a random part, at least half, of what it would be.
+        on: The exceptions worth another try: classes, or a function of the exception.
+
+    Raises:
+        ConfigError: A number is out of range; code `"retry"`.
+    """
+
+    __slots__ = ("attempts", "backoff", "initial", "jitter", "max", "on")
+
+    def __init__(
+        self,
+        attempts: int = 3,
+        *,
+        backoff: Backoff = "exponential",
+        initial: float = 0.5,
+        max: float = 30.0,
+        jitter: bool = True,
+        on: tuple[type[Exception], ...] | Callable[[Exception], bool] = (Exception,),
+    ) -> None:
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise ConfigError(f"attempts={attempts!r} is not a whole number, 1 or more", code="retry", hint="Retry(3)")
+        if not (0 <= initial < float("inf") and 0 <= max < float("inf")):
+            raise ConfigError("initial= and max= are finite seconds, 0 or more", code="retry")
+        if backoff not in ("fixed", "linear", "exponential"):
+            raise ConfigError(f"backoff={backoff!r} is unknown", code="retry", hint='"fixed", "linear" or "exponential"')
+        self.attempts = attempts
+        self.backoff = backoff
+        self.initial = initial
+        self.max = max
+        self.jitter = jitter
+        self.on = on
+
+    def wait(self, attempt: int, random: float) -> float:
+        """Seconds to wait after the given attempt, counted from 1, failed."""
+        growth = {"fixed": 1, "linear": attempt, "exponential": 2 ** min(attempt - 1, 62)}[self.backoff]
+        seconds = min(self.initial * growth, self.max)
+        return seconds * (0.5 + random / 2) if self.jitter else seconds
+
+    def covers(self, error: Exception) -> bool:
+        """Whether the exception, or what caused it, is worth another try."""
+        cause = error.__cause__
+        found = (error, cause) if isinstance(cause, Exception) else (error,)
+        on = self.on
+        if isinstance(on, tuple):
+            return any(isinstance(each, on) for each in found)
+        return any(on(each) for each in found)
+
+
+class StepOptions(TypedDict, total=False):
+    """Options that every step takes.
+
+    Attributes:
+        id: The step's id; a part of its path.
+        retry: A number of attempts, or a [`Retry`][noetic_py.Retry].
+        timeout: Seconds an attempt may take.
+        replay: What a crash in the middle means: run again, run again with the same key, or never run twice.
+        budget: Limits for everything below the step.
+        version: Stands for the source where there is none to fingerprint.
+        tags: Words that listeners can filter by.
+    """
+
+    id: str
+    retry: Retry | int
+    timeout: float
+    replay: Replay
+    budget: Budget
+    version: str
+    tags: Iterable[str]
+
+
+_RESERVED = frozenset("/#[]")
+
+
+def check_id(id: str) -> str:
+    """An id that can be a frame of a path.
+
+    Raises:
+        ConfigError: It is empty, too long, or holds one of `/ # [ ]` or a control character; code `"step-id"`.
+    """
+    if not isinstance(id, str) or not id or len(id) > 200:
+        raise ConfigError(f"id={id!r} is not a text of 1 to 200 characters", code="step-id", hint='id="search"')
+    if not id.isprintable() or not _RESERVED.isdisjoint(id):
+        raise ConfigError(f"id={id!r} holds a character that paths use", code="step-id", hint="leave out / # [ ] and controls")
+    return id
+
+
+@frozen(eq=False)
+class Bound:
+    """An input tied to a step."""
+
+    value: Any
+
+
+Body: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
+
+
+@frozen(eq=False, repr=False)
+class Step(Generic[I_contra, O_co, M_contra, S_contra]):
+    """Something to do with an input in a context; made by `step`, `call_model`, `sequence` and their like.
+
+    Attributes:
+        id: A part of its path.
+        kind: What interprets it: `"code"`, `"model"`, `"tool"`, `"sequence"`, `"branch"`, `"parallel"`, `"loop"`, ...
+        retry: How often it is tried, `None` for once.
+        timeout: Seconds an attempt may take, `None` for any.
+        replay: What a crash in its middle means.
+        budget: Limits for everything below it.
+        version: Stands for its source where there is none.
+        tags: Words that listeners can filter by.
+    """
+
+    id: str
+    kind: str
+    spec: Any = field(default=None)
+    body: Body | None = None
+    counted: bool = False
+    goes_on: bool = False
+    named: bool = False
+    retry: Retry | None = None
+    timeout: float | None = None
+    replay: Replay = "repeatable"
+    budget: Budget | None = None
+    version: str | None = None
+    tags: frozenset[str] = frozenset()
+    bound: Bound | None = None
+    plain: bool = field(init=False, default=True)
+
+    def __attrs_post_init__(self) -> None:
+        plain = self.retry is None and self.timeout is None and self.budget is None and self.bound is None
+        object.__setattr__(self, "plain", plain)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} step {self.id!r}>"
+
+    def __call__(self, input: I_contra, ctx: Context[M_contra, S_contra]) -> Awaitable[O_co]:
+        """Run as a child of the body that `ctx` belongs to.
+
+        Raises:
+            ConcurrentStepCall: Another child of that body is in flight, or this is not the body's own task.
+            NoContextError: `ctx` belongs to no run.
+        """
+        engine = getattr(ctx, "_engine", None)
+        if engine is None:
+            raise NoContextError(
+                f"step {self.id!r} was called with {type(ctx).__name__} as its context",
+                hint=f"await {self.id}(input, ctx) inside a step, or await harness.run({self.id}, input)",
+            )
+        called: Awaitable[O_co] = engine.call(ctx, self, input)
+        return called
+
+    def bind(self: Step[T, R, M, S], value: T, /, *, id: str | None = None) -> Step[object, R, M, S]:
+        """The same step with an input of its own, whatever it is given."""
+        bound: Step[Any, R, M, S] = evolve(self, bound=Bound(value), id=check_id(id) if id is not None else self.id)
+        return bound
+
+    @overload
+    def __rshift__(self: Step[T, A, Memory, object], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
+    @overload
+    def __rshift__(self: Step[T, A, M, object], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
+    @overload
+    def __rshift__(self: Step[T, A, Memory, S], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
+    @overload
+    def __rshift__(self: Step[T, A, M, S], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
+    def __rshift__(self, other: Any) -> Any:
+        """`a >> b` gives `b` what `a` returns; chains are flat."""
+        from noetic_py.steps.flow import chain
+
+        return chain(self, other)
+
+    def with_options(self, **options: Unpack[StepOptions]) -> Self:
+        """The same step with other options.
+
+        Raises:
+            ConfigError: An option is unknown or out of range.
+        """
+        return evolve(self, **read_options(options))
+
+
+_KNOWN = ("id", "retry", "timeout", "replay", "budget", "version", "tags")
+
+
+def read_options(options: Any) -> dict[str, Any]:
+    """Check options as a user wrote them, and turn them into fields of a `Step`."""
+    unknown = [name for name in options if name not in _KNOWN]
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}", code="step-option", hint=f"known are {', '.join(_KNOWN)}")
+    fields = dict(options)
+    if "id" in fields:
+        if fields["id"] is None:
+            del fields["id"]
+        else:
+            check_id(fields["id"])
+            fields["named"] = True
+    if "retry" in fields and not isinstance(fields["retry"], Retry):
+        attempts = fields["retry"]
+        fields["retry"] = None if attempts in (None, 1) and not isinstance(attempts, bool) else Retry(attempts)
+    timeout = fields.get("timeout")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
+        raise ConfigError(f"timeout={timeout!r} is not a number of seconds above 0", code="step-option", hint="timeout=30.0")
+    if fields.get("replay", "repeatable") not in ("repeatable", "keyed", "once"):
+        raise ConfigError(f"replay={fields['replay']!r} is unknown", code="step-option", hint='"repeatable", "keyed" or "once"')
+    if "tags" in fields:
+        tags = fields["tags"]
+        fields["tags"] = frozenset((tags,) if isinstance(tags, str) else tags)
+    return fields
+
+
+def require_step(value: object, where: str) -> Step[Any, Any, Any, Any]:
+    """The value itself when it is a step.
+
+    Raises:
+        ConfigError: It is not; code `"not-a-step"`.
+    """
+    if isinstance(value, Step):
+        return value
+    hint = "put @step on the function" if callable(value) else "use step, call_model, sequence and the like"
+    raise ConfigError(f"{where} got {value!r}, which is no step", code="not-a-step", hint=hint)
+
+
+def frames(steps: Iterable[Step[Any, Any, Any, Any]], where: str) -> tuple[str, ...]:
+    """Path frames of steps in a row: the id, and `#n` where it occurs again.
+
+    Raises:
+        ConfigError: Two different steps were given one id; code `"duplicate-id"`.
+    """
+    seen: dict[str, tuple[Step[Any, Any, Any, Any], int]] = {}
+    found: list[str] = []
+    for each in steps:
+        first, count = seen.get(each.id, (each, 0))
+        if first is not each and first.named and each.named and first.spec is not each.spec:
+            raise ConfigError(f"{where} has two different steps with id {each.id!r}", code="duplicate-id", hint="rename one")
+        seen[each.id] = (first, count + 1)
+        found.append(frame(each.id, count))
+    return tuple(found)
+
+
+def frame(id: str, occurrence: int) -> str:
+    """A path frame: `search` the first time, `search#1` the second."""
+    return f"{id}#{occurrence}" if occurrence else id

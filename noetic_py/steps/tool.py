@@ -1,0 +1,104 @@
+"""`call_tool`: a tool as a step. `step_tool`: a step as a tool."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, overload
+
+from attrs import frozen
+
+from noetic_py._types import M, R, S, T
+from noetic_py.context import Context
+from noetic_py.errors import ConfigError
+from noetic_py.steps.step import Step, check_id, require_step
+from noetic_py.tools import Tool, make_tool
+
+__all__ = ["ToolSpec", "call_tool", "step_tool"]
+
+
+@frozen(eq=False)
+class ToolSpec:
+    """A tool step's parts; see [`call_tool`][noetic_py.call_tool]."""
+
+    tool: Tool[..., Any, Any, Any]
+    args: Mapping[str, object] | Callable[[Any], Mapping[str, object]]
+
+
+@overload
+def call_tool(
+    tool: Tool[..., Awaitable[R], M, S], /, *, args: Mapping[str, object], id: str | None = None
+) -> Step[object, R, M, S]: ...
+@overload
+def call_tool(
+    tool: Tool[..., Awaitable[R], M, S], /, *, args: Callable[[T], Mapping[str, object]], id: str | None = None
+) -> Step[T, R, M, S]: ...
+@overload
+def call_tool(
+    tool: Tool[..., R, M, S], /, *, args: Mapping[str, object], id: str | None = None
+) -> Step[object, R, M, S]: ...
+@overload
+def call_tool(
+    tool: Tool[..., R, M, S], /, *, args: Callable[[T], Mapping[str, object]], id: str | None = None
+) -> Step[T, R, M, S]: ...
+def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
+    """Call a tool from a flow, without a model; the output is the function's own value.
+
+    Args:
+        tool: The tool.
+        args: Its arguments, or a function of the step's input that gives them; checked like a model's.
+        id: The step's id, the tool's name when left out.
+
+    Raises:
+        ConfigError: The first argument is no tool; code `"call-tool"`.
+        ToolArgumentsInvalid: While running: the arguments do not fit.
+        ToolFailed: While running: the function raised.
+    """
+    if not isinstance(tool, Tool):
+        raise ConfigError(f"call_tool got {tool!r}, which is no tool", code="call-tool", hint="put @tool on the function")
+    if not isinstance(args, Mapping) and not callable(args):
+        raise ConfigError(f"args={args!r} is neither a mapping nor a function", code="call-tool")
+    return Step(
+        id=check_id(id) if id is not None else tool.wire_name,
+        kind="tool",
+        spec=ToolSpec(tool, args),
+        counted=True,
+        replay=tool.replay,
+        named=id is not None,
+    )
+
+
+def step_tool(
+    step: Step[T, R, M, S], *, name: str, description: str, input_type: type[T] | None = None
+) -> Tool[[T], Awaitable[R], M, S]:
+    """Make a tool of a step, so that a model can call it; spawn the step to give it a conversation of its own.
+
+    Args:
+        step: The step.
+        name: What the model calls it.
+        description: What the model reads about it.
+        input_type: The type of its input; of a code step its annotation, otherwise `str`, when left out.
+
+    Raises:
+        ConfigError: Something that is no step, or a name that providers do not take.
+    """
+    inner = require_step(step, "step_tool")
+    wanted = input_type if input_type is not None else _input_type(inner)
+
+    async def run(ctx: Context[Any, Any], input: Any) -> Any:
+        return await inner(input, ctx)
+
+    run.__annotations__ = {"ctx": Context, "input": wanted}
+    made: Tool[[T], Awaitable[R], M, S] = make_tool(run, {"name": name, "description": description})
+    return made
+
+
+def _input_type(step: Step[Any, Any, Any, Any]) -> Any:
+    if step.kind == "code":
+        hints = inspect.get_annotations(step.spec, eval_str=True)
+        first = next(iter(inspect.signature(step.spec).parameters), None)
+        if first in hints:
+            return hints[first]
+    if step.kind == "sequence":
+        return _input_type(step.spec.steps[0])
+    return str

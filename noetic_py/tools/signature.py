@@ -1,0 +1,298 @@
+"""Reading a function's signature: what the model fills, what the run fills, and what cannot be a tool.
+
+Everything here goes by inspection alone. Whether a plain class is data or a service is the one question that only
+pydantic can answer; such a parameter stays `undecided` until somebody asks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from functools import partial
+from types import FrameType, NoneType, UnionType
+from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from attrs import frozen
+from typing_extensions import is_typeddict
+
+from noetic_py._types import T
+from noetic_py.errors import ConfigError
+
+__all__ = ["INJECT", "Inject", "Injected", "Parameter", "Signature", "accepts_none", "read_signature", "resolve"]
+
+_EMPTY: Final = inspect.Parameter.empty
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class _Mark:
+    """Marks an annotation; there is one instance, and identity is what counts."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "INJECT"
+
+
+INJECT: Final = _Mark()
+"""The mark inside [`Inject`][noetic_py.Inject]; `Annotated[Db, INJECT]` says the same."""
+
+Inject: TypeAlias = Annotated[T, INJECT]
+"""A parameter that the run fills from its services, and that the model never sees: `db: Inject[Db]`."""
+
+
+@frozen
+class _Later:
+    """An annotation that names something not defined yet."""
+
+    annotation: Any
+
+
+@frozen
+class Injected:
+    """A parameter that the run fills.
+
+    Attributes:
+        name: The parameter's name.
+        type: The class that is asked for; of a subscripted one, the class before the brackets.
+        hint: The annotation without `Inject`, `Annotated` and `None`, such as `ContextPool[Doc]`.
+        required: Whether the function has no default for it.
+    """
+
+    name: str
+    type: type[Any]
+    hint: Any
+    required: bool
+
+
+@frozen
+class Parameter:
+    """A parameter of a tool's function, the context excepted.
+
+    Attributes:
+        name: Its name.
+        hint: Its annotation, evaluated; as it was written while `role` is `"unresolved"`.
+        default: Its default, `inspect.Parameter.empty` for none.
+        role: Who fills it: the model, the run (`"injected"`), or not known yet: `"undecided"` is a class that may be
+            data or a service, `"unresolved"` an annotation that names something not defined yet.
+    """
+
+    name: str
+    hint: Any
+    default: Any
+    role: Literal["model", "injected", "undecided", "unresolved"]
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is _EMPTY
+
+    def as_injected(self) -> Injected:
+        """The parameter as something the run fills."""
+        core = _core(self.hint)[0]
+        return Injected(self.name, get_origin(core) or core, core, self.required)
+
+
+@frozen(eq=False)
+class Signature:
+    """A function as a tool reads it.
+
+    Attributes:
+        source: The signature as `inspect` gives it.
+        context: The name of the context parameter, `None` without one.
+        parameters: All others, in order.
+        names: Where annotations are evaluated: the globals of the function.
+    """
+
+    source: inspect.Signature
+    context: str | None
+    parameters: tuple[Parameter, ...]
+    names: dict[str, Any]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the caller fills everything."""
+        return self.context is None and all(p.role == "model" for p in self.parameters)
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is known of every parameter who fills it."""
+        return all(p.role in ("model", "injected") for p in self.parameters)
+
+
+def read_signature(fn: Callable[..., object], tool: str, hints: Mapping[str, Any] | None = None) -> Signature:
+    """Read a function's signature.
+
+    Args:
+        fn: The function.
+        tool: The tool's name, for messages.
+        hints: Annotations by parameter, in place of the function's own.
+
+    Raises:
+        ConfigError: The function cannot be a tool.
+    """
+    try:
+        source = inspect.signature(fn)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"tool {tool!r}: its signature cannot be read", code="tool-signature") from error
+    names = _globals_of(fn)
+    context: str | None = None
+    parameters: list[Parameter] = []
+    for position, raw in enumerate(source.parameters.values()):
+        if raw.kind in _STARRED:
+            hint = "give every parameter a name and a type"
+            raise _refused(tool, str(raw).partition(":")[0], "takes any number of values", hint)
+        annotation = raw.annotation if hints is None or raw.name not in hints else hints[raw.name]
+        hint = _first_look(tool, raw.name, annotation, names)
+        later = hint.annotation if isinstance(hint, _Later) else None
+        if _is_context(hint) or (position == 0 and later is not None and _names_context(tool, later, names)):
+            if position != 0:
+                raise _refused(tool, raw.name, "is a context and not the first parameter", "put the context first")
+            context = raw.name
+            continue
+        if raw.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise _refused(tool, raw.name, "is positional-only", "models name their arguments; take the slash away")
+        parameters.append(_parameter(tool, raw.name, hint, raw.default))
+    return Signature(source, context, tuple(parameters), names)
+
+
+def resolve(signature: Signature, tool: str) -> Signature:
+    """Evaluate what could not be evaluated when the tool was defined.
+
+    Raises:
+        ConfigError: An annotation still names something that does not exist.
+    """
+    parameters: list[Parameter] = []
+    for parameter in signature.parameters:
+        if parameter.role == "unresolved":
+            try:
+                hint = _evaluate(parameter.hint, signature.names, None)
+            except NameError as error:
+                raise ConfigError(
+                    f"tool {tool!r}: the annotation {parameter.hint!r} of parameter {parameter.name!r} names something "
+                    f"that does not exist: {error}",
+                    code="tool-annotation",
+                    hint="import the name at module level, not under TYPE_CHECKING",
+                ) from error
+            parameters.append(_parameter(tool, parameter.name, hint, parameter.default))
+        else:
+            parameters.append(parameter)
+    return Signature(signature.source, signature.context, tuple(parameters), signature.names)
+
+
+def accepts_none(hint: Any) -> bool:
+    """Whether `None` is a value of the type."""
+    if get_origin(hint) is Annotated:
+        return accepts_none(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return any(accepts_none(member) for member in get_args(hint))
+    return hint in (None, NoneType, Any, object)
+
+
+def _refused(tool: str, parameter: str, why: str, hint: str) -> ConfigError:
+    return ConfigError(f"tool {tool!r}: parameter {parameter!r} {why}", code="tool-signature", hint=hint)
+
+
+def _parameter(tool: str, name: str, hint: Any, default: Any) -> Parameter:
+    if isinstance(hint, _Later):
+        return Parameter(name, hint.annotation, default, "unresolved")
+    if _is_context(_core(hint)[0]):
+        raise _refused(tool, name, "is a context that may be missing", "annotate it as Context[...] alone")
+    if type(default).__module__.startswith("pydantic"):
+        raise _refused(tool, name, "has a pydantic Field as its default", "write Annotated[int, Field(ge=1)] = 5")
+    core, marked = _core(hint)
+    cls = get_origin(core) or core
+    if marked and (not isinstance(cls, type) or cls is UnionType):
+        raise _refused(tool, name, f"asks for {core!r}, and only a class can be injected", "write Inject[SomeClass]")
+    if marked or getattr(cls, "__noetic_layer__", False) is True:
+        return Parameter(name, hint, default, "injected")
+    return Parameter(name, hint, default, "undecided" if _may_be_service(core, cls) else "model")
+
+
+def _core(hint: Any) -> tuple[Any, bool]:
+    """The hint without `Annotated` and without `None`, and whether it bore the mark."""
+    marked = False
+    while True:
+        origin = get_origin(hint)
+        if origin is Annotated:
+            hint, *notes = get_args(hint)
+            marked = marked or any(note is INJECT for note in notes)
+        elif origin in (Union, UnionType):
+            members = [member for member in get_args(hint) if member is not NoneType]
+            if len(members) != 1:
+                return hint, marked
+            hint = members[0]
+        else:
+            return hint, marked
+
+
+def _may_be_service(core: Any, cls: Any) -> bool:
+    # Of subscripted classes only one's own generics may be services: list[Db] is data, Repository[User] may not be.
+    if not isinstance(cls, type) or (core is not cls and Generic not in cls.__mro__):
+        return False
+    known: type[Any] = cls
+    if known.__module__ == "builtins" or is_dataclass(known) or is_typeddict(known) or tuple in known.__mro__:
+        return False
+    return not (hasattr(known, "__get_pydantic_core_schema__") or hasattr(known, "__pydantic_core_schema__"))
+
+
+def _is_context(hint: Any) -> bool:
+    return getattr(get_origin(hint) or hint, "__noetic_context__", False) is True
+
+
+def _names_context(tool: str, annotation: Any, names: dict[str, Any]) -> bool:
+    """Whether an annotation that cannot be evaluated is a context all the same, imported for checkers only."""
+    if not isinstance(annotation, str):
+        return False
+    head = annotation.partition("[")[0].strip()
+    found = _first_look(tool, head, head, names)
+    return head.rpartition(".")[2] == "Context" if isinstance(found, _Later) else _is_context(found)
+
+
+def _first_look(tool: str, name: str, annotation: Any, names: dict[str, Any]) -> Any:
+    """The annotation evaluated, or kept for later when it names something that is not defined yet."""
+    if annotation is _EMPTY:
+        hint = "write its type" if name != "self" else "decorate the bound method: tool(obj.method)"
+        raise _refused(tool, name, "has no type", hint)
+    found = _attempt(tool, name, annotation, names, None)
+    # Only when the module does not know the name is it worth looking at the frames.
+    return _attempt(tool, name, annotation, names, _caller_locals(names)) if isinstance(found, _Later) else found
+
+
+def _attempt(tool: str, name: str, annotation: Any, names: dict[str, Any], scope: Mapping[str, Any] | None) -> Any:
+    try:
+        return _evaluate(annotation, names, scope)
+    except NameError:
+        return _Later(annotation)
+    except Exception as error:
+        raise ConfigError(
+            f"tool {tool!r}: the annotation {annotation!r} of parameter {name!r} cannot be evaluated: {error}",
+            code="tool-annotation",
+        ) from error
+
+
+def _evaluate(annotation: Any, names: dict[str, Any], scope: Mapping[str, Any] | None) -> Any:
+    def carrier() -> None: ...
+
+    # Annotations one by one, so that a name missing in one of them spoils no other.
+    carrier.__annotations__ = {"it": annotation}
+    return get_type_hints(carrier, names, None if scope is None else dict(scope), include_extras=True)["it"]
+
+
+def _globals_of(fn: Any) -> dict[str, Any]:
+    fn = inspect.unwrap(fn)
+    while isinstance(fn, partial):
+        fn = inspect.unwrap(fn.func)
+    found: dict[str, Any] | None = getattr(fn, "__globals__", None)
+    if found is None:
+        # An object with a `__call__` of its own.
+        found = getattr(getattr(fn, "__call__"), "__globals__", None)  # noqa: B004, B009
+    return {} if found is None else found
+
+
+def _caller_locals(names: dict[str, Any]) -> Mapping[str, Any] | None:
+    """The local names where the decorator stands, for annotations of functions inside functions."""
+    frame: FrameType | None = inspect.currentframe()
+    while frame is not None and frame.f_globals is not names:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals

@@ -1,0 +1,139 @@
+"""The SDK's clients: one for each call, or one for each event loop while the model is open."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import current_token
+from attrs import define
+
+from noetic_openai.wire import Server
+
+if TYPE_CHECKING:
+    import httpx2
+    from openai import AsyncOpenAI
+
+__all__ = ["CONNECT_TIMEOUT", "Clients", "end_reading"]
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds a connection may take to open."""
+
+_CLOSE_TIMEOUT = 5.0
+
+
+@define
+class _Open:
+    client: AsyncOpenAI
+    users: int = 1
+
+
+class Clients:
+    """Hands out the SDK's clients.
+
+    A connection belongs to the event loop it was opened on. So a client lives for one call only, unless somebody opened
+    the model on this loop, or gave a client of their own.
+
+    Args:
+        server: Where to connect to.
+        api_key: The key.
+        given: A client that somebody else owns.
+    """
+
+    def __init__(self, server: Server, api_key: str, given: AsyncOpenAI | None) -> None:
+        self._server = server
+        self._api_key = api_key
+        self._given = given
+        self._open: dict[Any, _Open] = {}
+
+    @property
+    def kept(self) -> bool:
+        """Whether the client of a call on this event loop lives on after it."""
+        return self._given is not None or current_token() in self._open
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[AsyncOpenAI]:
+        """A client for one call."""
+        shared = self._open.get(current_token())
+        if self._given is not None:
+            yield _tuned(self._given)
+        elif shared is not None:
+            yield shared.client
+        else:
+            client = self._new()
+            try:
+                yield client
+            finally:
+                await _close(client)
+
+    async def open(self) -> None:
+        """Keep connections open on this event loop until `close`; may be nested."""
+        shared = self._open.get(current_token())
+        if shared is not None:
+            shared.users += 1
+        elif self._given is None:
+            self._open[current_token()] = _Open(self._new())
+
+    async def close(self) -> None:
+        """Undo one `open` on this event loop."""
+        shared = self._open.get(current_token())
+        if shared is None:
+            return
+        shared.users -= 1
+        if shared.users == 0:
+            del self._open[current_token()]
+            await _close(shared.client)
+
+    def _new(self) -> AsyncOpenAI:
+        import openai
+
+        http = openai.DefaultAsyncHttpxClient(
+            timeout=_timeout(), trust_env=not self._server.is_loopback, verify=_certificates()
+        )
+        return openai.AsyncOpenAI(
+            api_key=self._api_key, base_url=self._server.base_url, http_client=http, max_retries=0
+        )
+
+
+def _tuned(client: AsyncOpenAI) -> AsyncOpenAI:
+    # Repeating is the framework's business, and so is waiting: the budget and the journal see each attempt.
+    return client.with_options(max_retries=0, timeout=_timeout())
+
+
+def _timeout() -> Any:
+    import openai
+
+    return openai.Timeout(None, connect=CONNECT_TIMEOUT)
+
+
+@lru_cache(maxsize=1)
+def _certificates() -> ssl.SSLContext:
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+async def end_reading(response: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
+    """Close a response, also one that was left in the middle.
+
+    Args:
+        response: The response.
+        chunks: The iterator it is being read with.
+    """
+    with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
+        await response.aclose()
+        # A chain of generators stands behind the iterator, and not each of them closes the next. Reading from what is
+        # closed now ends them all; with which error does not matter, since the answer is over.
+        with suppress(Exception):
+            while await anext(chunks, None) is not None:
+                pass
+
+
+async def _close(client: AsyncOpenAI) -> None:
+    # Also when the call was cancelled: what it opened has to be closed, and that must not take for ever.
+    with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
+        await client.close()

@@ -1,0 +1,168 @@
+"""What a provider's failures become: one named error per cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.runtime import SYSTEM
+
+__all__ = ["Failures", "retry_after"]
+
+_BODY = 500
+# Servers agree neither on a code nor on a status for it, so their words are looked at as well.
+_OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"})
+_OVERFLOW_WORDS = (
+    "exceeds the available context size",
+    "maximum context length",
+    "exceeds the context window",
+    "context window is full",
+    "prompt is too long",
+)
+_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "too_many_requests"})
+_SPENT_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds a provider asks to wait, `None` when it does not say.
+
+    Args:
+        headers: The response's headers, with names in lower case or a mapping that does not mind.
+    """
+    millis = _number(headers.get("retry-after-ms"))
+    if millis is not None:
+        return millis / 1000
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        return None
+    return max(0.0, (until - _date(headers.get("date"))).total_seconds())
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, value) if math.isfinite(value) else None
+
+
+def _date(text: str | None) -> datetime:
+    # The provider's own clock, so that a machine whose clock is wrong does not wait for hours.
+    try:
+        date = parsedate_to_datetime(text or "")
+    except ValueError:
+        return SYSTEM.now()
+    return date if date.tzinfo is not None else SYSTEM.now()
+
+
+class Failures:
+    """Makes errors of one model, with its secrets taken out of their texts.
+
+    Args:
+        model: The model's name.
+        secrets: Texts that no error may show.
+    """
+
+    def __init__(self, model: str, secrets: Iterable[str] = ()) -> None:
+        self._model = model
+        self._secrets = [secret for secret in secrets if secret]
+
+    def status(self, status: int, headers: Mapping[str, str], body: object) -> ModelStatusError:
+        """The error for a response with an error status.
+
+        Args:
+            status: The HTTP status.
+            headers: The response's headers.
+            body: The decoded body, or its text.
+        """
+        return self._status(status, _detail(body), retry_after(headers))
+
+    def event(self, error: object) -> ModelError:
+        """The error for an error that came inside the stream.
+
+        Args:
+            error: The event's `error`, as the provider sent it.
+        """
+        detail = _detail(error)
+        status = _status_of(detail)
+        if status is not None:
+            return self._status(status, detail, None)
+        return ModelStreamError(f"the provider broke the answer off: {self._clean(_text(detail))}", model=self._model)
+
+    def clean(self, text: str) -> str:
+        """The text, shortened and without secrets."""
+        return self._clean(text)
+
+    def _status(self, status: int, detail: Mapping[str, Any], after: float | None) -> ModelStatusError:
+        text = self._clean(_text(detail))
+        if _is_overflow(detail):
+            return ContextOverflow(
+                f"the request is larger than the context window: {text}",
+                model=self._model,
+                status=status,
+                body=text,
+                hint="give the step less history, for example with a window layer, or take a model with a larger window",
+            )
+        if status == 429:
+            limited = RateLimited(f"too many requests: {text}", model=self._model, retry_after=after, body=text)
+            # The account is empty: waiting does not fill it.
+            limited.retryable = _codes(detail).isdisjoint(_SPENT_CODES)
+            return limited
+        hint = "check the API key" if status in (401, 403) else None
+        return ModelStatusError(
+            f"the provider answered with status {status}: {text}",
+            model=self._model,
+            status=status,
+            body=text,
+            hint=hint,
+        )
+
+    def _clean(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text if len(text) <= _BODY else f"{text[:_BODY]}…"
+
+
+def _detail(body: object) -> Mapping[str, Any]:
+    """The part of a body that tells what is wrong; servers wrap it in `error`, or do not."""
+    if isinstance(body, Mapping):
+        found: Mapping[str, Any] = body
+        inner = found.get("error")
+        return _detail(inner) if inner else found
+    return {"message": str(body) if body else ""}
+
+
+def _text(detail: Mapping[str, Any]) -> str:
+    message = detail.get("message")
+    return message if isinstance(message, str) and message else "no reason given"
+
+
+def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(value for value in (detail.get("code"), detail.get("type")) if isinstance(value, str))
+
+
+def _is_overflow(detail: Mapping[str, Any]) -> bool:
+    words = _text(detail).lower()
+    return not _codes(detail).isdisjoint(_OVERFLOW_CODES) or any(part in words for part in _OVERFLOW_WORDS)
+
+
+def _status_of(detail: Mapping[str, Any]) -> int | None:
+    """The status an error inside a stream would have had as a response."""
+    code = detail.get("code")
+    if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599:
+        return code
+    if _is_overflow(detail):
+        return 400
+    codes = _codes(detail)
+    return 429 if codes & (_RATE_CODES | _SPENT_CODES) else None

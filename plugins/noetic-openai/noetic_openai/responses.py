@@ -1,0 +1,257 @@
+"""The Responses API: requests from items, items from a stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from noetic_openai.stream import Malformed, ProviderError, Reading, count, mapping, money, text
+from noetic_openai.wire import Server, output_schema, tool_fields
+from noetic_py.budget import TokenUsage
+from noetic_py.codec import from_wire, to_wire
+from noetic_py.errors import CodecError
+from noetic_py.items import Extension, FunctionCall, Item, Message, Reasoning, Refusal
+from noetic_py.models import (
+    ItemDone,
+    ModelEvent,
+    ModelRequest,
+    ModelResponse,
+    ReasoningPart,
+    StopReason,
+    TextPart,
+    ToolCallPart,
+)
+
+__all__ = ["ResponsesReading", "responses_input", "responses_request"]
+
+_SEALED = "reasoning.encrypted_content"
+_REASONS = re.compile(r"(o\d|gpt-[5-9]|codex)")
+# The provider's own ids begin so; it refuses others, and takes items without an id.
+_OWN_IDS: Mapping[str, str] = {
+    "message": "msg_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "reasoning": "rs_",
+}
+
+
+# ---------------------------------------------------------------------------------------------------- requests
+
+
+def responses_request(request: ModelRequest, model: str, server: Server) -> dict[str, Any]:
+    """The parameters of the SDK's `responses.create` for a request.
+
+    Args:
+        request: What to ask.
+        model: The provider's name of the model.
+        server: Where it is asked.
+    """
+    settings = request.settings
+    params: dict[str, Any] = {
+        "model": model,
+        "input": responses_input(request.items, server),
+        "stream": True,
+        "store": server.store,
+        **tool_fields(request, nested=False),
+    }
+    if request.instructions is not None:
+        params["instructions"] = request.instructions
+    for name in ("temperature", "top_p", "max_output_tokens"):
+        if name in settings:
+            params[name] = settings[name]
+    if "reasoning_effort" in settings:
+        params["reasoning"] = {"effort": settings["reasoning_effort"]}
+    if _wants_sealed(request, model, server):
+        params["include"] = [_SEALED]
+    extra = _extra(request, server)
+    if request.output is not None:
+        schema = output_schema(request.output)
+        if server.schema_in_extra_body:
+            extra["json_schema"] = schema["schema"]
+        else:
+            params["text"] = {"format": {"type": "json_schema", **schema}}
+    if extra:
+        params["extra_body"] = extra
+    return params
+
+
+def responses_input(items: Sequence[Item], server: Server) -> list[dict[str, Any]]:
+    """Items as the API's input.
+
+    Extension items are the program's own and are left out; so is reasoning that the provider has neither stored nor
+    sealed, since it could not be taken back.
+
+    Args:
+        items: The conversation.
+        server: Where it goes.
+    """
+    return [_out(item) for item in items if _goes(item, server)]
+
+
+def _goes(item: Item, server: Server) -> bool:
+    if isinstance(item, Extension):
+        return False
+    if isinstance(item, Reasoning) and not item.encrypted_content:
+        return server.store or (not server.is_openai and bool(item.content or item.summary))
+    return True
+
+
+def _out(item: Item) -> dict[str, Any]:
+    wire: dict[str, Any] = dict(to_wire(item))
+    prefix = _OWN_IDS.get(item.type)
+    if prefix is not None and not item.id.startswith(prefix):
+        wire.pop("id", None)
+        wire.pop("status", None)
+    return wire
+
+
+def _extra(request: ModelRequest, server: Server) -> dict[str, Any]:
+    settings = request.settings
+    extra: dict[str, Any] = {}
+    if "stop" in settings:
+        # The API itself has no such field: whoever cannot take it says so, which is better than not stopping.
+        extra["stop"] = list(settings["stop"])
+    if "seed" in settings and not server.is_openai:
+        extra["seed"] = settings["seed"]
+    extra.update(settings.get("extra", {}))
+    return extra
+
+
+def _wants_sealed(request: ModelRequest, model: str, server: Server) -> bool:
+    # Models that do not reason answer the wish for sealed reasoning with an error.
+    if server.store or not server.is_openai:
+        return False
+    return "reasoning_effort" in request.settings or _REASONS.match(model) is not None
+
+
+# ---------------------------------------------------------------------------------------------------- answers
+
+
+@define
+class ResponsesReading(Reading):
+    """Puts the events of one response together."""
+
+    _calls: dict[str, tuple[str, str]] = field(factory=dict[str, tuple[str, str]], init=False)
+    _items: list[Item] = field(factory=list[Item], init=False)
+    _final: Mapping[str, Any] = field(factory=dict[str, Any], init=False)
+
+    def feed(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        """The events of one event of the API; those that it does not know mean nothing.
+
+        Raises:
+            ProviderError: The event is an error.
+            Malformed: The event is not as it should be.
+        """
+        handle = _HANDLERS.get(text(event, "type"))
+        if handle is None:
+            self.check(event)
+            return ()
+        return handle(self, event)
+
+    def end(self) -> Iterable[ModelEvent]:
+        """The stream ended; the last event of a whole answer would have come before.
+
+        Raises:
+            Malformed: Always.
+        """
+        raise Malformed("the stream ended before the answer was complete")
+
+    def response(self) -> ModelResponse:
+        """The whole answer."""
+        final = self._final
+        return ModelResponse(
+            items=tuple(self._items),
+            usage=_usage(final),
+            cost=money(mapping(final.get("usage") or {}, "usage"), "cost"),
+            stop_reason=self._stop_reason(),
+            model=text(final, "model") or None,
+            response_id=text(final, "id") or None,
+        )
+
+    def _stop_reason(self) -> StopReason:
+        if any(isinstance(part, Refusal) for item in self._items if isinstance(item, Message) for part in item.content):
+            return "refusal"
+        if self._final.get("status") == "incomplete":
+            details = mapping(self._final.get("incomplete_details") or {}, "incomplete_details")
+            return _INCOMPLETE.get(text(details, "reason"), "other")
+        return "tool_calls" if any(isinstance(item, FunctionCall) for item in self._items) else "stop"
+
+    def text_delta(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        return (TextPart(text(event, "delta"), text(event, "item_id") or None),)
+
+    def reasoning_delta(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        return (ReasoningPart(text(event, "delta"), text(event, "item_id") or None),)
+
+    def arguments_delta(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        call_id, name = self._calls.get(text(event, "item_id"), ("", ""))
+        if not call_id:
+            raise Malformed("arguments of a call that was not announced")
+        return (ToolCallPart(call_id, name, text(event, "delta")),)
+
+    def item_added(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        item = mapping(event.get("item"), "item")
+        if item.get("type") == "function_call":
+            self._calls[text(item, "id")] = (text(item, "call_id"), text(item, "name"))
+        return ()
+
+    def item_done(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        item = _in(event.get("item"))
+        self._items.append(item)
+        return (ItemDone(item),)
+
+    def finished(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        self._final = mapping(event.get("response"), "response")
+        output = self._final.get("output") or []
+        if not isinstance(output, list):
+            raise Malformed("output is no list")
+        found: list[Any] = output
+        # Some servers send an item only here.
+        late = [_in(item) for item in found] if not self._items else []
+        self._items.extend(late)
+        _usage(self._final)
+        self.complete = True
+        return [ItemDone(item) for item in late]
+
+    def failed(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        response = mapping(event.get("response") or {}, "response")
+        raise ProviderError(response.get("error") or event.get("error") or event)
+
+
+_INCOMPLETE: Mapping[str, StopReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_HANDLERS: Mapping[str, Callable[[ResponsesReading, Mapping[str, Any]], Iterable[ModelEvent]]] = {
+    "response.output_text.delta": ResponsesReading.text_delta,
+    "response.reasoning_text.delta": ResponsesReading.reasoning_delta,
+    "response.reasoning_summary_text.delta": ResponsesReading.reasoning_delta,
+    "response.function_call_arguments.delta": ResponsesReading.arguments_delta,
+    "response.output_item.added": ResponsesReading.item_added,
+    "response.output_item.done": ResponsesReading.item_done,
+    "response.completed": ResponsesReading.finished,
+    "response.incomplete": ResponsesReading.finished,
+    "response.failed": ResponsesReading.failed,
+    "error": ResponsesReading.failed,
+}
+
+
+def _in(item: object) -> Item:
+    try:
+        return from_wire(dict(mapping(item, "item")))
+    except CodecError as error:
+        raise Malformed(f"an item does not fit: {error.message}") from None
+
+
+def _usage(response: Mapping[str, Any]) -> TokenUsage | None:
+    if response.get("usage") is None:
+        return None
+    usage = mapping(response["usage"], "usage")
+    read = mapping(usage.get("input_tokens_details") or {}, "input_tokens_details")
+    written = mapping(usage.get("output_tokens_details") or {}, "output_tokens_details")
+    return TokenUsage(
+        input=count(usage, "input_tokens") or 0,
+        output=count(usage, "output_tokens") or 0,
+        cached_input=count(read, "cached_tokens"),
+        cache_write=count(read, "cache_write_tokens"),
+        reasoning=count(written, "reasoning_tokens"),
+    )

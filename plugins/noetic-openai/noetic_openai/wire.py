@@ -1,0 +1,172 @@
+"""What both wire forms share: server differences, schemas, tools, addresses of data."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from mimetypes import guess_type
+from typing import Any
+from urllib.parse import urlsplit
+
+from attrs import frozen
+
+from noetic_py.items import InputFile, InputImage
+from noetic_py.models import ModelRequest, OutputSchema
+
+__all__ = ["Server", "data_url", "file_data", "function", "image_url", "output_schema", "strict_schema"]
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
+_HOSTS = ("openai.com", "openai.azure.com")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@frozen
+class Server:
+    """The server a model is asked from, and in what it differs.
+
+    Attributes:
+        base_url: Its address, `None` for OpenAI's own.
+        schema_in_extra_body: Whether the Responses API takes a schema as the field `json_schema` of the request's body,
+            as llama.cpp does, and not as `text.format`.
+        store: Whether the provider may keep answers.
+    """
+
+    base_url: str | None = None
+    schema_in_extra_body: bool = False
+    store: bool = False
+
+    @property
+    def host(self) -> str:
+        """The host's name; empty for OpenAI's own address."""
+        return (urlsplit(self.base_url).hostname or "") if self.base_url else ""
+
+    @property
+    def is_openai(self) -> bool:
+        """Whether it is OpenAI itself, which refuses fields it does not know and some that others need."""
+        host = self.host
+        return not self.base_url or any(host == own or host.endswith(f".{own}") for own in _HOSTS)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it runs on this machine, so that no proxy may come between."""
+        return self.host in _LOOPBACK
+
+
+def function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as the fields `name`, `description`, `parameters` and `strict` of a function."""
+    parameters: Any = tool.get("parameters")
+    strict = bool(tool.get("strict"))
+    if strict:
+        tight = strict_schema(parameters)
+        strict, parameters = tight is not None, tight if tight is not None else parameters
+    # `strict` is never left out: the Responses API takes its absence for true.
+    found: dict[str, Any] = {"name": tool["name"], "strict": strict}
+    if tool.get("description"):
+        found["description"] = tool["description"]
+    found["parameters"] = parameters or {"type": "object", "properties": {}}
+    return found
+
+
+def output_schema(output: OutputSchema) -> dict[str, Any]:
+    """An answer's schema as the fields `name`, `schema` and `strict`."""
+    schema: Any = dict(output.schema)
+    tight = strict_schema(schema) if output.strict else None
+    name = _NOT_IN_NAMES.sub("_", output.name)[:64] or "answer"
+    return {"name": name, "schema": schema if tight is None else tight, "strict": tight is not None}
+
+
+def strict_schema(schema: object) -> Any | None:
+    """The schema with every object closed and every property required, as strict answers need it.
+
+    Returns:
+        The schema, or `None` when it cannot be made strict: it has an object with free keys.
+    """
+    try:
+        return _strict(schema)
+    except _FreeKeys:
+        return None
+
+
+class _FreeKeys(Exception):  # noqa: N818
+    """An object of the schema takes any key."""
+
+
+def _strict(schema: object) -> Any:
+    if isinstance(schema, list):
+        parts: list[Any] = schema
+        return [_strict(part) for part in parts]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: Mapping[str, Any] = schema
+    # A property may have a keyword's name, so the maps of subschemas are walked by value and never read as schemas.
+    made = {key: _mapped(value) if key in _MAPS else _inside(key, value) for key, value in found.items()}
+    made.pop("default", None)
+    if made.get("type") == "object" or "properties" in made:
+        if "properties" not in made or made.get("additionalProperties", False) is not False:
+            raise _FreeKeys
+        made["additionalProperties"] = False
+        made["required"] = list(made["properties"])
+    return made
+
+
+_MAPS = frozenset({"properties", "$defs", "definitions"})
+_SCHEMAS = frozenset({"items", "anyOf", "allOf", "oneOf", "prefixItems", "not"})
+
+
+def _inside(key: str, value: object) -> Any:
+    return _strict(value) if key in _SCHEMAS else value
+
+
+def _mapped(value: object) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    schemas: Mapping[str, Any] = value
+    return {name: _strict(part) for name, part in schemas.items()}
+
+
+def data_url(data: bytes, media_type: str) -> str:
+    """Bytes as an address that holds them."""
+    return f"data:{media_type};base64,{b64encode(data).decode()}"
+
+
+def image_url(image: InputImage) -> str | None:
+    """The address of an image, one that holds its bytes if it has them; `None` when it has only a file id."""
+    if image.data is not None and image.media_type is not None:
+        return data_url(image.data, image.media_type)
+    return image.url
+
+
+def file_data(file: InputFile) -> str | None:
+    """The bytes of a file as an address that holds them, `None` when it has none."""
+    if file.data is None:
+        return None
+    guessed, _ = guess_type(file.filename or "")
+    return data_url(file.data, file.media_type or guessed or "application/octet-stream")
+
+
+def tool_fields(request: ModelRequest, *, nested: bool) -> dict[str, Any]:
+    """The fields `tools`, `tool_choice` and `parallel_tool_calls`; none of them without tools.
+
+    Args:
+        request: The request.
+        nested: Whether a function's fields stand in an object of their own, as in chat completions.
+    """
+    if not request.tools:
+        return {}
+    settings = request.settings
+    functions = [function(tool) for tool in request.tools]
+    fields: dict[str, Any] = {
+        "tools": [
+            {"type": "function", "function": one} if nested else {"type": "function", **one} for one in functions
+        ]
+    }
+    choice = settings.get("tool_choice")
+    if choice in ("auto", "required", "none"):
+        fields["tool_choice"] = choice
+    elif choice is not None:
+        named = {"name": choice}
+        fields["tool_choice"] = {"type": "function", "function": named} if nested else {"type": "function", **named}
+    if "parallel_tool_calls" in settings:
+        fields["parallel_tool_calls"] = settings["parallel_tool_calls"]
+    return fields

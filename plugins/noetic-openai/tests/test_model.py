@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from typing import Any, Literal
+
+import anyio
+import anyio.lowlevel
+import attrs
+import openai
+import pytest
+from proxy import CUT, STALL, Connections, Piece, Reply, error_reply, scripted, sse
+
+from noetic_openai import OpenAIModel
+from noetic_py.budget import TokenUsage
+from noetic_py.errors import (
+    ConfigError,
+    ContextOverflow,
+    ModelStatusError,
+    ModelStreamError,
+    ModelUnavailable,
+    RateLimited,
+    RealModelRefused,
+)
+from noetic_py.items import InputImage, Message
+from noetic_py.models import (
+    ModelProfile,
+    ModelRequest,
+    ModelResponse,
+    ModelStream,
+    ProfiledModel,
+    TextPart,
+    allow_real_models,
+    profile_of,
+)
+
+pytestmark = pytest.mark.anyio
+
+Api = Literal["responses", "chat"]
+both = pytest.mark.parametrize("api", ["chat", "responses"])
+
+HELLO: dict[Api, list[bytes]] = {
+    "chat": sse(
+        {"id": "r1", "model": "m-1", "choices": [{"index": 0, "delta": {"role": "assistant"}}]},
+        {"id": "r1", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "Hel"}}]},
+        {"id": "r1", "model": "m-1", "choices": [{"index": 0, "delta": {"content": "lo"}}]},
+        {"id": "r1", "model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"id": "r1", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "cost": "0.01"}},
+        done=True,
+    ),
+    "responses": sse(
+        {"type": "response.created", "response": {"id": "r1", "status": "in_progress"}},
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hel"},
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "lo"},
+        {
+            "type": "response.output_item.done",
+            "item": {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+            },
+        },
+        {
+            "type": "response.completed",
+            "response": {
+                "id": "r1",
+                "model": "m-1",
+                "status": "completed",
+                "usage": {"input_tokens": 3, "output_tokens": 2, "cost": "0.01"},
+            },
+        },
+    ),
+}
+
+
+def model_at(server: Connections, api: Api = "chat", **options: Any) -> OpenAIModel:
+    return OpenAIModel("m", api=api, base_url=server.url, api_key="sk-secret", **options)
+
+
+HI = ModelRequest(items=[Message.user("hi")])
+
+
+@asynccontextmanager
+async def asked(model: OpenAIModel, request: ModelRequest = HI) -> AsyncIterator[ModelStream]:
+    with allow_real_models():
+        async with model.respond(request) as stream:
+            yield stream
+
+
+async def answer(model: OpenAIModel, request: ModelRequest = HI) -> ModelResponse:
+    async with asked(model, request) as stream:
+        return await stream.response()
+
+
+async def tasks() -> set[int]:
+    # What was started begins, and what is over ends, within a few turns of the loop.
+    for _ in range(20):
+        await anyio.lowlevel.checkpoint()
+    return {task.id for task in anyio.get_running_tasks()}
+
+
+@asynccontextmanager
+async def nothing_leaks(server: Connections) -> AsyncIterator[None]:
+    """Afterwards every connection is closed, and the tasks are those that were there before."""
+    before = await tasks()
+    yield
+    await server.all_closed()
+    assert await tasks() <= before
+
+
+@both
+async def test_an_answer(api: Api):
+    async with scripted(Reply(HELLO[api])) as server, nothing_leaks(server):
+        async with asked(model_at(server, api)) as stream:
+            parts = [part.delta async for part in stream if isinstance(part, TextPart)]
+            response = await stream.response()
+    assert parts == ["Hel", "lo"]
+    (item,) = response.items
+    assert isinstance(item, Message)
+    assert item.text == "Hello"
+    assert response.usage == TokenUsage(input=3, output=2)
+    assert response.cost == Decimal("0.01")
+    assert (response.stop_reason, response.model, response.response_id) == ("stop", "m-1", "r1")
+    (seen,) = server.requests
+    assert seen.path == ("/v1/chat/completions" if api == "chat" else "/v1/responses")
+    assert seen.headers["authorization"] == "Bearer sk-secret"
+    assert seen.body["stream"] is True
+
+
+@both
+async def test_an_answer_left_early(api: Api):
+    async with scripted(Reply([*HELLO[api][:3], STALL])) as server, nothing_leaks(server):
+        async with asked(model_at(server, api)) as stream:
+            async for part in stream:
+                assert part == TextPart("Hel", part.item_id if isinstance(part, TextPart) else None)
+                break
+        gc.collect()
+
+
+@both
+async def test_a_cancelled_call(api: Api):
+    async with scripted(Reply([*HELLO[api][:3], STALL])) as server, nothing_leaks(server):
+        with anyio.move_on_after(5) as scope:
+            async with asked(model_at(server, api)) as stream:
+                async for part in stream:
+                    if isinstance(part, TextPart) and part.delta == "lo":
+                        scope.cancel()
+        assert scope.cancelled_caught
+        gc.collect()
+
+
+FAULTS: dict[str, tuple[list[Piece], str]] = {
+    "cut at the start": ([CUT], "broke"),
+    "cut in the middle": ([b"data: {", CUT], "broke"),
+    "stalls": ([STALL], "stalled"),
+    "stalls inside an event": ([b"data: {", STALL], "stalled"),
+    "is not JSON": ([b"data: {oops\n\n", STALL], "not JSON"),
+    "is no object": ([b"data: [1]\n\n", STALL], "not a JSON object"),
+    "is no text": ([b"data: \xff\n\n", STALL], "utf-8"),
+    "ends": ([], "before the answer was complete"),
+    "says it is done": ([b"data: [DONE]\n\n"], "before the answer was complete"),
+    "is an error": (
+        [b'data: {"type": "error", "error": {"code": "server_error", "message": "fire"}}\n\n', STALL],
+        "fire",
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_stream_that_fails(api: Api, begun: bool, fault: str):
+    pieces, words = FAULTS[fault]
+    reply = Reply([*(HELLO[api][:2] if begun else []), *pieces])
+    async with scripted(reply) as server, nothing_leaks(server):
+        model = model_at(server, api, idle_timeout=0.3)
+        with pytest.raises(ModelStreamError, match=words) as caught:
+            await answer(model)
+    assert (caught.value.model, caught.value.retryable) == ("openai:m", True)
+
+
+async def test_a_failure_is_raised_again():
+    async with scripted(Reply([*HELLO["chat"][:2], CUT])) as server, nothing_leaks(server):
+        async with asked(model_at(server)) as stream:
+            for _ in range(2):
+                with pytest.raises(ModelStreamError, match="broke"):
+                    await stream.response()
+
+
+STATUSES: list[tuple[Reply, type[ModelStatusError]]] = [
+    (error_reply(500, {"message": "fire"}), ModelStatusError),
+    (error_reply(401, {"message": "bad key sk-secret"}), ModelStatusError),
+    (error_reply(429, {"message": "slow"}, retry_after="7"), RateLimited),
+    (error_reply(400, {"code": "context_length_exceeded", "message": "long"}), ContextOverflow),
+    (Reply([b"<html>gateway</html>"], 502, {"content-type": "text/html"}), ModelStatusError),
+]
+
+
+@both
+@pytest.mark.parametrize(("reply", "kind"), STATUSES)
+async def test_an_error_status(api: Api, reply: Reply, kind: type[ModelStatusError]):
+    async with scripted(reply) as server, nothing_leaks(server):
+        with pytest.raises(ModelStatusError) as caught:
+            await answer(model_at(server, api))
+    assert type(caught.value) is kind
+    assert caught.value.status == reply.status
+    assert "sk-secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert len(server.requests) == 1
+    if isinstance(caught.value, RateLimited):
+        assert caught.value.retry_after == 7
+
+
+async def test_a_rate_limit_inside_the_stream():
+    error = {"error": {"code": "rate_limit_exceeded", "message": "slow"}}
+    async with scripted(Reply(sse(error))) as server, nothing_leaks(server):
+        with pytest.raises(RateLimited):
+            await answer(model_at(server))
+
+
+@both
+async def test_nobody_listens(api: Api):
+    async with scripted() as server:
+        url = server.url
+    with pytest.raises(ModelUnavailable) as caught:
+        await answer(OpenAIModel("m", api=api, base_url=url))
+    assert caught.value.retryable
+
+
+async def test_a_server_that_closes_at_once():
+    async with scripted(Reply([CUT], headers={"bad header": ""})) as server, nothing_leaks(server):
+        with pytest.raises(ModelUnavailable):
+            await answer(model_at(server))
+
+
+@both
+async def test_an_answer_that_does_not_begin_in_time(api: Api):
+    async with scripted(Reply([STALL])) as server, nothing_leaks(server):
+        with pytest.raises(ModelUnavailable, match=r"within 0\.2 s"):
+            await answer(model_at(server, api), attrs.evolve(HI, settings={"timeout": 0.2}))
+
+
+async def test_signs_of_life_keep_a_slow_stream_alive():
+    pieces = [piece for event in HELLO["chat"] for piece in (b": still thinking\n\n", event)]
+    async with scripted(Reply(pieces)) as server:
+        assert (await answer(model_at(server, idle_timeout=2))).stop_reason == "stop"
+
+
+@both
+async def test_each_call_has_a_connection_of_its_own(api: Api):
+    async with scripted(Reply(HELLO[api]), Reply(HELLO[api])) as server, nothing_leaks(server):
+        model = model_at(server, api)
+        await answer(model)
+        await server.all_closed()
+        await answer(model)
+    assert server.opened == 2
+
+
+@both
+async def test_an_open_model_keeps_its_connection(api: Api):
+    replies = [Reply(HELLO[api]) for _ in range(3)]
+    async with scripted(*replies) as server, nothing_leaks(server):
+        model = model_at(server, api)
+        async with model, model:
+            await answer(model)
+            await answer(model)
+            assert server.opened == 1
+        await answer(model)
+    assert server.opened == 2
+
+
+async def test_concurrent_calls_of_one_model():
+    replies = [Reply(HELLO["chat"]) for _ in range(8)]
+    found: list[ModelResponse] = []
+    async with scripted(*replies) as server, nothing_leaks(server):
+        model = model_at(server)
+
+        async def one() -> None:
+            found.append(await answer(model))
+
+        async with anyio.create_task_group() as group:
+            for _ in replies:
+                group.start_soon(one)
+    assert [response.stop_reason for response in found] == ["stop"] * 8
+
+
+@both
+async def test_a_client_of_ones_own_stays_open_and_never_repeats(api: Api):
+    async with scripted(error_reply(500, {"message": "fire"}), Reply(HELLO[api])) as server, nothing_leaks(server):
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-own", max_retries=5) as client:
+            model = OpenAIModel("m", api=api, client=client)
+            with pytest.raises(ModelStatusError):
+                await answer(model)
+            await answer(model)
+            assert not client.is_closed()
+        assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer sk-own"] * 2
+
+
+async def test_real_models_can_be_forbidden():
+    async with scripted() as server:
+        with allow_real_models(False), pytest.raises(RealModelRefused):
+            async with model_at(server).respond(HI):
+                pass
+    assert server.opened == 0
+
+
+async def test_content_that_cannot_be_carried_is_refused_before_connecting():
+    request = ModelRequest(items=[Message.user([InputImage(file_id="file-1")])])
+    async with scripted() as server:
+        with pytest.raises(ConfigError, match="image by file id"):
+            await answer(model_at(server), request)
+    assert server.opened == 0
+
+
+# ---------------------------------------------------------------------------------------------------- definition
+
+
+def test_a_key_is_needed_for_openai():
+    with pytest.raises(ConfigError) as caught:
+        OpenAIModel("gpt-5-mini")
+    assert caught.value.code == "model-key"
+    assert "OPENAI_API_KEY" in str(caught.value)
+
+
+def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+    model = OpenAIModel("gpt-5-mini")
+    assert model.name == "openai:gpt-5-mini"
+    assert "sk-env" not in repr(model)
+    assert isinstance(model, ProfiledModel)
+    assert profile_of(model) == ModelProfile(encoding="o200k_base")
+    assert profile_of(OpenAIModel("gpt-4")).encoding == "cl100k_base"
+
+
+@pytest.mark.anyio
+async def test_a_server_gets_no_key_that_was_not_meant_for_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
+    async with scripted(Reply(HELLO["chat"]), Reply(HELLO["chat"])) as server:
+        await answer(OpenAIModel("m", api="chat", base_url=server.url))
+        assert "sk-env" not in str(server.requests)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        await answer(OpenAIModel("m", api="chat"))
+        assert server.requests[1].headers["authorization"] == "Bearer sk-env"
+
+
+async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    async with scripted(Reply(HELLO["chat"])) as server:
+        assert (await answer(model_at(server))).stop_reason == "stop"
+
+
+@pytest.mark.parametrize("idle", [0, -1.0, float("nan")])
+def test_an_idle_timeout_is_above_zero(idle: float):
+    with pytest.raises(ConfigError):
+        OpenAIModel("m", api_key="k", idle_timeout=idle)
+
+
+def test_a_profile_of_ones_own():
+    profile = ModelProfile(context_window=10)
+    model = OpenAIModel("m", base_url="http://127.0.0.1:1/v1", profile=profile, name="mine:m")
+    assert (model.profile, model.name) == (profile, "mine:m")
+    assert OpenAIModel("m", base_url="http://127.0.0.1:1/v1").profile == ModelProfile()
+
+

