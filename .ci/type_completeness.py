@@ -8,12 +8,12 @@ from typing import Any
 
 
 def unknown(report: dict[str, Any]) -> list[str]:
-    """One line per public symbol whose type is not fully known."""
+    """One line per public symbol whose type is not fully known by a fault of its own, and why."""
     lines: list[str] = []
     for symbol in report["typeCompleteness"]["symbols"]:
-        if symbol["isExported"] and not symbol["isTypeKnown"]:
-            reasons = "; ".join(entry["message"].splitlines()[0] for entry in symbol["diagnostics"])
-            lines.append(f"{symbol['name']}: {reasons}")
+        if symbol["isExported"] and not symbol["isTypeKnown"] and symbol["diagnostics"]:
+            reasons = dict.fromkeys(entry["message"].splitlines()[0] for entry in symbol["diagnostics"])
+            lines.append(f"{symbol['name']}: {'; '.join(reasons)}")
     return lines
 
 
@@ -21,6 +21,6 @@ if __name__ == "__main__":
     document = json.load(sys.stdin)
     score = document["typeCompleteness"]["completenessScore"]
     print(f"type completeness: {score:.2%}")
-    print("\n".join(unknown(document)[:50]))
+    print("\n".join(unknown(document)))
     if score < 1:
         sys.exit(1)

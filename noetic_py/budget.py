@@ -247,7 +247,7 @@ class Reservation:
     lease: Lease
     amounts: Amounts
     max_output: int | None = None
-    held: list[tuple[Lease, Amounts]] = field(factory=list)
+    held: list[tuple[Lease, Amounts]] = field(factory=list["tuple[Lease, Amounts]"])
     open: bool = True
 
     def settle(self, used: Usage) -> None:
@@ -328,7 +328,7 @@ class Lease:
                     self.limits[name] -= kept
         self.max_steps = self._whole("steps")
         # Nothing is limited from here to the root: only the meters have to run.
-        self.free = not self.limits and (parent is None or parent.free)
+        self.free: bool = not self.limits and (parent is None or parent.free)
         self.started = now
         own = None if budget is None or budget.seconds is None else now + budget.seconds
         if own is not None and budget is not None and budget.reserve is not None and budget.reserve.seconds is not None:

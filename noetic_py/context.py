@@ -93,7 +93,7 @@ class Services:
         found = self._look(key)
         return default if found is None else found
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: type[Any]) -> bool:
         return key in self._found
 
 
@@ -237,16 +237,14 @@ def _slots_of(cls: type) -> Iterator[str]:
 
 def restore_state(target: Any, saved: Any) -> None:
     """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
-    if isinstance(target, dict):
+    kind: type[Any] = type(target)
+    if issubclass(kind, (dict, set)):
         target.clear()
         target.update(saved)
-    elif isinstance(target, list):
+    elif issubclass(kind, list):
         target[:] = saved
-    elif isinstance(target, set):
-        target.clear()
-        target.update(saved)
-    elif not isinstance(target, (*_ATOMS, tuple, frozenset)):
-        for name in _slots_of(type(target)):
+    elif not issubclass(kind, (*_ATOMS, tuple, frozenset)):
+        for name in _slots_of(kind):
             if hasattr(saved, name):
                 object.__setattr__(target, name, getattr(saved, name))
             elif hasattr(target, name):
@@ -260,9 +258,10 @@ def state_fields(state: Any) -> dict[str, Any]:
     """A state object's contents by name."""
     if isinstance(state, StateBag):
         return dict(state.view())
-    if isinstance(state, dict):
+    kind: type[Any] = type(state)
+    if issubclass(kind, dict):
         return dict(state)
-    fields = {name: getattr(state, name) for name in _slots_of(type(state)) if hasattr(state, name)}
+    fields = {name: getattr(state, name) for name in _slots_of(kind) if hasattr(state, name)}
     return fields | dict(getattr(state, "__dict__", {}))
 
 
@@ -438,13 +437,14 @@ class Context(Generic[M_co, S_co]):
         request_id: A correlation id of the caller's.
     """
 
-    __slots__ = ("__weakref__", "_domain", "_engine", "_path", "_touched")
+    __slots__ = ("__weakref__", "at", "domain", "engine", "touched")
     __noetic_context__ = True
 
-    _engine: Engine
-    _domain: Domain
-    _path: tuple[str, ...]
-    _touched: bool
+    # The engine's own, not for steps: what it talks to, where it stands, and whether its state was looked at.
+    engine: Engine
+    domain: Domain
+    at: tuple[str, ...]
+    touched: bool
 
     @overload
     def __init__(
@@ -473,10 +473,10 @@ class Context(Generic[M_co, S_co]):
     ) -> None:
         log = ItemLog()
         log.extend(items or ())
-        self._domain = Domain(log, StateBag() if state is None else state, "")
-        self._engine = _Outside(self, thread_id or SYSTEM.new_id(), request_id)
-        self._path = ()
-        self._touched = True
+        self.domain = Domain(log, StateBag() if state is None else state, "")
+        self.engine = _Outside(self, thread_id or SYSTEM.new_id(), request_id)
+        self.at = ()
+        self.touched = True
 
     def __reduce__(self) -> Any:
         raise TypeError("a context cannot be pickled: it belongs to one run in one process")
@@ -488,158 +488,158 @@ class Context(Generic[M_co, S_co]):
         raise TypeError("a context cannot be copied")
 
     def __repr__(self) -> str:
-        return f"Context({'/'.join(self._path) or 'outside a run'}, run={self._engine.run_id or None})"
+        return f"Context({'/'.join(self.at) or 'outside a run'}, run={self.engine.run_id or None})"
 
     # -- who
 
     @property
     def id(self) -> str:
         """The execution's id, a UUIDv7: the run's own, or a spawn's; never shared with a child."""
-        return self._engine.id
+        return self.engine.id
 
     @property
     def run_id(self) -> str:
         """The run's id; equal in all children."""
-        return self._engine.run_id
+        return self.engine.run_id
 
     @property
     def name(self) -> str:
         """The step's id."""
-        return self._path[-1] if self._path else ""
+        return self.at[-1] if self.at else ""
 
     @property
     def path(self) -> tuple[str, ...]:
         """The step's path, frame by frame, such as `("pipeline", "agent[3]", "search#2")`."""
-        return self._path
+        return self.at
 
     @property
     def branch(self) -> str:
         """The dotted name of the conversation this step writes to: a spawn and a parallel path have one of their own."""
-        return self._domain.branch
+        return self.domain.branch
 
     @property
     def depth(self) -> int:
         """0 in the run itself, one more for each spawn."""
-        return self._engine.depth
+        return self.engine.depth
 
     @property
     def parent(self) -> Context[Any, Any] | None:
         """Inside a spawn the context that spawned it, otherwise `None`."""
-        return self._engine.parent_context
+        return self.engine.parent_context
 
     @property
     def root(self) -> Context[Any, Any]:
         """The run's own context; `ctx.root.abort(...)` stops the whole run."""
-        return self._engine.root_context
+        return self.engine.root_context
 
     @property
     def thread_id(self) -> str:
         """The conversation's id, stable over runs."""
-        return self._engine.thread_id
+        return self.engine.thread_id
 
     @property
     def user_id(self) -> str | None:
         """The user or tenant the run belongs to."""
-        return self._engine.user_id
+        return self.engine.user_id
 
     @property
     def request_id(self) -> str | None:
         """The caller's correlation id."""
-        return self._engine.request_id
+        return self.engine.request_id
 
     # -- what happened
 
     @property
     def input(self) -> object:
         """What the execution was started with."""
-        return self._engine.input
+        return self.engine.input
 
     @property
     def step_count(self) -> int:
         """Bodies started in this execution, the running one included: code steps, model calls, tool steps."""
-        return self._engine.step_count
+        return self.engine.step_count
 
     @property
     def turns(self) -> int:
         """Model calls of this execution."""
-        return self._engine.turns
+        return self.engine.turns
 
     @property
     def tokens(self) -> TokenUsage:
         """Tokens of all model calls here and below."""
-        return self._engine.tokens
+        return self.engine.tokens
 
     @property
     def cost(self) -> Decimal:
         """USD of all model calls here and below, exact."""
-        return self._engine.cost
+        return self.engine.cost
 
     @property
     def elapsed(self) -> float:
         """Seconds since the execution began, from a monotonic clock."""
-        return self._engine.elapsed
+        return self.engine.elapsed
 
     @property
     def budget(self) -> Remaining:
         """What the budgets in force still allow."""
-        return self._engine.remaining(self)
+        return self.engine.remaining(self)
 
     @property
     def last_step(self) -> StepMeta | None:
         """The most recently completed step of this execution, `None` before the first."""
-        return self._engine.last_step
+        return self.engine.last_step
 
     @property
     def items(self) -> ItemLog:
         """The conversation, append-only."""
-        return self._domain.log
+        return self.domain.log
 
     @property
     def state(self) -> S_co:
         """The state: one mutable object, which a step that does not finish leaves as it found it."""
-        if not self._touched:
-            self._engine.touch(self)
-        state: S_co = self._domain.state
+        if not self.touched:
+            self.engine.touch(self)
+        state: S_co = self.domain.state
         return state
 
     @property
     def memory(self) -> M_co:
         """The memory bundle."""
-        memory: M_co = self._engine.memory
+        memory: M_co = self.engine.memory
         return memory
 
     @property
     def services(self) -> Services:
         """The run's services by type."""
-        return self._engine.services
+        return self.engine.services
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:
         """The run's metadata, JSON."""
-        return self._engine.metadata
+        return self.engine.metadata
 
     @property
     def span(self) -> Span:
         """The active OpenTelemetry span, one that records nothing when tracing is off."""
-        return self._engine.span(self)
+        return self.engine.span(self)
 
     @property
     def idempotency_key(self) -> str:
         """A key for the outside world, the same whenever this step runs again in this run."""
-        return self._engine.idempotency_key(self)
+        return self.engine.idempotency_key(self)
 
     # -- control
 
     @property
     def completed(self) -> bool:
         """Whether `complete` was called in this execution."""
-        stop = self._engine.stop
+        stop = self.engine.stop
         return stop is not None and stop.kind == "complete"
 
     @property
     def completion_value(self) -> object:
         """The value given to `complete`, `None` before."""
-        stop = self._engine.stop
+        stop = self.engine.stop
         return stop.value if stop is not None and stop.kind == "complete" else None
 
     @property
@@ -656,10 +656,10 @@ class Context(Generic[M_co, S_co]):
     def _abort(self) -> Control | None:
         ctx: Context[Any, Any] | None = self
         while ctx is not None:
-            stop = ctx._engine.stop
+            stop = ctx.engine.stop
             if stop is not None and stop.kind == "abort":
                 return stop
-            ctx = ctx._engine.parent_context
+            ctx = ctx.engine.parent_context
         return None
 
     def complete(self, value: object = None) -> None:
@@ -668,14 +668,14 @@ class Context(Generic[M_co, S_co]):
         What runs beside is cancelled at once; the calling body goes on to its next await. In a spawn the value is the
         spawn's.
         """
-        self._engine.complete(self, value)
+        self.engine.complete(self, value)
 
     def abort(self, reason: str) -> None:
         """End this execution and everything below it; the first stop wins.
 
         In a spawn the parent gets [`Aborted`][noetic_py.errors.Aborted] with the reason.
         """
-        self._engine.abort(self, reason)
+        self.engine.abort(self, reason)
 
     def stop_loop(self, value: object = None) -> None:
         """End the nearest loop after this iteration; its value is `value`, or the iteration's when that is `None`.
@@ -683,11 +683,11 @@ class Context(Generic[M_co, S_co]):
         Raises:
             ConfigError: No loop is around this step in its execution; code `"no-loop"`.
         """
-        self._engine.stop_loop(self, value)
+        self.engine.stop_loop(self, value)
 
     def emit(self, event: object, /) -> None:
         """Send an event of your own to whoever listens to the run."""
-        self._engine.emit(self, event)
+        self.engine.emit(self, event)
 
     @overload
     async def gather(
@@ -708,7 +708,7 @@ class Context(Generic[M_co, S_co]):
         Raises:
             ParallelFailed: A path failed; the others were cancelled.
         """
-        outputs = await self._engine.gather(self, steps)
+        outputs = await self.engine.gather(self, steps)
         return tuple(outputs) if len(steps) in (2, 3) else outputs
 
     def read_only(self) -> ReadContext[M_co, S_co]:

@@ -106,17 +106,17 @@ class RunResult(Generic[O_co, S_co]):
 
     run_id: str
     status: RunStatus
-    _output: Any
-    _state: Any
+    _output: Any = field(alias="output")
+    _state: Any = field(alias="state")
     usage: TokenUsage
     cost: Decimal | None
     steps: int
     seconds: float
     checkpoint: Checkpoint
-    _transcript: Callable[[], Transcript]
+    _transcript: Callable[[], Transcript] = field(alias="transcript")
     reason: str | None = None
     error: NoeticError | None = None
-    _read: list[Transcript] = field(factory=list, init=False)
+    _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property
     def value(self) -> O_co:

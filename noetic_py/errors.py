@@ -608,7 +608,7 @@ class PluginError(NoeticError):
     """A plugin was refused, or failed to load."""
 
 
-class MissingExtra(NoeticError, ImportError):
+class MissingExtra(NoeticError):
     """An optional dependency is not installed.
 
     Args:

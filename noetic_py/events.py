@@ -202,7 +202,8 @@ class Subscription:
         self._closed = False
         self.dropped = 0
 
-    def _put(self, event: Event) -> None:
+    def put(self, event: Event) -> None:
+        """Take an event; drops the oldest one when the buffer is full."""
         if len(self._buffer) == self._buffer.maxlen:
             self.dropped += 1
         self._buffer.append(event)
@@ -261,7 +262,7 @@ class Bus:
         for watcher in self._watchers:
             watcher(event)
         for subscription in self._subscriptions:
-            subscription._put(event)
+            subscription.put(event)
 
     def close(self) -> None:
         """End every subscription."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -77,8 +77,7 @@ class RunStream(Generic[O_co, S_co]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._result: RunResult[O_co, S_co] | None = None
-        self._error: NoeticError | None = None
+        self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
         self._done = anyio.Event()
         self._subscriptions: dict[str, Subscription] = {
             name: run.bus.subscribe() for name in ("events", "text", "items")
@@ -116,11 +115,21 @@ class RunStream(Generic[O_co, S_co]):
             NoeticError: The run broke, and `on_error` is `"raise"`.
         """
         await self._done.wait()
-        if self._error is not None:
-            raise self._error
-        if self._result is None:
+        if isinstance(self._outcome, NoeticError):
+            raise self._outcome
+        if self._outcome is None:
             raise RunBusy("the run was left before its end", hint="await stream.result() inside the async with")
-        return self._result
+        return self._outcome
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self._done.is_set()
+
+    def finish(self, outcome: RunResult[Any, Any] | NoeticError | None) -> None:
+        """Say how the run ended; the harness does."""
+        self._outcome = outcome
+        self._done.set()
 
     def abort(self, reason: str) -> None:
         """Stop the run."""
@@ -159,7 +168,7 @@ class RunHandle(Generic[O_co, S_co]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._stream: RunStream[O_co, S_co] = RunStream(run)
+        self.stream: RunStream[O_co, S_co] = RunStream(run)
 
     @property
     def run_id(self) -> str:
@@ -169,7 +178,7 @@ class RunHandle(Generic[O_co, S_co]):
     @property
     def done(self) -> bool:
         """Whether the run is over."""
-        return self._stream._done.is_set()
+        return self.stream.done
 
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
@@ -177,7 +186,7 @@ class RunHandle(Generic[O_co, S_co]):
         Raises:
             NoeticError: The run broke, and `on_error` is `"raise"`.
         """
-        return await self._stream.result()
+        return await self.stream.result()
 
     def abort(self, reason: str) -> None:
         """Stop the run: its status becomes `"aborted"`."""
@@ -349,6 +358,9 @@ class Harness(Generic[M_co]):
             ConfigError: An option is unknown or of the wrong kind.
             WrongThread: The harness belongs to another thread or event loop.
         """
+        return await self._run(step, input, state, ctx, options)
+
+    async def _run(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> RunResult[Any, Any]:
         run, plan = self._plan(step, input, state, ctx, options)
         return _deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
@@ -382,7 +394,7 @@ class Harness(Generic[M_co]):
         return self._stream(step, input, state, ctx, options)
 
     @asynccontextmanager
-    async def _stream(self, step: Any, input: Any, state: Any, ctx: Any, options: Any) -> AsyncIterator[RunStream[Any, Any]]:
+    async def _stream(self, step: Any, input: Any, state: Any, ctx: Any, options: Any) -> AsyncGenerator[RunStream[Any, Any]]:
         run, plan = self._plan(step, input, state, ctx, options)
         stream: RunStream[Any, Any] = RunStream(run)
         async with anyio.create_task_group() as group:
@@ -394,12 +406,13 @@ class Harness(Generic[M_co]):
 
     async def _follow(self, run: Run, plan: RunPlan, ctx: Any, stream: RunStream[Any, Any], on_error: str) -> None:
         """Carry a run for somebody who watches it; its errors are the watcher's to raise."""
+        outcome: RunResult[Any, Any] | NoeticError | None = None
         try:
-            stream._result = _deliver(await self._execute(run, plan, ctx), on_error)
+            outcome = _deliver(await self._execute(run, plan, ctx), on_error)
         except NoeticError as error:
-            stream._error = error
+            outcome = error
         finally:
-            stream._done.set()
+            stream.finish(outcome)
 
     @overload
     def start(
@@ -422,7 +435,7 @@ class Harness(Generic[M_co]):
         run, plan = self._plan(step, input, state, ctx, options)
         handle: RunHandle[Any, Any] = RunHandle(run)
         self._group.start_soon(
-            partial(self._follow, run, plan, ctx, handle._stream, options.get("on_error", "raise"))
+            partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise"))
         )
         return handle
 
@@ -454,7 +467,7 @@ class Harness(Generic[M_co]):
         async def work() -> Any:
             self._home = None
             try:
-                return await self.run(step, input, state=state, ctx=ctx, **options)
+                return await self._run(step, input, state, ctx, options)
             finally:
                 self._home = None
 
@@ -464,6 +477,7 @@ class Harness(Generic[M_co]):
     def _plan(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
         from noetic_py._engine.run import RunPlan
         from noetic_py._engine.state import Run
+        from noetic_py.models.base import ModelSettings
         from noetic_py.tracing import tracer
 
         self._check_home()
@@ -471,7 +485,7 @@ class Harness(Generic[M_co]):
         _check_options(options, state, ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
         domain = self._domain(run_id, step, state, ctx, options)
-        outside = None if ctx is None else ctx._engine
+        outside = None if ctx is None else ctx.engine
         run = Run(
             run_id=run_id,
             thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
@@ -480,7 +494,7 @@ class Harness(Generic[M_co]):
             resources=self._resources,
             services=Services(options.get("services") or {}, self._services),
             metadata=dict(options.get("metadata") or {}),
-            model_settings=options.get("model_settings") or {},
+            model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
         )
@@ -488,7 +502,7 @@ class Harness(Generic[M_co]):
 
     def _domain(self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:
         if ctx is not None:
-            log, state = ctx._domain.log, ctx._domain.state
+            log, state = ctx.domain.log, ctx.domain.state
         else:
             log = ItemLog(options.get("history") or ())
             state = StateBag() if state is None else state

@@ -51,7 +51,7 @@ __all__ = [
     "extension_types",
 ]
 
-JsonValue: TypeAlias = "None | bool | int | float | str | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 """What JSON can say."""
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
@@ -84,8 +84,8 @@ class ContentPart:
     """Fields a provider sent that this version has no name for; they go back on the wire as they came."""
 
 
-# Some of these frozen classes have a hand-written `__init__` that goes through the slots' own setters: they are made for
-# every model round and every tool call, at about half the cost of the generated one.
+# Some of these frozen classes have a hand-written `__init__` that goes through the slots' own setters: they are made
+# for every model round and every tool call, at about half the cost of the generated one.
 def _setter(cls: type, name: str) -> Callable[[object, Any], None]:
     setter: Callable[[object, Any], None] = vars(cls)[name].__set__
     return setter
@@ -504,16 +504,19 @@ class Opaque(ItemBase):
 
     raw: bytes
     kind: str = field(alias="type")
+    extra: Mapping[str, JsonValue] | None = field(init=False, hash=False, repr=False)
 
     def __init__(
         self, *, raw: bytes, type: str | None = None, id: str | None = None, status: Status = "completed"
     ) -> None:
         if type is None or id is None:
             found_type, found_id = _read_head(raw)
-            type, id = type or found_type, id or found_id
-        _base(self, id, status, None)
+            _base(self, id or found_id, status, None)
+            _set_opaque_kind(self, type or found_type)
+        else:
+            _base(self, id, status, None)
+            _set_opaque_kind(self, type)
         _set_opaque_raw(self, raw)
-        _set_opaque_kind(self, type)
 
     @property
     def type(self) -> str:
@@ -529,12 +532,12 @@ def _read_head(raw: bytes) -> tuple[str, str | None]:
     try:
         data: Any = json.loads(raw)
         kind: object = data["type"]
-        id: object = data.get("id")
+        found: object = data.get("id")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError("raw is not the JSON text of an object with a type") from error
     if not isinstance(kind, str):
         raise ValueError("raw is not the JSON text of an object with a type")
-    return kind, id if isinstance(id, str) and id else None
+    return kind, found if isinstance(found, str) and found else None
 
 
 # ---------------------------------------------------------------------------------------------------- extensions

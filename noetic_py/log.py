@@ -1,8 +1,8 @@
 """The append-only log of a conversation, and the views of it.
 
-A log is a row of segments: lists that only ever grow at their end, each with the length that this log sees of it. A fork
-or a frozen view names the same lists and remembers how far they reached, so it costs nothing per item; what anybody
-appends later lies behind everybody else's horizon.
+A log is a row of segments: lists that only ever grow at their end, each with the length that this log sees of it. A
+fork or a frozen view names the same lists and remembers how far they reached, so it costs nothing per item; what
+anybody appends later lies behind everybody else's horizon.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar, overload
-
-from typing_extensions import Self
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
 from noetic_py.errors import DuplicateCall, LimitExceeded, UnpairedOutput
 from noetic_py.items import (

@@ -27,6 +27,7 @@ from noetic_py.models.base import (
     Price,
     ReasoningPart,
     TextPart,
+    merge_settings,
 )
 from noetic_py.models.pricing import price_of, profile_of
 from noetic_py.steps.model import ModelSpec
@@ -64,7 +65,7 @@ async def run_answer(frame: Frame, ask: Ask) -> ModelResponse:
     price = price_of(ask.model)
     reservation, read = await _reserve(frame, ask, view, instructions, definitions, settings, price)
     if reservation.max_output is not None and "max_output_tokens" not in settings:
-        settings = ModelSettings(**{**settings, "max_output_tokens": reservation.max_output})  # type: ignore[typeddict-item] # a copy
+        settings = merge_settings(settings, {"max_output_tokens": reservation.max_output})
     x.turns += 1
     bus = x.run.bus
     if bus.active:
@@ -115,7 +116,7 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
     run = frame.x.run
     if not run.resources.settings and not run.model_settings:
         return spec.settings
-    return ModelSettings(**{**run.resources.settings, **spec.settings, **run.model_settings})  # type: ignore[typeddict-item] # a union of three
+    return merge_settings(run.resources.settings, spec.settings, run.model_settings)
 
 
 async def _reserve(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,15 +50,15 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         await _breathe(x)
     own = domain is not None
     if domain is None:
-        domain = parent._domain
+        domain = parent.domain
         if len(domain.log) != parent.mark:
             ledger.close_segment(parent)
     if step.bound is not None:
         value = step.bound.value
-    frame = Frame(step, parent, x, (*parent._path, name), domain, parent.lease)
+    frame = Frame(step, parent, x, (*parent.at, name), domain, parent.lease)
     while True:
         if run.bus.active:
-            run.bus.publish(StepStarted(frame._path, step.kind, frame.attempt))
+            run.bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
         frame.token = CURRENT.set(frame)
         try:
             if step.counted:
@@ -115,7 +115,7 @@ async def _timed(frame: Frame, value: Any) -> Any:
         return await _body(frame, value)
     with anyio.move_on_after(step.timeout):
         return await _body(frame, value)
-    raise StepTimeout(step.timeout, path=frame._path)
+    raise StepTimeout(step.timeout, path=frame.at)
 
 
 def _body(frame: Frame, value: Any) -> Awaitable[Any]:
@@ -124,13 +124,13 @@ def _body(frame: Frame, value: Any) -> Awaitable[Any]:
 
 
 @contextmanager
-def _span(frame: Frame) -> Iterator[None]:
+def _span(frame: Frame) -> Generator[None]:
     tracer = frame.x.run.tracer
     if tracer is None:
         yield
         return
     step = frame.step
-    attributes = {"noetic.path": "/".join(frame._path), "noetic.kind": step.kind, "noetic.attempt": frame.attempt}
+    attributes: dict[str, str | int] = {"noetic.path": "/".join(frame.at), "noetic.kind": step.kind, "noetic.attempt": frame.attempt}
     with tracer.start_as_current_span(f"{step.kind} {step.id}", attributes=attributes) as span:
         frame.own_span = span
         yield
@@ -169,21 +169,21 @@ async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitab
     seconds = lease.budget.seconds
     with anyio.move_on_after(max(0.0, lease.deadline - frame.x.run.runtime.monotonic())):
         return await body()
-    raise BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame._path)
+    raise BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame.at)
 
 
 def settle_failure(frame: Frame, error: NoeticError) -> None:
     """Nobody below handled the failure: what finished steps left becomes visible again in the frame's domain."""
     left = error.left
-    if left is not None and left[0] is frame._domain:
-        restore_state(frame._domain.state, left[1])
+    if left is not None and left[0] is frame.domain:
+        restore_state(frame.domain.state, left[1])
     restore_log(frame)
 
 
 def restore_log(frame: Frame) -> None:
     """Make the frame's log say what the journal says of everything below it."""
-    items = fold.items_below(frame.x.run.journal, frame._path)
-    log = frame._domain.log
+    items = fold.items_below(frame.x.run.journal, frame.at)
+    log = frame.domain.log
     there = log.since(frame.start)
     if list(there) != items[: len(there)]:
         log.rollback(frame.start)
@@ -195,8 +195,8 @@ def restore_log(frame: Frame) -> None:
 def as_error(frame: Frame, error: Exception) -> NoeticError:
     """The failure as everybody outside the step sees it, live and on replay."""
     if isinstance(error, NoeticError):
-        return error.at(frame._path)
-    failure = StepFailed(path=frame._path, error_type=type(error).__name__, error_message=str(error))
+        return error.at(frame.at)
+    failure = StepFailed(path=frame.at, error_type=type(error).__name__, error_message=str(error))
     failure.__cause__ = error
     return failure
 
@@ -220,8 +220,8 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         retry is None or frame.attempt >= retry.attempts or isinstance(failure, _NEVER_RETRIED) or not retry.covers(failure)
     )
     frame.drop_unwritten()
-    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame._domain):
-        failure.left = (frame._domain, copy_state(frame._domain.state))
+    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain):
+        failure.left = (frame.domain, copy_state(frame.domain.state))
     frame.rewind()
     ledger.failed(frame, failure, final=final)
     if final or retry is None:
@@ -243,7 +243,7 @@ def _after_stop(frame: Frame, own: bool) -> None:
         frame.drop_unwritten()
     parent = frame.up
     if not own and parent is not None and parent.clean:
-        parent.mark = parent.written = len(frame._domain.log)
+        parent.mark = parent.written = len(frame.domain.log)
 
 
 async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
@@ -264,7 +264,7 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
     except ValueError:
         raise _concurrent(frame, name, "from a task that the body started") from None
     occurrences[step.id] = count + 1
-    frame.busy = (*frame._path, name)
+    frame.busy = (*frame.at, name)
     try:
         return await execute(step, value, frame, name)
     finally:
@@ -274,7 +274,7 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
 
 def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:
     return ConcurrentStepCall(
-        f"{'/'.join((*frame._path, name))} was called {when}",
-        path=frame._path,
+        f"{'/'.join((*frame.at, name))} was called {when}",
+        path=frame.at,
         hint="await ctx.gather(a.bind(x), b.bind(y)) runs several at once; anyio.fail_after replaces asyncio.wait_for",
     )

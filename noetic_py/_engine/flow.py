@@ -15,7 +15,7 @@ from noetic_py.checkpoints.records import Decision
 from noetic_py.context import Domain, copy_state, restore_state
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, RouteError
 from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled
-from noetic_py.steps.step import Step
+from noetic_py.steps.step import Step, is_step, require_step
 
 __all__ = ["Outcomes", "Path", "gather_step", "run_paths"]
 
@@ -43,7 +43,9 @@ async def run_branch(frame: Frame, value: Any) -> Any:
 
 def _chosen(frame: Frame, spec: BranchSpec, answer: Any) -> AnyStep | None:
     if spec.cases is None:
-        if answer is None or isinstance(answer, Step):
+        if answer is None:
+            return None
+        if is_step(answer):
             return answer
         raise RouteError(
             f"the route returned {answer!r}, which is neither a step nor None",
@@ -76,9 +78,9 @@ class Path:
 class Outcomes:
     """How the paths of a section ended, in the order in which they did."""
 
-    values: dict[int, Any] = field(factory=dict)
-    errors: dict[int, NoeticError] = field(factory=dict)
-    domains: dict[int, Domain] = field(factory=dict)
+    values: dict[int, Any] = field(factory=dict[int, Any])
+    errors: dict[int, NoeticError] = field(factory=dict[int, NoeticError])
+    domains: dict[int, Domain] = field(factory=dict[int, Domain])
 
 
 async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None = None) -> Outcomes:
@@ -140,20 +142,32 @@ async def run_parallel(frame: Frame, value: Any) -> Any:
 
 async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
     if spec.each is not None:
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-            raise ConfigError(f"each got {type(value).__name__}, not a list", code="each", path=frame.path, hint="each(step) takes an iterable of inputs")
+        if not _is_many(value):
+            raise ConfigError(
+                f"each got {type(value).__name__}, not a list",
+                code="each",
+                path=frame.path,
+                hint="each(step) takes an iterable of inputs",
+            )
         return [Path(spec.each, element, f"{spec.each.id}[{index}]") for index, element in enumerate(value)]
     steps = spec.paths
     if not isinstance(steps, tuple):
         given = steps(value, frame) if spec.takes_context else steps(value)
         if inspect.isawaitable(given):
             given = await given
-        steps = tuple(given)
-        for step in steps:
-            if not isinstance(step, Step):
-                raise RouteError(f"paths gave {step!r}, which is no step", path=frame.path, hint="return steps")
+        steps = tuple([_require(frame, step) for step in given])
         frame.x.run.journal.append(Decision(frame.path, "paths", tuple(step.id for step in steps)))
     return [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(steps)]
+
+
+def _require(frame: Frame, value: Any) -> AnyStep:
+    if not is_step(value):
+        raise RouteError(f"paths gave {value!r}, which is no step", path=frame.path, hint="return steps")
+    return value
+
+
+def _is_many(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
 
 
 def all_values(frame: Frame, outcomes: Outcomes, count: int) -> list[Any]:
@@ -212,10 +226,7 @@ class GatherSpec:
 
 def gather_step(steps: Sequence[AnyStep]) -> AnyStep:
     """The section that `ctx.gather` runs."""
-    for step in steps:
-        if not isinstance(step, Step):
-            raise ConfigError(f"gather got {step!r}, which is no step", code="not-a-step", hint="ctx.gather(a.bind(x))")
-    return Step(id="gather", kind="gather", spec=GatherSpec(tuple(steps)))
+    return Step(id="gather", kind="gather", spec=GatherSpec(tuple(require_step(step, "gather") for step in steps)))
 
 
 async def run_gather(frame: Frame, value: Any) -> list[Any]:

@@ -26,8 +26,8 @@ class _Node:
 
     name: str
     kind: str = ""
-    layout: list[tuple[Item, ...] | _Node] = field(factory=list)
-    children: dict[str, _Node] = field(factory=dict)
+    layout: list[tuple[Item, ...] | _Node] = field(factory=list["tuple[Item, ...] | _Node"])
+    children: dict[str, _Node] = field(factory=dict[str, "_Node"])
     finished: StepFinished | None = None
     dead: bool = False
 

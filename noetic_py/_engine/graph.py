@@ -16,17 +16,17 @@ AnyStep = Step[Any, Any, Any, Any]
 
 def children(step: AnyStep) -> list[tuple[str, AnyStep]]:
     """The steps that a step declares, each with the label of the way to it."""
-    spec = step.spec
+    spec: object = step.spec
     match spec:
         case SequenceSpec():
             return [(str(number), each) for number, each in enumerate(spec.steps, 1)]
         case BranchSpec():
             cases = [(repr(key), each) for key, each in (spec.cases or {}).items()]
             return cases + ([("otherwise", spec.default)] if spec.default is not None else [])
-        case ParallelSpec(each=None):
-            return [("", each) for each in spec.paths] if isinstance(spec.paths, tuple) else []
         case ParallelSpec():
-            return [("each", spec.each)] if spec.each is not None else []
+            if spec.each is not None:
+                return [("each", spec.each)]
+            return [("", each) for each in spec.paths] if isinstance(spec.paths, tuple) else []
         case LoopSpec():
             return [("again", spec.body)]
         case SpawnSpec():

@@ -21,7 +21,7 @@ __all__ = ["close_segment", "failed", "finished", "flush", "returned", "stopped"
 
 def close_segment(frame: Frame) -> None:
     """A child is about to start: what the body did until now is a segment of its own."""
-    log = frame._domain.log
+    log = frame.domain.log
     end = len(log)
     if end != frame.mark:
         items = log.since(frame.mark)
@@ -35,10 +35,10 @@ def close_segment(frame: Frame) -> None:
 
 def returned(frame: Frame) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
-    frame.mark = frame.written = len(frame._domain.log)
-    if frame._touched:
+    frame.mark = frame.written = len(frame.domain.log)
+    if frame.touched:
         # The body may still hold the state object, so what it is now has to be remembered now.
-        frame.saved = copy_state(frame._domain.state)
+        frame.saved = copy_state(frame.domain.state)
         frame.clean = False
 
 
@@ -51,21 +51,21 @@ def flush(frame: Frame | None) -> None:
     if not frame.opened:
         frame.opened = True
         if not frame.virtual:
-            journal.append(StepOpened(frame._path, frame.step.kind, frame.attempt))
+            journal.append(StepOpened(frame.at, frame.step.kind, frame.attempt))
     segments = frame.segments
     if segments is not None:
         for items in segments:
-            journal.append(Segment(frame._path, frame.attempt, items))
+            journal.append(Segment(frame.at, frame.attempt, items))
         frame.segments = None
         if frame.x.run.bus.active:
             for items in segments:
-                frame.x.run.bus.publish(ItemsAppended(frame._path, items))
+                frame.x.run.bus.publish(ItemsAppended(frame.at, items))
     frame.written = frame.mark
     frame.clean = True
 
 
 def _last_segment(frame: Frame) -> tuple[Item, ...]:
-    log = frame._domain.log
+    log = frame.domain.log
     items = log.since(frame.mark) if len(log) != frame.mark else NO_ITEMS
     segments = frame.segments
     if segments is not None:
@@ -82,24 +82,24 @@ def finished(frame: Frame, value: object, output: object) -> None:
     if parent is not None and not (parent.clean and parent.opened):
         flush(parent)
     step = frame.step
-    items = _last_segment(frame) if frame.segments is not None or len(frame._domain.log) != frame.mark else NO_ITEMS
+    items = _last_segment(frame) if frame.segments is not None or len(frame.domain.log) != frame.mark else NO_ITEMS
     run.journal.append(
-        StepFinished(frame._path, step.kind, frame.attempt, value, output, items, frame.used_tokens, frame.used_cost, frame.control, frame.winner)
+        StepFinished(frame.at, step.kind, frame.attempt, value, output, items, frame.used_tokens, frame.used_cost, frame.control, frame.winner)
     )
     if run.bus.active:
         if items:
-            run.bus.publish(ItemsAppended(frame._path, items))
-        run.bus.publish(StepCommitted(frame._path, step.kind, len(run.journal)))
+            run.bus.publish(ItemsAppended(frame.at, items))
+        run.bus.publish(StepCommitted(frame.at, step.kind, len(run.journal)))
 
 
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     """Commit an attempt that failed, before anybody reacts to it."""
     run = frame.x.run
     run.journal.append(
-        StepFailed(frame._path, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control)
+        StepFailed(frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control)
     )
     if run.bus.active:
-        run.bus.publish(StepVoided(frame._path, frame.attempt, str(error), final))
+        run.bus.publish(StepVoided(frame.at, frame.attempt, str(error), final))
 
 
 def stopped(frame: Frame) -> None:
@@ -111,14 +111,14 @@ def stopped(frame: Frame) -> None:
         kept = _last_segment(frame)
     elif frame.used_tokens is None and frame.used_cost is None:
         if run.bus.active:
-            run.bus.publish(StepVoided(frame._path, frame.attempt, "stopped", True))
+            run.bus.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
         return
     run.journal.append(
         StepStopped(
-            frame._path, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control
+            frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control
         )
     )
     if run.bus.active:
         if kept:
-            run.bus.publish(ItemsAppended(frame._path, kept))
-        run.bus.publish(StepVoided(frame._path, frame.attempt, "stopped", True))
+            run.bus.publish(ItemsAppended(frame.at, kept))
+        run.bus.publish(StepVoided(frame.at, frame.attempt, "stopped", True))

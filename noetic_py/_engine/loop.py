@@ -62,7 +62,7 @@ def _ask(judge: Any, snapshot: Snapshot[Any]) -> Verdict | Awaitable[Verdict]:
     return verdict
 
 
-async def _wait(verdict: Awaitable[Verdict]) -> Verdict:
+async def _wait(verdict: Awaitable[object]) -> Verdict:
     try:
         found = await verdict
     except Exception as error:  # noqa: BLE001 # as above
@@ -110,7 +110,7 @@ async def _on_error(frame: Frame, spec: LoopSpec, error: Exception, iteration: i
         raise ConfigError(
             f"on_error returned {decided!r}", code="loop", path=frame.path, hint='"retry", "skip" or "abort"'
         ) from error
-    return decided != "abort"
+    return bool(decided != "abort")
 
 
 async def _prepare(frame: Frame, spec: LoopSpec, output: Any, verdict: Verdict, iteration: int) -> Any:

@@ -33,7 +33,7 @@ def _apply(target: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
         old = before.get(name, _MISSING)
         if old is not _MISSING and old == value:
             continue
-        if isinstance(old, list) and isinstance(value, list) and value[: len(old)] == old and isinstance(now.get(name), list):
+        if _grew(old, value) and isinstance(now.get(name), list):
             now[name] = [*now[name], *value[len(old) :]]
         else:
             now[name] = value
@@ -41,6 +41,11 @@ def _apply(target: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
         if name not in after:
             now.pop(name, None)
     _put(target, now)
+
+
+def _grew(old: Any, new: Any) -> bool:
+    """Whether a list was only appended to."""
+    return type(old) is list and type(new) is list and bool(new[: len(old)] == old)  # pyright: ignore[reportUnknownArgumentType] # any list
 
 
 def _put(target: Any, fields: dict[str, Any]) -> None:

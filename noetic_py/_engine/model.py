@@ -77,7 +77,7 @@ def _take_input(frame: Frame, value: Any) -> None:
         log.append(Message.user(value))
     elif isinstance(value, ItemBase):
         log.extend([value])  # type: ignore[list-item] # an Item, as every item class is one
-    elif isinstance(value, Sequence) and all(isinstance(each, ItemBase) for each in value):
+    elif _is_many(value):
         log.extend(value)
     else:
         raise ConfigError(
@@ -86,6 +86,10 @@ def _take_input(frame: Frame, value: Any) -> None:
             path=frame.path,
             hint="a text, a Message, a list of items, or None; put a step that makes one of these before it",
         )
+
+
+def _is_many(value: object) -> bool:
+    return isinstance(value, Sequence)
 
 
 def _model(frame: Frame, spec: ModelSpec) -> Model:

@@ -35,13 +35,11 @@ class OutputPlan:
         from pydantic import ValidationError
 
         try:
-            value = json.loads(_unfenced(text))
+            value: object = json.loads(_unfenced(text))
         except ValueError as error:
             raise CodecError(f"the answer is not JSON: {error}") from None
         if self.wrapped:
-            if not isinstance(value, dict) or set(value) != {_WRAPPED}:
-                raise CodecError(f'the answer is not an object with the one key "{_WRAPPED}"')
-            value = value[_WRAPPED]
+            value = _unwrap(value)
         try:
             # Through JSON again: what is valid JSON for a type, such as a date's text, is not valid Python for it.
             return self.adapter.validate_json(json.dumps(value))
@@ -50,6 +48,13 @@ class OutputPlan:
                 f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]
             )
             raise CodecError(f"the answer does not fit: {problems}") from None
+
+
+def _unwrap(value: Any) -> object:
+    if not isinstance(value, dict) or list(value) != [_WRAPPED]:  # pyright: ignore[reportUnknownArgumentType] # any JSON
+        raise CodecError(f'the answer is not an object with the one key "{_WRAPPED}"')
+    inner: object = value[_WRAPPED]
+    return inner
 
 
 def _unfenced(text: str) -> str:
@@ -73,7 +78,7 @@ def output_plan(outputs: tuple[Any, ...]) -> OutputPlan:
     name = "_or_".join(getattr(each, "__name__", "output") for each in outputs)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(wanted)
-        schema = adapter.json_schema()
+        schema: dict[str, Any] = adapter.json_schema()
     except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
         raise ConfigError(
             f"output type {name} has no JSON schema: {error}", code="output-type", hint="a pydantic model, a dataclass, ..."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Token
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ class Resources:
         runtime: Runtime,
         memory: Memory,
         model: str | Model | None,
-        models: Mapping[str, Model] | Any,
+        models: Callable[[str], Model],
         tools: Sequence[Any],
         lease: Lease,
         settings: ModelSettings,
@@ -179,13 +179,13 @@ class Execution:
     def touch(self, ctx: Context[Any, Any], /) -> None:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
         frame = _frame(ctx)
-        domain = frame._domain
+        domain = frame.domain
         saved = copy_state(domain.state)
-        frame._touched = True
+        frame.touched = True
         frame.clean = False
         frame.saved = saved
         node: Frame | None = frame
-        while node is not None and node._domain is domain and not node.has_base:
+        while node is not None and node.domain is domain and not node.has_base:
             node.has_base = True
             node.base = saved
             node = node.up
@@ -327,10 +327,10 @@ class Frame(Context[Any, Any]):
         domain: Domain,
         lease: Lease,
     ) -> None:
-        self._engine = x
-        self._domain = domain
-        self._path = path
-        self._touched = False
+        self.engine = x
+        self.domain = domain
+        self.at = path
+        self.touched = False
         self.x = x
         self.step = step
         self.up = parent
@@ -340,12 +340,7 @@ class Frame(Context[Any, Any]):
     @property
     def log(self) -> ItemLog:
         """The conversation the body writes to."""
-        return self._domain.log
-
-    @property
-    def domain(self) -> Domain:
-        """Where the body's items and state live."""
-        return self._domain
+        return self.domain.log
 
     def rewind(self) -> None:
         """Go back to the step's start: its state and its place in the log."""
@@ -353,15 +348,15 @@ class Frame(Context[Any, Any]):
         self.mark = self.written = self.start
         self.segments = None
         if self.has_base:
-            restore_state(self._domain.state, copy_state(self.base))
-        self._touched = False
+            restore_state(self.domain.state, copy_state(self.base))
+        self.touched = False
         self.clean = True
 
     def drop_unwritten(self) -> None:
         """Forget what the body did itself and no commit has written."""
         self.log.rollback(self.written)
-        if self._touched and not self.clean:
-            restore_state(self._domain.state, copy_state(self.saved))
+        if self.touched and not self.clean:
+            restore_state(self.domain.state, copy_state(self.saved))
 
 
 def _frame(ctx: Context[Any, Any]) -> Frame:

@@ -33,13 +33,13 @@ from uuid import UUID
 
 import attrs
 
-from noetic_py.codec.text import Unfit, kind_name
+from noetic_py.codec.text import Unfit, is_array, is_dict, is_list, is_mapping, kind_name
 from noetic_py.items import ItemBase
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
-__all__ = ["Bag", "Member", "Record", "Structurer", "init_false", "is_model", "type_name"]
+__all__ = ["Bag", "Member", "Record", "Structurer", "is_model", "is_named_tuple", "type_name"]
 
 
 @attrs.frozen
@@ -96,6 +96,7 @@ _CONTAINERS: Final[dict[Any, Callable[[Iterable[Any]], Any] | None]] = {
     collections.abc.Collection: None,
 }
 _SETS: Final = (set, frozenset, collections.abc.Set, collections.abc.MutableSet)
+_OPEN: Final = (collections.abc.Iterable, collections.abc.Collection)
 _MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
@@ -109,7 +110,12 @@ def is_model(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "__pydantic_core_schema__") and hasattr(kind, "model_validate")
 
 
-def init_false(kind: Any) -> frozenset[str]:
+def is_named_tuple(kind: object) -> bool:
+    """Whether a class is a named tuple."""
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _init_false(kind: Any) -> frozenset[str]:
     """The fields of an attrs class or a dataclass that its constructor does not take."""
     base = get_origin(kind) or kind
     fields: Iterable[Any] = attrs.fields(base) if attrs.has(base) else dataclasses.fields(base)
@@ -124,8 +130,9 @@ class Structurer:
     """
 
     def __init__(self, registry: Mapping[str, type] | None = None) -> None:
-        self.registry = {} if registry is None else registry
+        self.registry: Mapping[str, type] = {} if registry is None else registry
         self._hooks: dict[Any, Hook | None] = {}
+        self._makers: dict[Any, Callable[[Mapping[str, Any], Any], Any]] = {}
         self._built: Converter | None = None
 
     def structure(self, value: Any, kind: Any) -> Any:
@@ -139,7 +146,7 @@ class Structurer:
             return hook(value)
         try:
             return self._converter().structure(value, kind)
-        except Exception as error:  # noqa: BLE001  # a class of the user's may raise anything
+        except Exception as error:  # a class of the user's may raise anything
             raise _explained(error) from error
 
     def untyped(self, value: Any) -> Any:
@@ -152,10 +159,10 @@ class Structurer:
                     hint="declare the type where the value is read, or register the class with the codec",
                 )
             return self.structure(value, known)
-        if isinstance(value, list | tuple):
+        if is_array(value):
             made = [self._at(f"[{index}]", self.untyped, part) for index, part in enumerate(value)]
-            return made if isinstance(value, list) else tuple(made)
-        if isinstance(value, dict):
+            return made if is_list(value) else tuple(made)
+        if is_dict(value):
             return {key: self._at(f"[{key!r}]", self.untyped, part) for key, part in value.items()}
         if isinstance(value, Bag):
             parts = [self.untyped(part) for part in value.parts]
@@ -175,22 +182,20 @@ class Structurer:
         return hook
 
     def _find(self, kind: Any) -> Hook | None:
-        if kind is Any or kind is object or isinstance(kind, TypeVar | ForwardRef | str):
+        if _is_open(kind):
             return self.untyped
-        if kind is None:
-            kind = type(None)
-        if kind in _SCALARS:
-            return partial(_scalar, kind)
-        origin = get_origin(kind)
+        if kind is None or kind in _SCALARS:
+            return partial(_scalar, type(None) if kind is None else kind)
+        origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
             return partial(self._union, kind)
         base = origin or kind
         if base is tuple:
-            return partial(self._tuple, get_args(kind))
+            return partial(self._tuple, arguments)
         if base in _CONTAINERS:
-            return partial(self._collection, base, *(get_args(kind) or (Any,)))
+            return partial(self._collection, base, *(arguments or (Any,)))
         if base in _MAPPINGS:
-            return partial(self._mapping, *(get_args(kind) or (Any, Any)))
+            return partial(self._mapping, *(arguments or (Any, Any)))
         return self._find_class(kind, base)
 
     def _find_class(self, kind: Any, base: Any) -> Hook | None:
@@ -200,7 +205,7 @@ class Structurer:
             return partial(self._member, base)
         if issubclass(base, ItemBase):
             return partial(_instance, base)
-        if issubclass(base, tuple) and hasattr(base, "_fields"):
+        if is_named_tuple(base):
             return partial(self._named_tuple, base)
         if is_model(base):
             return partial(self._model, base)
@@ -219,8 +224,8 @@ class Structurer:
         return [self._at(f"[{index}]", make, value) for index, value in enumerate(values)]
 
     def _tuple(self, kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple):
-            raise Unfit(f"is a tuple, not {kind_name(value)}")
+        if not is_array(value):
+            raise Unfit(f"is a tuple, not {_shown(value)}")
         if not kinds or kinds[-1] is Ellipsis:
             return tuple(self._each(value, kinds[0] if kinds else Any))
         kinds = () if kinds == ((),) else kinds
@@ -232,22 +237,25 @@ class Structurer:
         )
 
     def _collection(self, base: Any, kind: Any, value: Any) -> Any:
-        stored = value.parts if isinstance(value, Bag) and value.kind != "dict" else value
-        if not isinstance(stored, list | tuple) or (stored is not value) > (base in _SETS or _CONTAINERS[base] is None):
-            raise Unfit(f"is a {base.__name__}, not {kind_name(value)}")
-        parts = self._each(stored, kind)
         make = _CONTAINERS[base]
+        if isinstance(value, Bag) and value.kind != "dict" and (base in _SETS or base in _OPEN):
+            parts = self._each(value.parts, kind)
+            return _hashed(make, parts) if make else _gather(value.kind, parts)
+        # A stored set is no list, but what came over the wire as a list may become a set.
+        if not is_array(value):
+            raise Unfit(f"is a {base.__name__}, not {_shown(value)}")
+        parts = self._each(value, kind)
         if make is None:
-            make = {"set": set, "frozenset": frozenset}[value.kind] if isinstance(value, Bag) else type(stored)
+            return parts if is_list(value) else tuple(parts)
         return _hashed(make, parts)
 
     def _mapping(self, key_kind: Any, value_kind: Any, value: Any) -> dict[Any, Any]:
         if isinstance(value, Bag) and value.kind == "dict":
             pairs: Iterable[Any] = value.parts
-        elif isinstance(value, Mapping):
+        elif is_mapping(value):
             pairs = value.items()
         else:
-            raise Unfit(f"is a dict, not {kind_name(value)}")
+            raise Unfit(f"is a dict, not {_shown(value)}")
         made = [
             (
                 self._at(f"[{key!r}]", partial(self.structure, kind=key_kind), key),
@@ -259,16 +267,19 @@ class Structurer:
         return found
 
     def _union(self, kind: Any, value: Any) -> Any:
-        members = sorted(get_args(kind), key=lambda member: not _fits(value, member))
-        first: Unfit | None = None
+        members = [member for member in get_args(kind) if member is not type(None) or value is None]
+        if len(members) == 1:
+            return self.structure(value, members[0])
+        members.sort(key=lambda member: not _fits(value, member))
+        causes: list[Unfit] = []
         for member in members:
             try:
                 return self.structure(value, member)
             except Unfit as error:
-                first = first or error
-        if first is not None and _fits(value, members[0]):
-            raise first
-        raise Unfit(f"is one of {', '.join(map(type_name, get_args(kind)))}, not {_shown(value)}") from first
+                causes.append(error)
+        if _fits(value, members[0]):
+            raise causes[0]
+        raise Unfit(f"is one of {', '.join(map(type_name, get_args(kind)))}, not {_shown(value)}") from causes[0]
 
     def _member(self, kind: type[Enum], value: Any) -> Enum:
         plain = self.untyped(value.value) if isinstance(value, Member) else value
@@ -284,22 +295,27 @@ class Structurer:
             name: self._at(f".{name}", partial(self.structure, kind=hints.get(name, Any)), part)
             for name, part in fields.items()
         }
-        return _called(kind, made)
+        try:
+            return kind(**made)
+        except TypeError as error:
+            raise Unfit(str(error)) from error
 
     def _model(self, kind: Any, value: Any) -> Any:
         plain = self.untyped(value.fields if isinstance(value, Record) else value)
         try:
             return kind.model_validate(plain, by_name=True)
-        except Exception as error:  # noqa: BLE001  # a validator of the user's may raise anything
+        except Exception as error:  # a validator of the user's may raise anything
             raise Unfit(f"does not fit {kind.__qualname__}: {error}") from error
 
     def _record(self, kind: Any, value: Any) -> Any:
         fields = _fields(kind, value)
-        late = init_false(kind)
-        make = self._converter().get_structure_hook(kind)
+        late = _init_false(kind)
         try:
+            make = self._makers.get(kind)
+            if make is None:
+                make = self._makers[kind] = self._maker(kind)
             made = make({name: part for name, part in fields.items() if name not in late}, kind)
-        except Exception as error:  # noqa: BLE001  # a class of the user's may raise anything
+        except Exception as error:  # a class of the user's may raise anything
             raise _explained(error) from error
         if late & fields.keys():
             hints = get_type_hints(get_origin(kind) or kind)
@@ -315,23 +331,109 @@ class Structurer:
 
     def _build(self) -> Converter:
         from cattrs import Converter
-        from cattrs.gen import make_dict_structure_fn
-
-        converter = Converter(forbid_extra_keys=True, detailed_validation=True)
 
         def ours(kind: Any) -> bool:
             return self._hook(kind) is not None
 
-        def factory(kind: Any) -> Callable[[Any, Any], Any]:
-            hook = self._hook(kind)
-            is_record = isinstance(hook, partial) and hook.func == self._record
-            if is_record:
-                # Below a class, cattrs asks us again for each of its fields; the class itself is its business.
-                return self._nested(make_dict_structure_fn(kind, converter))
-            return lambda value, kind: self.structure(value, kind)
+        def factory(_: Any) -> Callable[[Any, Any], Any]:
+            return self.structure
 
+        converter = Converter(forbid_extra_keys=True, detailed_validation=True)
         converter.register_structure_hook_factory(ours, factory)
         for scalar in _SCALARS:
             # Looked up by class before all factories, and for subclasses too, such as an Enum of texts.
-            converter.register_structure_hook(scalar, lambda value, kind: self.structure(value, kind))
+            converter.register_structure_hook(scalar, self.structure)
         return converter
+
+    def _maker(self, kind: Any) -> Callable[[Mapping[str, Any], Any], Any]:
+        from cattrs.gen import make_dict_structure_fn
+
+        base = get_origin(kind) or kind
+        if attrs.has(base) and any(isinstance(field.type, str) for field in attrs.fields(base)):
+            attrs.resolve_types(base)
+        return make_dict_structure_fn(kind, self._converter())
+
+
+def _is_open(kind: object) -> bool:
+    # A variable that nothing fills, or the inside of a recursive alias such as JsonValue.
+    return kind is Any or kind is object or isinstance(kind, TypeVar | ForwardRef | str)
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    native, parse = _SCALARS[kind]
+    # A bool is an int to Python, and a datetime a date.
+    strange = isinstance(value, bool) != (kind is bool) or (kind is date and isinstance(value, datetime))
+    if isinstance(value, native) and not strange:
+        return value
+    if parse is not None and isinstance(value, str):
+        try:
+            return parse(value)
+        except (ValueError, InvalidOperation):
+            raise Unfit(f"{value!r:.60} is no {type_name(kind)}") from None
+    raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+
+
+def _instance(kind: type, value: Any) -> Any:
+    if isinstance(value, kind):
+        return value
+    raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+
+
+def _fields(kind: Any, value: Any) -> dict[str, Any]:
+    fields = value.fields if isinstance(value, Record) else value
+    if is_dict(fields):
+        return fields
+    raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+
+
+def _hashed(make: Callable[[Iterable[Any]], Any], parts: list[Any]) -> Any:
+    try:
+        return make(parts)
+    except TypeError as error:
+        raise Unfit(f"holds something that cannot be hashed: {error}") from error
+
+
+def _gather(kind: Literal["set", "frozenset", "dict"], parts: list[Any]) -> Any:
+    makers: dict[str, Callable[[Iterable[Any]], Any]] = {"set": set, "frozenset": frozenset, "dict": dict}
+    return _hashed(makers[kind], parts)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value was stored from this member of a union, as far as its own class shows."""
+    while get_origin(kind) is Annotated or isinstance(kind, NewType):
+        kind = kind.__supertype__ if isinstance(kind, NewType) else get_args(kind)[0]
+    base = get_origin(kind) or kind
+    if base is Literal:
+        return any(type(choice) is type(value) and choice == value for choice in get_args(kind))
+    if isinstance(value, Record | Member):
+        return isinstance(base, type) and base.__name__ == value.name
+    if isinstance(value, Bag):
+        return isinstance(base, type) and base.__name__ == value.kind
+    return type(value) is base
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Bag):
+        return value.kind
+    return value.name if isinstance(value, Record | Member) else kind_name(value)
+
+
+def _explained(error: BaseException) -> Unfit:
+    """The first cause of what cattrs or a constructor raised, with the path to it."""
+    where = ""
+    cause: Any = error
+    while True:
+        for note in getattr(cause, "__notes__", ()):
+            where += f".{note.name}" if hasattr(note, "name") else ""
+        within: Any = getattr(cause, "exceptions", None)
+        if not within:
+            break
+        cause = within[0]
+    if isinstance(cause, Unfit):
+        # A new one: cattrs has hung its notes on the old one, and would count them again further out.
+        return Unfit(cause.message, hint=cause.hint).inside(cause.where).inside(where)
+    if isinstance(cause, KeyError):
+        return Unfit("is missing").inside(where)
+    if hasattr(cause, "extra_fields"):
+        return Unfit(f"has no field {', '.join(sorted(cause.extra_fields))}").inside(where)
+    return Unfit(f"{type(cause).__name__}: {cause}").inside(where)

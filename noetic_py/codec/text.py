@@ -7,13 +7,25 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
+from typing_extensions import TypeIs
+
 from noetic_py.errors import CodecError, LimitExceeded
 
-__all__ = ["MAX_NESTING", "Unfit", "check_nesting", "dump", "kind_name", "parse"]
+__all__ = [
+    "MAX_NESTING",
+    "Unfit",
+    "check_nesting",
+    "dump",
+    "is_array",
+    "is_dict",
+    "is_list",
+    "is_mapping",
+    "kind_name",
+    "parse",
+]
 
 MAX_NESTING: Final = 64
 """How deep JSON may be nested."""
-
 
 
 class Unfit(Exception):
@@ -26,6 +38,7 @@ class Unfit(Exception):
         self.where = ""
 
     def inside(self, frame: str) -> Unfit:
+        """Put the name of what holds the value in front of the path."""
         self.where = f"{frame}{self.where}"
         return self
 
@@ -49,9 +62,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_number, parse_float=_finite)
 # No circular check: what is written has been walked to a bounded depth, or fails by recursion, which is caught.
-_encode_text = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
-).encode
+_encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
 _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
 
 
@@ -76,6 +87,7 @@ def _dump_surrogates(value: Any) -> bytes:
 
 
 def parse(data: bytes | str, limit: int, what: str) -> Any:
+    """The values of a JSON text no longer than `limit`; `what` names the limit in the error."""
     if len(data) > limit:
         raise LimitExceeded(what, limit)
     try:
@@ -93,20 +105,42 @@ def parse(data: bytes | str, limit: int, what: str) -> Any:
 
 
 def check_nesting(value: object) -> None:
+    """Raise `LimitExceeded` for lists and mappings nested deeper than `MAX_NESTING`."""
     level: dict[int, Any] = {0: value}
-    for _ in range(MAX_NESTING + 1):
+    for _ in range(MAX_NESTING):
         # By identity, so that a value that holds itself several times does not multiply.
         level = {
             id(part): part
             for node in level.values()
-            if isinstance(node, Mapping | list | tuple)
-            for part in (node.values() if isinstance(node, Mapping) else node)
-            if isinstance(part, Mapping | list | tuple)
+            if is_mapping(node) or is_array(node)
+            for part in (node.values() if is_mapping(node) else node)
+            if is_mapping(part) or is_array(part)
         }
         if not level:
             return
     raise LimitExceeded("nesting", MAX_NESTING)
 
 
+def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
+    """Whether this is a mapping; of what, nobody has looked."""
+    return isinstance(value, Mapping)
+
+
+def is_dict(value: object) -> TypeIs[dict[Any, Any]]:
+    """Whether this is a dict; of what, nobody has looked."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeIs[list[Any]]:
+    """Whether this is a list; of what, nobody has looked."""
+    return isinstance(value, list)
+
+
+def is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    """Whether this is a list or a tuple; of what, nobody has looked."""
+    return isinstance(value, list | tuple)
+
+
 def kind_name(value: object) -> str:
+    """What a value is, in a message."""
     return "null" if value is None else type(value).__name__

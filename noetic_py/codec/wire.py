@@ -10,7 +10,8 @@ from typing import Any, Final, get_args
 
 import attrs
 
-from noetic_py.codec.text import Unfit, check_nesting, dump, kind_name, parse
+from noetic_py.codec.structure import Structurer
+from noetic_py.codec.text import Unfit, check_nesting, dump, is_array, is_dict, is_mapping, kind_name, parse
 from noetic_py.errors import CodecError, ItemSchemaMismatch, LimitExceeded
 from noetic_py.items import (
     ContentPart,
@@ -21,6 +22,7 @@ from noetic_py.items import (
     InputImage,
     InputText,
     Item,
+    ItemBase,
     JsonValue,
     Message,
     Opaque,
@@ -37,10 +39,10 @@ __all__ = ["MAX_ITEM_BYTES", "from_wire", "from_wire_json", "to_wire", "to_wire_
 MAX_ITEM_BYTES: Final = 32 * 1024 * 1024
 """How long the JSON text of an item may be."""
 
-# ---------------------------------------------------------------------------------------------------- wire form: writing
+# ---------------------------------------------------------------------------------------------------- writing
 
 
-def to_wire(item: Item) -> dict[str, JsonValue]:
+def to_wire(item: ItemBase) -> dict[str, JsonValue]:
     """An item as OpenResponses JSON values.
 
     Raises:
@@ -54,7 +56,7 @@ def to_wire(item: Item) -> dict[str, JsonValue]:
     return _with_extra(write(item), item.extra)
 
 
-def to_wire_json(item: Item) -> bytes:
+def to_wire_json(item: ItemBase) -> bytes:
     """An item as the text of OpenResponses JSON, in UTF-8; an `Opaque` gives exactly its bytes.
 
     Raises:
@@ -72,7 +74,7 @@ def _with_extra(wire: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[s
     if extra:
         check_nesting(extra)
         for key, value in extra.items():
-            if key == "data" and isinstance(value, dict) and isinstance(wire.get("data"), dict):
+            if key == "data" and is_dict(value) and is_dict(wire.get("data")):
                 wire["data"] = value | wire["data"]
             else:
                 wire.setdefault(key, value)
@@ -167,7 +169,7 @@ def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, An
     return _with_extra({key: value for key, value in wire.items() if value is not None}, part.extra)
 
 
-# ---------------------------------------------------------------------------------------------------- wire form: reading
+# ---------------------------------------------------------------------------------------------------- reading
 
 
 class _UnknownShape(Exception):
@@ -219,7 +221,7 @@ def _text_bytes(text: str) -> bytes:
 
 
 def _read(data: object) -> Item | None:
-    if not isinstance(data, Mapping):
+    if not is_mapping(data):
         raise ItemSchemaMismatch(f"an item is an object, not {kind_name(data)}")
     kind = data.get("type", "message" if "role" in data else None)
     if not isinstance(kind, str) or not kind:
@@ -240,12 +242,12 @@ def _read(data: object) -> Item | None:
 
 def _opaque(raw: bytes, data: Mapping[str, Any]) -> Opaque:
     check_nesting(data)
-    id = data.get("id")
+    own_id = data.get("id")
     status = _STATUSES.get(data["status"]) if isinstance(data.get("status"), str) else None
     return Opaque(
         raw=raw,
         type=str(data.get("type", "message")),
-        id=id if isinstance(id, str) and id else None,
+        id=own_id if isinstance(own_id, str) and own_id else None,
         status=status or "completed",
     )
 
@@ -263,7 +265,6 @@ def _optional(data: Mapping[str, Any], key: str) -> str | None:
 
 
 def _extra(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any] | None:
-    # The length decides nearly always, without building a set.
     extra = {key: value for key, value in data.items() if key not in known}
     if extra:
         check_nesting(extra)
@@ -276,16 +277,15 @@ def _base(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
         status = "completed"
     elif not isinstance(status, str) or status not in _STATUSES:
         raise Unfit(f"is one of {', '.join(_STATUSES)}, not {status!r:.60}").inside(".status")
-    id = _optional(data, "id")
-    return {"id": id or None, "status": status, "extra": _extra(data, known)}
+    return {"id": _optional(data, "id") or None, "status": status, "extra": _extra(data, known)}
 
 
 def _objects(value: object, key: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    if not isinstance(value, list | tuple):
+    if not is_array(value):
         raise Unfit(f"is a list, not {kind_name(value)}" if value is not None else "is missing").inside(f".{key}")
     for index, part in enumerate(value):
         where = f".{key}[{index}]"
-        if not isinstance(part, Mapping):
+        if not is_mapping(part):
             raise Unfit(f"is an object, not {kind_name(part)}").inside(where)
         yield where, part
 
@@ -309,6 +309,8 @@ def _parts(value: object, key: str) -> str | list[ContentPart]:
             raise Unfit(str(error)).inside(where) from None
     return parts
 
+
+_payloads: Final = Structurer()
 
 _MESSAGE: Final = frozenset({"type", "id", "status", "role", "content"})
 _CALL: Final = frozenset({"type", "id", "status", "call_id", "name", "arguments"})
@@ -364,7 +366,7 @@ def _thoughts(value: object, key: str, text_type: str) -> list[ContentPart]:
 
 def _read_extension(cls: type[Extension], data: Mapping[str, Any]) -> Extension:
     payload = data.get("data", {})
-    if not isinstance(payload, Mapping):
+    if not is_mapping(payload):
         raise Unfit(f"is an object, not {kind_name(payload)}").inside(".data")
     check_nesting(payload)
     base = _base(data, _EXTENSION)
@@ -373,7 +375,7 @@ def _read_extension(cls: type[Extension], data: Mapping[str, Any]) -> Extension:
     if unknown := {key: value for key, value in payload.items() if key not in known}:
         base["extra"] = (base["extra"] or {}) | {"data": unknown}
     try:
-        made = build(known, cls)
+        made: Extension = _payloads.structure(known, cls)
     except Unfit as error:
         raise error.inside(".data") from None
     return attrs.evolve(made, **{key: value for key, value in base.items() if value is not None})

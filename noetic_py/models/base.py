@@ -65,6 +65,14 @@ class ModelSettings(TypedDict, total=False):
     extra: Mapping[str, JsonValue]
 
 
+def merge_settings(*parts: ModelSettings) -> ModelSettings:
+    """Settings put together; a later part wins."""
+    merged = ModelSettings()
+    for part in parts:
+        merged.update(part)
+    return merged
+
+
 @frozen
 class OutputSchema:
     """The JSON schema an answer has to follow.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -22,7 +22,7 @@ def set_real_models_default(allowed: bool) -> bool:
 
 
 @contextmanager
-def allow_real_models(allowed: bool = True) -> Iterator[None]:
+def allow_real_models(allowed: bool = True) -> Generator[None]:
     """Allow, or forbid, real models for the block and the tasks it starts.
 
     Args:

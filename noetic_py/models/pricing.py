@@ -11,7 +11,8 @@ __all__ = ["price_of", "profile_of", "set_price"]
 
 _NONE = ModelProfile()
 # No provider's list is shipped: a price that nobody keeps up to date is worse than `UnknownPrice`, which says what to do.
-_prices: dict[str, Price] = {"local:*": Price(), "test:*": Price()}
+_prices: dict[str, Price] = {}
+_FREE = Price()
 
 
 def set_price(
@@ -46,7 +47,7 @@ def profile_of(model: Model) -> ModelProfile:
 
 
 def price_of(model: Model) -> Price | None:
-    """The model's price: the table's, then its own, then `None`."""
+    """The model's price: the table's, then its own, then nothing for a local model, then `None`."""
     name = model.name
     exact = _prices.get(name)
     if exact is not None:
@@ -54,4 +55,5 @@ def price_of(model: Model) -> Price | None:
     for pattern in reversed(_prices):
         if fnmatchcase(name, pattern):
             return _prices[pattern]
-    return profile_of(model).price
+    own = profile_of(model).price
+    return _FREE if own is None and name.startswith("local:") else own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, Union, get_args, get_origin, overload
 
 from typing_extensions import Unpack
@@ -50,7 +51,7 @@ def step(fn: Any = None, /, **options: Any) -> Any:
         ConfigError: The function is sync, a method, or takes something else; code `"step-signature"`.
     """
     if fn is None:
-        return lambda function: _make(function, options)
+        return partial(_make, options=options)
     return _make(fn, options)
 
 

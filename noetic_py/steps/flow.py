@@ -209,13 +209,14 @@ def branch(
     if steps is not None:
         _check_cases(route, steps, default is not None)
     every = [] if steps is None else [*steps.values(), *([default] if default is not None else [])]
-    return Step(
+    made: AnyStep = Step(
         id=check_id(id) if id is not None else "branch",
         kind="branch",
         spec=BranchSpec(route, _arity(route) > 1, steps, None if default is None else require_step(default, "branch")),
         goes_on=bool(every) and all(step.goes_on for step in every),
         named=id is not None,
     )
+    return made
 
 
 def _check_cases(route: Callable[..., Any], cases: Mapping[Any, AnyStep], has_default: bool) -> None:
@@ -392,17 +393,31 @@ def each(
         ConfigError: Something that is no step, or a concurrency below 1.
         ParallelFailed: While running: an element failed.
     """
-    inner = require_step(step, "each")
+    inner: AnyStep = require_step(step, "each")
     spec = ParallelSpec(mode="all", paths=(), concurrency=_check_concurrency(concurrency), each=inner)
-    return Step(id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None)
+    made: AnyStep = Step(id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None)
+    return made
 
 
-def _check_concurrency(concurrency: int | None) -> int | None:
+def _check_concurrency(concurrency: Any) -> int | None:
     if concurrency is None:
         return None
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ConfigError(f"concurrency={concurrency!r} is not 1 or more", code="concurrency", hint="concurrency=4")
-    return concurrency
+    return int(concurrency)
+
+
+def _iterable(value: Any, name: str) -> Iterable[Any]:
+    try:
+        iter(value)
+    except TypeError:
+        raise ConfigError(f"{name} needs steps, not {value!r}", code="not-a-step") from None
+    many: Iterable[Any] = value
+    return many
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) and not isinstance(value, (Step, Iterable))
 
 
 def _section(
@@ -415,27 +430,25 @@ def _section(
     *,
     shape: Literal["tuple", "list"] = "list",
 ) -> AnyStep:
-    takes_context = False
-    if callable(paths) and not isinstance(paths, (Step, Iterable)):
-        takes_context = _arity(paths) > 1
-    else:
-        if not isinstance(paths, Iterable):
-            raise ConfigError(f"{name} needs steps, not {paths!r}", code="not-a-step")
-        paths = tuple(require_step(step, name) for step in paths)
-        if not paths:
+    takes_context = _is_function(paths)
+    steps: tuple[AnyStep, ...] | None = None
+    if not takes_context:
+        steps = tuple(require_step(step, name) for step in _iterable(paths, name))
+        if not steps:
             raise ConfigError(f"{name} needs a step", code="empty", hint=f"{name}([a, b])")
     if merge is not None and not callable(merge):
         raise ConfigError(f"merge={merge!r} is not a function", code="merge", hint="merge=lambda outputs, ctx: ...")
     spec = ParallelSpec(
         mode=mode,
-        paths=paths,
-        takes_context=takes_context,
+        paths=paths if steps is None else steps,
+        takes_context=takes_context and _arity(paths) > 1,
         shape=shape,
         merge=merge,
         merge_arity=0 if merge is None else _arity(merge),
         concurrency=_check_concurrency(concurrency),
     )
-    goes_on = isinstance(paths, tuple) and all(step.goes_on for step in paths)
-    return Step(
+    goes_on = steps is not None and all(step.goes_on for step in steps)
+    made: AnyStep = Step(
         id=check_id(id) if id is not None else name, kind="parallel", spec=spec, goes_on=goes_on, named=id is not None
     )
+    return made

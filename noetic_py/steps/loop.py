@@ -12,7 +12,7 @@ from noetic_py.context import Context
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import AnyStep
 from noetic_py.steps.step import Step, check_id, require_step
-from noetic_py.steps.until import Predicate, Until, Verdict
+from noetic_py.steps.until import Until, Verdict
 
 __all__ = ["loop"]
 
@@ -66,7 +66,7 @@ def loop(
     until: Any,
     prepare_next: Any = None,
     on_error: Any = None,
-    max_iterations: int = 1000,
+    max_iterations: Any = 1000,
     id: str | None = None,
 ) -> Any:
     """Run a step again and again; the loop's output is the last iteration's.
@@ -88,17 +88,19 @@ def loop(
         LoopLimit: While running: `max_iterations` is reached.
     """
     inner = require_step(body, "loop")
-    if not (isinstance(until, Predicate) or callable(until)):
+    if not callable(until):
         raise ConfigError(f"until={until!r} is no predicate", code="loop", hint="until=until.max_rounds(10)")
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
         raise ConfigError(f"max_iterations={max_iterations!r} is not 1 or more", code="loop")
     for name, function in (("prepare_next", prepare_next), ("on_error", on_error)):
         if function is not None and not callable(function):
             raise ConfigError(f"{name}={function!r} is not a function", code="loop")
-    return Step(
+    judge: Any = until
+    made: AnyStep = Step(
         id=check_id(id) if id is not None else "loop",
         kind="loop",
-        spec=LoopSpec(inner, until, prepare_next, on_error, max_iterations),
+        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations),
         goes_on=inner.goes_on,
         named=id is not None,
     )
+    return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from attrs import field, frozen
@@ -35,7 +35,7 @@ class ModelSpec:
     tools: tuple[Any, ...]
     settings: ModelSettings
     # What is made of the types when they are first needed, because it takes pydantic.
-    cache: dict[str, Any] = field(factory=dict)
+    cache: dict[str, Any] = field(factory=dict[str, Any])
 
 
 @overload
@@ -98,10 +98,10 @@ def call_model(
     *,
     output: Any = None,
     validate: Any = None,
-    output_retries: int = 1,
+    output_retries: Any = 1,
     instructions: Any = None,
     tools: Any = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: ModelSettings | None = None,
     id: str | None = None,
     retry: Any = 1,
     timeout: float | None = None,
@@ -133,7 +133,11 @@ def call_model(
     """
     if output is not None and model is None and isinstance(output, str):
         raise ConfigError(f"output={output!r} is not a type", code="call-model", hint="output=Report")
-    outputs = () if output is None or output is str else output if isinstance(output, tuple) else (output,)
+    outputs: tuple[Any, ...] = (output,)
+    if output is None or output is str:
+        outputs = ()
+    elif isinstance(output, tuple):
+        outputs = tuple(output)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] # types of any kind
     if isinstance(output_retries, bool) or not isinstance(output_retries, int) or output_retries < 0:
         raise ConfigError(f"output_retries={output_retries!r} is not 0 or more", code="call-model")
     if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
@@ -152,6 +156,9 @@ def call_model(
         output_retries=output_retries,
         instructions=instructions,
         tools=tuple(tools or ()),
-        settings=ModelSettings(**(settings or {})),  # type: ignore[typeddict-item] # checked key by key when it is sent
+        settings=ModelSettings() if settings is None else settings,
     )
-    return Step(id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields)
+    made: Step[Any, Any, Any, Any] = Step(
+        id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields
+    )
+    return made

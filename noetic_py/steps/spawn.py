@@ -84,10 +84,11 @@ def spawn(
     if items not in ("share", "copy", "new", "view"):
         raise ConfigError(f"items={items!r} is unknown", code="spawn", hint='"new", "copy", "view" or "share"')
     read_options({"timeout": timeout})
-    return Step(
+    made: AnyStep = Step(
         id=check_id(id) if id is not None else f"spawn:{inner.id}",
         kind="spawn",
         spec=SpawnSpec(inner, state, items, timeout, budget),
         goes_on=False,
         named=id is not None,
     )
+    return made

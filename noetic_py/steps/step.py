@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, overload
 
 from attrs import evolve, field, frozen
-from typing_extensions import Self, TypedDict, Unpack
+from typing_extensions import Self, TypedDict, TypeIs, Unpack
 
 from noetic_py._types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
 from noetic_py.budget import Budget
@@ -46,7 +46,7 @@ class Retry:
 
     def __init__(
         self,
-        attempts: int = 3,
+        attempts: Any = 3,
         *,
         backoff: Backoff = "exponential",
         initial: float = 0.5,
@@ -69,7 +69,7 @@ class Retry:
 
     def wait(self, attempt: int, random: float) -> float:
         """Seconds to wait after the given attempt, counted from 1, failed."""
-        growth = {"fixed": 1, "linear": attempt, "exponential": 2 ** min(attempt - 1, 62)}[self.backoff]
+        growth = {"fixed": 1, "linear": attempt, "exponential": 1 << min(attempt - 1, 62)}[self.backoff]
         seconds = min(self.initial * growth, self.max)
         return seconds * (0.5 + random / 2) if self.jitter else seconds
 
@@ -108,7 +108,7 @@ class StepOptions(TypedDict, total=False):
 _RESERVED = frozenset("/#[]")
 
 
-def check_id(id: str) -> str:
+def check_id(id: Any) -> str:
     """An id that can be a frame of a path.
 
     Raises:
@@ -118,7 +118,7 @@ def check_id(id: str) -> str:
         raise ConfigError(f"id={id!r} is not a text of 1 to 200 characters", code="step-id", hint='id="search"')
     if not id.isprintable() or not _RESERVED.isdisjoint(id):
         raise ConfigError(f"id={id!r} holds a character that paths use", code="step-id", hint="leave out / # [ ] and controls")
-    return id
+    return str(id)
 
 
 @frozen(eq=False)
@@ -176,7 +176,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
             ConcurrentStepCall: Another child of that body is in flight, or this is not the body's own task.
             NoContextError: `ctx` belongs to no run.
         """
-        engine = getattr(ctx, "_engine", None)
+        engine = getattr(ctx, "engine", None)
         if engine is None:
             raise NoContextError(
                 f"step {self.id!r} was called with {type(ctx).__name__} as its context",
@@ -230,7 +230,8 @@ def read_options(options: Any) -> dict[str, Any]:
             fields["named"] = True
     if "retry" in fields and not isinstance(fields["retry"], Retry):
         attempts = fields["retry"]
-        fields["retry"] = None if attempts in (None, 1) and not isinstance(attempts, bool) else Retry(attempts)
+        once = attempts is None or (type(attempts) is int and attempts == 1)
+        fields["retry"] = None if once else Retry(attempts)
     timeout = fields.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise ConfigError(f"timeout={timeout!r} is not a number of seconds above 0", code="step-option", hint="timeout=30.0")
@@ -242,13 +243,18 @@ def read_options(options: Any) -> dict[str, Any]:
     return fields
 
 
+def is_step(value: object) -> TypeIs[Step[Any, Any, Any, Any]]:
+    """Whether the value is a step, whatever it takes and gives."""
+    return isinstance(value, Step)
+
+
 def require_step(value: object, where: str) -> Step[Any, Any, Any, Any]:
     """The value itself when it is a step.
 
     Raises:
         ConfigError: It is not; code `"not-a-step"`.
     """
-    if isinstance(value, Step):
+    if is_step(value):
         return value
     hint = "put @step on the function" if callable(value) else "use step, call_model, sequence and the like"
     raise ConfigError(f"{where} got {value!r}, which is no step", code="not-a-step", hint=hint)

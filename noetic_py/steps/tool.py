@@ -54,18 +54,25 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
         ToolArgumentsInvalid: While running: the arguments do not fit.
         ToolFailed: While running: the function raised.
     """
-    if not isinstance(tool, Tool):
+    called: Tool[..., Any, Any, Any] = tool
+    given: Any = args
+    if not _is(tool, Tool):
         raise ConfigError(f"call_tool got {tool!r}, which is no tool", code="call-tool", hint="put @tool on the function")
-    if not isinstance(args, Mapping) and not callable(args):
+    if not _is(args, Mapping) and not callable(args):
         raise ConfigError(f"args={args!r} is neither a mapping nor a function", code="call-tool")
-    return Step(
-        id=check_id(id) if id is not None else tool.wire_name,
+    made: Step[Any, Any, Any, Any] = Step(
+        id=check_id(id) if id is not None else called.wire_name,
         kind="tool",
-        spec=ToolSpec(tool, args),
+        spec=ToolSpec(called, given),
         counted=True,
-        replay=tool.replay,
+        replay=called.replay,
         named=id is not None,
     )
+    return made
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, kind)
 
 
 def step_tool(

@@ -6,7 +6,6 @@ Imports of the library stand inside the hooks: pytest loads the plugin before co
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 
 import pytest
 
@@ -18,7 +17,12 @@ def pytest_configure(config: pytest.Config) -> None:
     from noetic_py.models.guard import set_real_models_default
 
     config.addinivalue_line("markers", "real_models: the test may call real models, at their price")
-    config.add_cleanup(partial(set_real_models_default, set_real_models_default(False)))
+    before = set_real_models_default(False)
+
+    def restore() -> None:
+        set_real_models_default(before)
+
+    config.add_cleanup(restore)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -234,9 +234,9 @@ def _fails(hint: Any) -> bool:
 
 def _describe(schema: Mapping[str, JsonValue], docs: Mapping[str, str]) -> None:
     properties = schema.get("properties")
-    for name, field in properties.items() if isinstance(properties, dict) else ():
-        if name in docs and isinstance(field, dict):
-            field.setdefault("description", docs[name])
+    for name, part in properties.items() if isinstance(properties, dict) else ():
+        if name in docs and isinstance(part, dict):
+            part.setdefault("description", docs[name])
 
 
 def _tidy(schema: Mapping[str, JsonValue], strict: bool) -> dict[str, JsonValue]:

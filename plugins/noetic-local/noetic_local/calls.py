@@ -41,8 +41,8 @@ def needs_packing(request: ModelRequest) -> bool:
 def pack(request: ModelRequest) -> ModelRequest:
     """The same request without tools and calls."""
     settings = request.settings.copy()
-    for name in ("tool_choice", "parallel_tool_calls"):
-        settings.pop(name, None)
+    settings.pop("tool_choice", None)
+    settings.pop("parallel_tool_calls", None)
     offered = _offered(request)
     return attrs.evolve(
         request,

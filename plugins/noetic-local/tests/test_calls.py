@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-
 from noetic_local.calls import needs_packing, pack, unpack
+
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.models import ModelRequest, ModelResponse, ModelSettings, OutputSchema
 

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any, Literal
 
 import anyio
 import pytest
+from noetic_local import LocalModel, LocalServer
 from pydantic import BaseModel
 
-from noetic_local import LocalModel, LocalServer
 from noetic_py.budget import TokenUsage
 from noetic_py.errors import ContextOverflow, RealModelRefused
 from noetic_py.items import FunctionCall, FunctionCallOutput, Message
@@ -50,7 +50,7 @@ class Ticket(BaseModel):
 
 
 @asynccontextmanager
-async def asked(server: LocalServer, request: ModelRequest, **options: Any) -> AsyncIterator[ModelStream]:
+async def asked(server: LocalServer, request: ModelRequest, **options: Any) -> AsyncGenerator[ModelStream]:
     with allow_real_models():
         async with LocalModel(server=server, **options).respond(request) as stream:
             yield stream

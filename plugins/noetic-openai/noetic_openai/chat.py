@@ -23,6 +23,7 @@ from noetic_py.items import (
     OutputText,
     Reasoning,
     Refusal,
+    Status,
 )
 from noetic_py.models import (
     ItemDone,
@@ -263,7 +264,7 @@ class ChatReading(Reading):
         """
         if self._reason is None:
             raise Malformed("the stream ended before the answer was complete")
-        status = "incomplete" if self._reason in ("length", "content_filter") else "completed"
+        status: Status = "incomplete" if self._reason in ("length", "content_filter") else "completed"
         if self._reasoning:
             self._items.append(Reasoning(content="".join(self._reasoning)))
         parts: list[ContentPart] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ class Clients:
         return self._given is not None or current_token() in self._open
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[AsyncOpenAI]:
+    async def client(self) -> AsyncGenerator[AsyncOpenAI]:
         """A client for one call."""
         shared = self._open.get(current_token())
         if self._given is not None:

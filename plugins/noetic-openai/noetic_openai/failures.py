@@ -112,7 +112,7 @@ class Failures:
                 model=self._model,
                 status=status,
                 body=text,
-                hint="give the step less history, for example with a window layer, or take a model with a larger window",
+                hint="give the step less history, such as by a window layer, or take a model with a larger window",
             )
         if status == 429:
             limited = RateLimited(f"too many requests: {text}", model=self._model, retry_after=after, body=text)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
-from typing_extensions import Self
 
 from noetic_openai.chat import ChatReading, chat_request
 from noetic_openai.connection import Clients, end_reading
@@ -109,7 +108,7 @@ class OpenAIModel:
         await self._clients.close()
 
     @asynccontextmanager
-    async def respond(self, request: ModelRequest, /) -> AsyncIterator[ModelStream]:
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
         """Ask; the answer is streamed while the context manager is open.
 
         Args:

@@ -9,7 +9,7 @@ from noetic_py.plugins import hookimpl
 
 if TYPE_CHECKING:
     from noetic_py.models import Model
-    from noetic_py.plugins import PluginRegistry
+    from noetic_py.plugins import ModelRegistry
 
 __all__ = ["register_models"]
 
@@ -17,7 +17,7 @@ _OPENROUTER = "https://openrouter.ai/api/v1"
 
 
 @hookimpl
-def register_models(registry: PluginRegistry) -> None:
+def register_models(registry: ModelRegistry) -> None:
     """Make `"openai:gpt-5-mini"`, `"openai-chat:..."` and `"openrouter:maker/model"` known."""
     registry.provider("openai", _responses)
     registry.provider("openai-chat", _chat)

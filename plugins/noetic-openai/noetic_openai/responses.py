@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
 
 from noetic_openai.stream import Malformed, ProviderError, Reading, count, mapping, money, text
-from noetic_openai.wire import Server, output_schema, tool_fields
+from noetic_openai.wire import Server, output_schema, tool_fields, typed
 from noetic_py.budget import TokenUsage
 from noetic_py.codec import from_wire, to_wire
-from noetic_py.errors import CodecError
+from noetic_py.errors import CodecError, LimitExceeded
 from noetic_py.items import Extension, FunctionCall, Item, Message, Reasoning, Refusal
 from noetic_py.models import (
     ItemDone,
@@ -105,7 +105,21 @@ def _out(item: Item) -> dict[str, Any]:
     if prefix is not None and not item.id.startswith(prefix):
         wire.pop("id", None)
         wire.pop("status", None)
+    if item.type == "reasoning":
+        wire.pop("status", None)
+    for name in ("content", "output"):
+        if isinstance(wire.get(name), list):
+            wire[name] = [_file(part) for part in wire[name]]
     return wire
+
+
+def _file(part: dict[str, Any]) -> dict[str, Any]:
+    """A content part; a file's bytes get the form that the API wants, with a name and a media type."""
+    data = part.get("file_data")
+    if part.get("type") != "input_file" or data is None:
+        return part
+    filename = part.get("filename") or "file"
+    return {**part, "filename": filename, "file_data": data if data.startswith("data:") else typed(data, filename)}
 
 
 def _extra(request: ModelRequest, server: Server) -> dict[str, Any]:
@@ -145,11 +159,25 @@ class ResponsesReading(Reading):
             ProviderError: The event is an error.
             Malformed: The event is not as it should be.
         """
-        handle = _HANDLERS.get(text(event, "type"))
-        if handle is None:
-            self.check(event)
-            return ()
-        return handle(self, event)
+        match text(event, "type"):
+            case "response.output_text.delta":
+                return (TextPart(text(event, "delta"), text(event, "item_id") or None),)
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                return (ReasoningPart(text(event, "delta"), text(event, "item_id") or None),)
+            case "response.function_call_arguments.delta":
+                return self._arguments(event)
+            case "response.output_item.added":
+                return self._added(event)
+            case "response.output_item.done":
+                return self._done(event)
+            case "response.completed" | "response.incomplete":
+                return self._finished(event)
+            case "response.failed" | "error":
+                response = mapping(event.get("response") or {}, "response")
+                raise ProviderError(response.get("error") or event.get("error") or event)
+            case _:
+                self.check(event)
+                return ()
 
     def end(self) -> Iterable[ModelEvent]:
         """The stream ended; the last event of a whole answer would have come before.
@@ -179,30 +207,24 @@ class ResponsesReading(Reading):
             return _INCOMPLETE.get(text(details, "reason"), "other")
         return "tool_calls" if any(isinstance(item, FunctionCall) for item in self._items) else "stop"
 
-    def text_delta(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        return (TextPart(text(event, "delta"), text(event, "item_id") or None),)
-
-    def reasoning_delta(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        return (ReasoningPart(text(event, "delta"), text(event, "item_id") or None),)
-
-    def arguments_delta(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+    def _arguments(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         call_id, name = self._calls.get(text(event, "item_id"), ("", ""))
         if not call_id:
             raise Malformed("arguments of a call that was not announced")
         return (ToolCallPart(call_id, name, text(event, "delta")),)
 
-    def item_added(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+    def _added(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         item = mapping(event.get("item"), "item")
         if item.get("type") == "function_call":
             self._calls[text(item, "id")] = (text(item, "call_id"), text(item, "name"))
         return ()
 
-    def item_done(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+    def _done(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         item = _in(event.get("item"))
         self._items.append(item)
         return (ItemDone(item),)
 
-    def finished(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+    def _finished(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         self._final = mapping(event.get("response"), "response")
         output = self._final.get("output") or []
         if not isinstance(output, list):
@@ -215,30 +237,14 @@ class ResponsesReading(Reading):
         self.complete = True
         return [ItemDone(item) for item in late]
 
-    def failed(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        response = mapping(event.get("response") or {}, "response")
-        raise ProviderError(response.get("error") or event.get("error") or event)
-
 
 _INCOMPLETE: Mapping[str, StopReason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
-_HANDLERS: Mapping[str, Callable[[ResponsesReading, Mapping[str, Any]], Iterable[ModelEvent]]] = {
-    "response.output_text.delta": ResponsesReading.text_delta,
-    "response.reasoning_text.delta": ResponsesReading.reasoning_delta,
-    "response.reasoning_summary_text.delta": ResponsesReading.reasoning_delta,
-    "response.function_call_arguments.delta": ResponsesReading.arguments_delta,
-    "response.output_item.added": ResponsesReading.item_added,
-    "response.output_item.done": ResponsesReading.item_done,
-    "response.completed": ResponsesReading.finished,
-    "response.incomplete": ResponsesReading.finished,
-    "response.failed": ResponsesReading.failed,
-    "error": ResponsesReading.failed,
-}
 
 
 def _in(item: object) -> Item:
     try:
         return from_wire(dict(mapping(item, "item")))
-    except CodecError as error:
+    except (CodecError, LimitExceeded) as error:
         raise Malformed(f"an item does not fit: {error.message}") from None
 
 

@@ -19,7 +19,7 @@ from noetic_py.models import ModelEvent, ModelResponse
 __all__ = ["Answer", "Malformed", "ProviderError", "Reading", "count", "mapping", "money", "text"]
 
 
-class Malformed(Exception):  # noqa: N818
+class Malformed(Exception):
     """An event is not as the provider's interface says."""
 
 

@@ -14,7 +14,16 @@ from attrs import frozen
 from noetic_py.items import InputFile, InputImage
 from noetic_py.models import ModelRequest, OutputSchema
 
-__all__ = ["Server", "data_url", "file_data", "function", "image_url", "output_schema", "strict_schema"]
+__all__ = [
+    "Server",
+    "file_data",
+    "function",
+    "image_url",
+    "output_schema",
+    "strict_schema",
+    "tool_fields",
+    "typed",
+]
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 _HOSTS = ("openai.com", "openai.azure.com")
@@ -88,7 +97,7 @@ def strict_schema(schema: object) -> Any | None:
         return None
 
 
-class _FreeKeys(Exception):  # noqa: N818
+class _FreeKeys(Exception):
     """An object of the schema takes any key."""
 
 
@@ -125,24 +134,25 @@ def _mapped(value: object) -> Any:
     return {name: _strict(part) for name, part in schemas.items()}
 
 
-def data_url(data: bytes, media_type: str) -> str:
-    """Bytes as an address that holds them."""
-    return f"data:{media_type};base64,{b64encode(data).decode()}"
-
-
 def image_url(image: InputImage) -> str | None:
     """The address of an image, one that holds its bytes if it has them; `None` when it has only a file id."""
-    if image.data is not None and image.media_type is not None:
-        return data_url(image.data, image.media_type)
-    return image.url
+    if image.data is None:
+        return image.url
+    return f"data:{image.media_type};base64,{b64encode(image.data).decode()}"
 
 
 def file_data(file: InputFile) -> str | None:
     """The bytes of a file as an address that holds them, `None` when it has none."""
     if file.data is None:
         return None
-    guessed, _ = guess_type(file.filename or "")
-    return data_url(file.data, file.media_type or guessed or "application/octet-stream")
+    text = b64encode(file.data).decode()
+    return f"data:{file.media_type};base64,{text}" if file.media_type else typed(text, file.filename)
+
+
+def typed(data: str, filename: str | None) -> str:
+    """Base64 text as an address that holds it, of the media type that the file's name speaks for."""
+    guessed, _ = guess_type(filename or "")
+    return f"data:{guessed or 'application/octet-stream'};base64,{data}"
 
 
 def tool_fields(request: ModelRequest, *, nested: bool) -> dict[str, Any]:
@@ -157,9 +167,7 @@ def tool_fields(request: ModelRequest, *, nested: bool) -> dict[str, Any]:
     settings = request.settings
     functions = [function(tool) for tool in request.tools]
     fields: dict[str, Any] = {
-        "tools": [
-            {"type": "function", "function": one} if nested else {"type": "function", **one} for one in functions
-        ]
+        "tools": [{"type": "function", "function": one} if nested else {"type": "function", **one} for one in functions]
     }
     choice = settings.get("tool_choice")
     if choice in ("auto", "required", "none"):

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from noetic_local import LocalServer
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
@@ -80,7 +80,7 @@ Handler: TypeAlias = Callable[[SocketStream], Awaitable[None]]
 
 
 @asynccontextmanager
-async def _serving(state: Connections, handle: Handler) -> AsyncIterator[Connections]:
+async def _serving(state: Connections, handle: Handler) -> AsyncGenerator[Connections]:
     async def counted(stream: SocketStream) -> None:
         state.count(1)
         try:
@@ -100,7 +100,7 @@ async def _serving(state: Connections, handle: Handler) -> AsyncIterator[Connect
 
 
 @asynccontextmanager
-async def scripted(*replies: Reply) -> AsyncIterator[Connections]:
+async def scripted(*replies: Reply) -> AsyncGenerator[Connections]:
     """A server that answers the first request with the first reply, and so on."""
     state = Connections()
     script = iter(replies)
@@ -144,7 +144,7 @@ async def _answer(stream: SocketStream, reply: Reply) -> bool:
 
 
 @asynccontextmanager
-async def proxied(port: int, *, after: int, then: Literal["cut", "stall"]) -> AsyncIterator[Connections]:
+async def proxied(port: int, *, after: int, then: Literal["cut", "stall"]) -> AsyncGenerator[Connections]:
     """A proxy before `127.0.0.1:port` that lets `after` bytes of each connection's answers through."""
     state = Connections()
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from noetic_openai.chat import ChatReading, chat_messages, chat_request
 from noetic_openai.stream import Malformed, ProviderError
 from noetic_openai.wire import Server
+
 from noetic_py.budget import TokenUsage
 from noetic_py.errors import ConfigError
 from noetic_py.items import (
@@ -129,7 +129,10 @@ def test_content_of_every_kind():
                 {"type": "text", "text": "look"},
                 {"type": "image_url", "image_url": {"url": "https://x.test/a.png", "detail": "low"}},
                 {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,Ag=="}},
-                {"type": "file", "file": {"filename": "file", "file_data": "data:application/octet-stream;base64,Ag=="}},
+                {
+                    "type": "file",
+                    "file": {"filename": "file", "file_data": "data:application/octet-stream;base64,Ag=="},
+                },
                 {"type": "file", "file": {"file_id": "file-1"}},
             ],
         }
@@ -276,7 +279,7 @@ def bare(items: list[Item]) -> list[tuple[Any, ...]]:
     return found
 
 
-words = st.text("ab é𝄞{}\"\\\n", min_size=1, max_size=8)
+words = st.text('ab é𝄞{}"\\\n', min_size=1, max_size=8)
 
 
 @st.composite
@@ -290,8 +293,8 @@ def rounds(draw: st.DrawFn) -> list[Item]:
             part = OutputText(text=draw(words)) if said == "text" else Refusal(refusal=draw(words))
             items.append(Message(role="assistant", content=[part]))
         ids = [f"c{turn}.{index}" for index in range(draw(st.integers(0, 3)))]
-        items.extend(FunctionCall(name=draw(words), arguments=draw(words), call_id=id) for id in ids)
-        items.extend(FunctionCallOutput(call_id=id, output=draw(words)) for id in ids)
+        items.extend(FunctionCall(name=draw(words), arguments=draw(words), call_id=call_id) for call_id in ids)
+        items.extend(FunctionCallOutput(call_id=call_id, output=draw(words)) for call_id in ids)
     return items
 
 
@@ -433,8 +436,8 @@ def test_pieces_are_put_together_in_order(texts: list[str], calls: list[list[str
     for index, pieces in enumerate(calls):
         head = {"index": index, "id": f"c{index}", "function": {"name": "f", "arguments": pieces[0]}}
         events.append(chunk({"tool_calls": [head]}))
-        for piece in pieces[1:]:
-            events.append(chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}))
+        more = [{"index": index, "function": {"arguments": piece}} for piece in pieces[1:]]
+        events.extend(chunk({"tool_calls": [piece]}) for piece in more)
     reading, _ = read(*events, chunk({}, "stop"))
     items = list(reading.response().items)
     assert "".join(item.text for item in items if isinstance(item, Message)) == "".join(texts)

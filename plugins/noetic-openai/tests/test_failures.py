@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from noetic_openai.failures import Failures, retry_after
+
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
 
 NOW = "Fri, 21 Nov 2025 12:00:00 GMT"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any, Literal
@@ -11,9 +11,9 @@ import anyio.lowlevel
 import attrs
 import openai
 import pytest
+from noetic_openai import OpenAIModel
 from proxy import CUT, STALL, Connections, Piece, Reply, error_reply, scripted, sse
 
-from noetic_openai import OpenAIModel
 from noetic_py.budget import TokenUsage
 from noetic_py.errors import (
     ConfigError,
@@ -85,7 +85,7 @@ HI = ModelRequest(items=[Message.user("hi")])
 
 
 @asynccontextmanager
-async def asked(model: OpenAIModel, request: ModelRequest = HI) -> AsyncIterator[ModelStream]:
+async def asked(model: OpenAIModel, request: ModelRequest = HI) -> AsyncGenerator[ModelStream]:
     with allow_real_models():
         async with model.respond(request) as stream:
             yield stream
@@ -104,7 +104,7 @@ async def tasks() -> set[int]:
 
 
 @asynccontextmanager
-async def nothing_leaks(server: Connections) -> AsyncIterator[None]:
+async def nothing_leaks(server: Connections) -> AsyncGenerator[None]:
     """Afterwards every connection is closed, and the tasks are those that were there before."""
     before = await tasks()
     yield
@@ -114,10 +114,9 @@ async def nothing_leaks(server: Connections) -> AsyncIterator[None]:
 
 @both
 async def test_an_answer(api: Api):
-    async with scripted(Reply(HELLO[api])) as server, nothing_leaks(server):
-        async with asked(model_at(server, api)) as stream:
-            parts = [part.delta async for part in stream if isinstance(part, TextPart)]
-            response = await stream.response()
+    async with scripted(Reply(HELLO[api])) as server, nothing_leaks(server), asked(model_at(server, api)) as stream:
+        parts = [part.delta async for part in stream if isinstance(part, TextPart)]
+        response = await stream.response()
     assert parts == ["Hel", "lo"]
     (item,) = response.items
     assert isinstance(item, Message)
@@ -184,11 +183,11 @@ async def test_a_stream_that_fails(api: Api, begun: bool, fault: str):
 
 
 async def test_a_failure_is_raised_again():
-    async with scripted(Reply([*HELLO["chat"][:2], CUT])) as server, nothing_leaks(server):
-        async with asked(model_at(server)) as stream:
-            for _ in range(2):
-                with pytest.raises(ModelStreamError, match="broke"):
-                    await stream.response()
+    reply = Reply([*HELLO["chat"][:2], CUT])
+    async with scripted(reply) as server, nothing_leaks(server), asked(model_at(server)) as stream:
+        for _ in range(2):
+            with pytest.raises(ModelStreamError, match="broke"):
+                await stream.response()
 
 
 STATUSES: list[tuple[Reply, type[ModelStatusError]]] = [
@@ -365,5 +364,3 @@ def test_a_profile_of_ones_own():
     model = OpenAIModel("m", base_url="http://127.0.0.1:1/v1", profile=profile, name="mine:m")
     assert (model.profile, model.name) == (profile, "mine:m")
     assert OpenAIModel("m", base_url="http://127.0.0.1:1/v1").profile == ModelProfile()
-
-

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
-from proxy import proxied
-
 from noetic_local import LocalServer
 from noetic_openai import OpenAIModel
+from proxy import proxied
+
 from noetic_py.errors import ContextOverflow, ModelStatusError, ModelStreamError
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from noetic_py.models import (
@@ -37,7 +37,7 @@ SHORT: ModelSettings = {"max_output_tokens": 8, "temperature": 0.0}
 @asynccontextmanager
 async def asked(
     server: LocalServer, api: Api, request: ModelRequest, url: str | None = None, idle: float = 60.0
-) -> AsyncIterator[ModelStream]:
+) -> AsyncGenerator[ModelStream]:
     model = OpenAIModel(
         "smollm2",
         api=api,
@@ -136,13 +136,15 @@ async def test_a_request_that_the_server_refuses(local_server: LocalServer, api:
 
 @both
 @pytest.mark.parametrize("then", ["cut", "stall"])
-async def test_a_connection_that_fails_in_the_middle(local_server: LocalServer, api: Api, then: Literal["cut", "stall"]):
+async def test_a_connection_that_fails_in_the_middle(
+    local_server: LocalServer, api: Api, then: Literal["cut", "stall"]
+):
     port = urlsplit(local_server.base_url).port
     assert port is not None
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 64})
     async with proxied(port, after=2000, then=then) as proxy:
         with pytest.raises(ModelStreamError, match="broke" if then == "cut" else "stalled"):
-            async with asked(local_server, api, request, url=proxy.url, idle=1.0) as stream:
+            async with asked(local_server, api, request, url=proxy.url, idle=0.5) as stream:
                 await stream.response()
         await proxy.all_closed()
 

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from noetic_openai import sse
 from noetic_openai.sse import SSEDecoder
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(edges)]
 
 
 @given(
@@ -41,6 +42,10 @@ def test_bytes_that_are_no_text_are_refused():
 def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, piece: bytes):
     monkeypatch.setattr(sse, "MAX_EVENT", 100)
     decoder = SSEDecoder()
-    with pytest.raises(ValueError, match="larger than 100 bytes"):
+
+    def feed() -> None:
         for _ in range(10):
             decoder.feed(piece)
+
+    with pytest.raises(ValueError, match="larger than 100 bytes"):
+        feed()
