@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from noetic_py.context import Context as Context
     from noetic_py.context import ReadContext as ReadContext
     from noetic_py.context import Services as Services
-    from noetic_py.context import StateBag as StateBag
     from noetic_py.context import StepMeta as StepMeta
     from noetic_py.context import current_context as current_context
     from noetic_py.control import Checkpoint as Checkpoint
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from noetic_py.models.base import ModelSettings as ModelSettings
     from noetic_py.models.base import ModelStream as ModelStream
     from noetic_py.runtime import Runtime as Runtime
+    from noetic_py.state import StateBag as StateBag
     from noetic_py.steps.code import step as step
     from noetic_py.steps.flow import Settled as Settled
     from noetic_py.steps.flow import branch as branch
@@ -225,7 +225,7 @@ _HOMES = {
     "Runtime": "noetic_py.runtime",
     "Services": "noetic_py.context",
     "Settled": "noetic_py.steps.flow",
-    "StateBag": "noetic_py.context",
+    "StateBag": "noetic_py.state",
     "Step": "noetic_py.steps.step",
     "StepCommitted": "noetic_py.events",
     "StepMeta": "noetic_py.context",

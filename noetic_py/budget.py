@@ -195,8 +195,12 @@ class Budget:
         self._check()
 
     def _check(self) -> None:
-        if isinstance(self.warn_at, bool) or not 0 <= self.warn_at <= 1:
+        if isinstance(self.warn_at, bool) or not isinstance(self.warn_at, (int, float)) or not 0 <= self.warn_at <= 1:
             raise ConfigError(f"warn_at={self.warn_at!r} is not between 0 and 1", code="budget", hint="warn_at=0.8")
+        if self.wrap_up is not None and not hasattr(self.wrap_up, "kind"):
+            raise ConfigError(f"wrap_up={self.wrap_up!r} is no step", code="budget", hint="put @step on the function")
+        if self.reserve is not None and not isinstance(self.reserve, Budget):
+            raise ConfigError(f"reserve={self.reserve!r} is no Budget", code="budget", hint="reserve=Budget(tokens=2_000)")
         if self.wrap_up is not None and self.reserve is None:
             raise ConfigError("wrap_up= needs reserve=", code="budget", hint="reserve=Budget(tokens=2_000)")
         if self.reserve is None:
@@ -293,7 +297,7 @@ class Lease:
 
     __slots__ = (
         "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline", "depth",
-        "free", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "tokens", "tool_calls",
+        "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free", "tokens", "tool_calls",
     )  # fmt: skip
 
     def __init__(
@@ -305,15 +309,15 @@ class Lease:
         depth: int = 0,
         on_warning: WarningSink | None = None,
     ) -> None:
-        self.budget = budget
-        self.parent = parent
+        self.budget: Budget | None = budget
+        self.parent: Lease | None = parent
         self.root: Lease = self if parent is None else parent.root
-        self.depth = depth
-        self.on_warning = on_warning
-        self.steps = 0
-        self.calls = 0
-        self.tool_calls = 0
-        self.tokens = NO_USAGE
+        self.depth: int = depth
+        self.on_warning: WarningSink | None = on_warning
+        self.steps: int = 0
+        self.calls: int = 0
+        self.tool_calls: int = 0
+        self.tokens: TokenUsage = NO_USAGE
         self._cost: Decimal | None = None
         self._settled: Amounts = {}
         self._held: Amounts = {}
@@ -328,8 +332,12 @@ class Lease:
                     self.limits[name] -= kept
         self.max_steps = self._whole("steps")
         # Nothing is limited from here to the root: only the meters have to run.
+        # Whether the block for the wrap-up is held, here and above.
+        self.keeps: bool = False
+        # Where no lease limits steps, each counts its own, and hands the count up when it closes.
+        self.steps_free: bool = self.max_steps is None and (parent is None or parent.steps_free)
         self.free: bool = not self.limits and (parent is None or parent.free)
-        self.started = now
+        self.started: float = now
         own = None if budget is None or budget.seconds is None else now + budget.seconds
         if own is not None and budget is not None and budget.reserve is not None and budget.reserve.seconds is not None:
             own -= budget.reserve.seconds
@@ -362,15 +370,24 @@ class Lease:
         Raises:
             BudgetExceeded: This lease or one above has no step left; nothing was counted.
         """
+        self.steps += 1
+        if self.steps_free:
+            return
+        self.steps -= 1
+        covered = False
         node: Lease | None = self
         while node is not None:
             limit = node.max_steps
-            if limit is not None:
-                if node.steps >= limit:
+            kept = node._kept.get("steps", _ZERO)
+            if covered and kept:
+                node._kept["steps"] = kept - 1
+            elif limit is not None:
+                if node.steps + kept >= limit:
                     self._give_back_step(node)
                     raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
                 node._warn("steps", Decimal(node.steps + 1), Decimal(limit))
             node.steps += 1
+            covered = covered or (node._covers is not None and "steps" in node._covers)
             node = node.parent
 
     def _give_back_step(self, stop: Lease) -> None:
@@ -477,6 +494,8 @@ class Lease:
         return max(left, 1)
 
     def _left(self, name: str) -> Decimal:
+        if name == "steps":
+            return self.limits[name] - self.steps - self._kept.get(name, _ZERO)
         taken = self._settled.get(name, _ZERO) + self._held.get(name, _ZERO) + self._kept.get(name, _ZERO)
         return self.limits[name] - taken
 
@@ -489,7 +508,7 @@ class Lease:
                 asked = amounts.get(name)
                 if not asked or asked <= node._left(name):
                     continue
-                settled = node._settled.get(name, _ZERO)
+                settled = node._settled.get(name, _ZERO) if name != "steps" else Decimal(node.steps)
                 error = BudgetExceeded(name, limit=limit, requested=asked, settled=settled)
                 if asked > node._left(name) + node._held.get(name, _ZERO):
                     return error, False
@@ -614,13 +633,15 @@ class Lease:
         Raises:
             BudgetExceeded: The block does not fit into a lease above.
         """
-        block = self._block()
-        if self.parent is None or not block:
+        if self.budget is None or self.budget.reserve is None:
             return
-        blocker = self.parent._blocker(block)
-        if blocker is not None:
-            raise blocker[0]
-        self._keep_above(block, _ONE)
+        block = self._block()
+        if self.parent is not None:
+            blocker = self.parent._blocker(block)
+            if blocker is not None:
+                raise blocker[0]
+            self._keep_above(block, _ONE)
+        self.keeps = True
 
     def _block(self) -> Amounts:
         return dict(self.budget.reserve.limits) if self.budget is not None and self.budget.reserve is not None else {}
@@ -646,13 +667,21 @@ class Lease:
 
     def close(self, wrap_up: Lease | None = None) -> None:
         """End this lease: give the block back above, and book there what the wrap-up used of it."""
-        block = self._block()
+        block = self._block() if self.keeps else {}
+        self.keeps = False
         if self.parent is not None and block:
-            self._keep_above(block, -_ONE)
             if wrap_up is not None:
                 used = {name: wrap_up._settled[name] for name in block if name in wrap_up._settled}
                 self.parent._book_settled(used)
+                if "steps" in block:
+                    # Each step of the wrap-up has been moved from the block to what is spent.
+                    block["steps"] -= wrap_up.steps
+            self._keep_above(block, -_ONE)
         self._covers = None
+        if wrap_up is not None and wrap_up.steps_free:
+            self.steps += wrap_up.steps
+        if self.steps_free and self.parent is not None:
+            self.parent.steps += self.steps
         self.wake()
 
     def _book_settled(self, amounts: Amounts) -> None:

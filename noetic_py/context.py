@@ -7,23 +7,22 @@ it is the harness's work, and engine methods on it raise [`NoContextError`][noet
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from attrs import frozen
 
-from noetic_py._types import A, B, C, M, M_co, R, S, S2, S_co, T, T2
+from noetic_py._types import S2, T2, A, B, C, M, M_co, R, S, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
-from noetic_py.errors import ConfigError, NoContextError, StateTypeError
+from noetic_py.errors import ConfigError, NoContextError
 from noetic_py.log import ItemLog, ItemView
 from noetic_py.runtime import SYSTEM
+from noetic_py.state import StateBag, copy_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
-    from typing_extensions import Self
 
     from noetic_py.control import Control
     from noetic_py.items import FunctionCall, Item
@@ -97,76 +96,6 @@ class Services:
         return key in self._found
 
 
-class StateBag:
-    """State by key, the default where a flow declares no state type of its own."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, values: Mapping[str, object] | None = None, /) -> None:
-        self._data: dict[str, Any] = dict(values or {})
-
-    def __getitem__(self, key: str) -> Any:
-        return self._data[key]
-
-    def __setitem__(self, key: str, value: object) -> None:
-        self._data[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._data[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._data
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._data)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StateBag) and self._data == other._data
-
-    __hash__ = None  # type: ignore[assignment] # mutable, so it must not be a key
-
-    def __repr__(self) -> str:
-        return f"StateBag({self._data!r})"
-
-    @overload
-    def get(self, key: str) -> object: ...
-    @overload
-    def get(self, key: str, default: T) -> object | T: ...
-    def get(self, key: str, default: object = None) -> object:
-        """The value of a key, or `default`."""
-        return self._data.get(key, default)
-
-    def get_as(self, key: str, type: type[T]) -> T | None:
-        """The value of a key as a type; `None` when the key is missing.
-
-        Raises:
-            StateTypeError: The value is of another type.
-        """
-        value = self._data.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, type):
-            raise StateTypeError(f"state {key!r} is {value.__class__.__name__}, not {type.__name__}")
-        return value
-
-    def put(self, key: str, value: object) -> Self:
-        """Store a value; `None` removes the key, which `state[key] = None` does not."""
-        if value is None:
-            self._data.pop(key, None)
-        else:
-            self._data[key] = value
-        return self
-
-    def view(self) -> Mapping[str, object]:
-        """A live read-only view."""
-        from types import MappingProxyType
-
-        return MappingProxyType(self._data)
-
-
 class Domain:
     """Where a body's items and state live: one for an execution, one for each parallel path.
 
@@ -176,8 +105,8 @@ class Domain:
     __slots__ = ("_source", "_state", "branch", "log")
 
     def __init__(self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None) -> None:
-        self.log = log
-        self.branch = branch
+        self.log: ItemLog = log
+        self.branch: str = branch
         self._state = state
         self._source = source
 
@@ -202,67 +131,6 @@ class Domain:
         if origin is not None:
             log.origin = (origin[0], branch)
         return Domain(log, None, branch, source=self)
-
-
-_ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
-
-
-def copy_state(state: object) -> Any:
-    """A deep copy of a state object.
-
-    Raises:
-        ConfigError: It holds something that cannot be copied; code `"state-copy"`.
-    """
-    if isinstance(state, _ATOMS):
-        return state
-    if type(state) is StateBag and not len(state):
-        return StateBag()
-    try:
-        return copy.deepcopy(state)
-    except Exception as error:
-        raise ConfigError(
-            f"state of type {type(state).__name__} cannot be copied: {error}",
-            code="state-copy",
-            hint="keep plain data in the state; pass clients and locks as services=",
-        ) from error
-
-
-def _slots_of(cls: type) -> Iterator[str]:
-    for base in cls.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__weakref__", "__dict__"):
-                yield f"_{base.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
-
-
-def restore_state(target: Any, saved: Any) -> None:
-    """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
-    kind: type[Any] = type(target)
-    if issubclass(kind, (dict, set)):
-        target.clear()
-        target.update(saved)
-    elif issubclass(kind, list):
-        target[:] = saved
-    elif not issubclass(kind, (*_ATOMS, tuple, frozenset)):
-        for name in _slots_of(kind):
-            if hasattr(saved, name):
-                object.__setattr__(target, name, getattr(saved, name))
-            elif hasattr(target, name):
-                object.__delattr__(target, name)
-        if hasattr(target, "__dict__"):
-            target.__dict__.clear()
-            target.__dict__.update(saved.__dict__)
-
-
-def state_fields(state: Any) -> dict[str, Any]:
-    """A state object's contents by name."""
-    if isinstance(state, StateBag):
-        return dict(state.view())
-    kind: type[Any] = type(state)
-    if issubclass(kind, dict):
-        return dict(state)
-    fields = {name: getattr(state, name) for name in _slots_of(kind) if hasattr(state, name)}
-    return fields | dict(getattr(state, "__dict__", {}))
 
 
 class Engine(Protocol):
@@ -474,7 +342,7 @@ class Context(Generic[M_co, S_co]):
         log = ItemLog()
         log.extend(items or ())
         self.domain = Domain(log, StateBag() if state is None else state, "")
-        self.engine = _Outside(self, thread_id or SYSTEM.new_id(), request_id)
+        self.engine = Outside(self, thread_id or SYSTEM.new_id(), request_id)
         self.at = ()
         self.touched = True
 
@@ -838,8 +706,12 @@ class ReadView(Generic[M_co, S_co]):
         return self._ctx.abort_reason
 
 
-class _Outside:
-    """The engine of a context that no run has adopted: ids, and a refusal for everything else."""
+class Outside:
+    """The engine of a context that no run has adopted: ids, and a refusal for everything else.
+
+    Attributes:
+        adopted: Whether a run is going on with the context now.
+    """
 
     run_id = ""
     depth = 0
@@ -855,6 +727,7 @@ class _Outside:
     user_id: str | None = None
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str, request_id: str | None) -> None:
+        self.adopted = False
         self.id = SYSTEM.new_id()
         self.thread_id = thread_id
         self.request_id = request_id

@@ -200,7 +200,7 @@ class Subscription:
         self._buffer: deque[Event] = deque(maxlen=capacity)
         self._wake: anyio.Event | None = None
         self._closed = False
-        self.dropped = 0
+        self.dropped: int = 0
 
     def put(self, event: Event) -> None:
         """Take an event; drops the oldest one when the buffer is full."""
@@ -239,7 +239,7 @@ class Bus:
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []
         self._watchers: list[Callable[[Event], None]] = []
-        self.active = False
+        self.active: bool = False
 
     def subscribe(self, *, capacity: int = 10_000) -> Subscription:
         """Listen from now on.

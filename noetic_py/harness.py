@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 import anyio
 from typing_extensions import Self, TypedDict, TypeVar, Unpack
 
-from noetic_py._types import M, M2, M_co, O_co, R, S, S_co, T
+from noetic_py._types import M2, M, M_co, O_co, R, S, S_co, T
 from noetic_py.budget import Budget, Lease
-from noetic_py.context import Context, Domain, Services, StateBag
+from noetic_py.context import Context, Domain, Outside, Services
 from noetic_py.control import RunResult
 from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, StepFailed, WrongThread
 from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
+from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.runtime import SYSTEM, Runtime
-from noetic_py.steps.step import Step, require_step
+from noetic_py.state import StateBag
+from noetic_py.steps.step import Step, is_seconds, require_step
 
 if TYPE_CHECKING:
     from noetic_py._engine.run import RunPlan
@@ -67,6 +69,7 @@ class RunOptions(TypedDict, total=False):
 
 
 _OPTIONS = frozenset(RunOptions.__annotations__)
+_KINDS: Mapping[str, type[Any]] = {"budget": Budget, "services": Mapping, "metadata": Mapping, "model_settings": Mapping}
 
 
 class RunStream(Generic[O_co, S_co]):
@@ -194,14 +197,11 @@ class RunHandle(Generic[O_co, S_co]):
 
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
-        root = self._run.root
-        if root is not None:
-            root.stop_from_outside("interrupt", reason)
+        self._run.stop_from_outside("interrupt", reason)
 
 
 def _abort(run: Run, reason: str) -> None:
-    if run.root is not None:
-        run.root.stop_from_outside("abort", reason)
+    run.stop_from_outside("abort", reason)
 
 
 HM = TypeVar("HM")
@@ -272,8 +272,7 @@ class Harness(Generic[M_co]):
         from noetic_py._engine.state import Resources
         from noetic_py.plugins import load_plugins
 
-        if memory is not None and not isinstance(memory, Memory):
-            raise ConfigError(f"memory={memory!r} is no Memory", code="memory", hint="an instance of a Memory subclass")
+        _check_parts(memory, model, budget, tools)
         self._plugins = load_plugins(plugins)
         self._services = dict(services or {})
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
@@ -291,7 +290,6 @@ class Harness(Generic[M_co]):
         )
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
-        self._adopted: set[int] = set()
         self._closed = False
 
     # -- its life
@@ -369,13 +367,14 @@ class Harness(Generic[M_co]):
 
         if ctx is None:
             return await run_flow(run, plan)
-        if id(ctx) in self._adopted:
+        outside = _outside(ctx)
+        if outside.adopted:
             raise RunBusy("the context is in another run", hint="await that run first, or give each run a context of its own")
-        self._adopted.add(id(ctx))
+        outside.adopted = True
         try:
             return await run_flow(run, plan)
         finally:
-            self._adopted.discard(id(ctx))
+            outside.adopted = False
 
     @overload
     def stream(
@@ -428,6 +427,7 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
         """
+        self._check_home()
         if self._group is None:
             raise ConfigError(
                 "start() needs an owner for its task", code="harness-not-entered", hint="async with Harness() as harness:"
@@ -453,9 +453,8 @@ class Harness(Generic[M_co]):
         Raises:
             WrongThread: An event loop runs in this thread; `await harness.run(...)` there.
         """
-        from anyio.from_thread import start_blocking_portal
-
         import sniffio
+        from anyio.from_thread import start_blocking_portal
 
         try:
             sniffio.current_async_library()
@@ -483,9 +482,9 @@ class Harness(Generic[M_co]):
         self._check_home()
         require_step(step, "run")
         _check_options(options, state, ctx)
+        outside = None if ctx is None else _outside(ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
         domain = self._domain(run_id, step, state, ctx, options)
-        outside = None if ctx is None else ctx.engine
         run = Run(
             run_id=run_id,
             thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
@@ -504,7 +503,10 @@ class Harness(Generic[M_co]):
         if ctx is not None:
             log, state = ctx.domain.log, ctx.domain.state
         else:
-            log = ItemLog(options.get("history") or ())
+            try:
+                log = ItemLog(options.get("history") or ())
+            except TypeError as error:
+                raise ConfigError(f"history= is no list of items: {error}", code="run-option", hint="history=result.items") from error
             state = StateBag() if state is None else state
         log.origin = (run_id, step.id)
         return Domain(log, state, step.id)
@@ -514,6 +516,30 @@ class Harness(Generic[M_co]):
         from noetic_py._engine.graph import mermaid
 
         return mermaid(require_step(step, "graph"))
+
+
+def _outside(ctx: object) -> Outside:
+    """What a context made outside a run knows of itself.
+
+    Raises:
+        ConfigError: It is no context, or a step's own; code `"run-option"`.
+    """
+    engine = ctx.engine if isinstance(ctx, Context) else None
+    if not isinstance(engine, Outside):
+        raise ConfigError(f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)")
+    return engine
+
+
+def _check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:
+    if memory is not None and not isinstance(memory, Memory):
+        raise ConfigError(f"memory={memory!r} is no Memory", code="memory", hint="an instance of a Memory subclass")
+    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
+        raise ConfigError(f"model={model!r} is no model", code="model", hint='model="openai:gpt-5-mini"')
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(f"budget={budget!r} is no Budget", code="budget", hint='budget=Budget(cost="5.00")')
+    for tool in tools:
+        if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
+            raise ConfigError(f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function")
 
 
 def _deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:
@@ -537,8 +563,15 @@ def _check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
     if options.get("on_error", "raise") not in ("raise", "result"):
         raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
     deadline = options.get("deadline")
-    if deadline is not None and (isinstance(deadline, bool) or not 0 <= deadline < float("inf")):
+    if deadline is not None and not is_seconds(deadline):
         raise ConfigError(f"deadline={deadline!r} is not a number of seconds", code="run-option", hint="deadline=30.0")
+    for name, kind in _KINDS.items():
+        value = options.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}")
+    history = options.get("history")
+    if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
+        raise ConfigError(f"history={history!r} is no list of items", code="run-option", hint="history=result.items")
     for name in ("run_id", "thread_id", "user_id", "request_id"):
         if name in options:
             check_outside_id(options[name], name)

@@ -419,10 +419,13 @@ async def test_step_over_its_timeout() -> None:
 
 
 async def test_step_over_its_budget() -> None:
-    error = await failure(sequence(echo, other, echo).with_options(budget=Budget(steps=2)))
-    assert isinstance(error, BudgetExceeded)
-    assert error.dimension == "steps"
-    explains(error, "sequence", "echo#1")
+    async with Harness() as harness:
+        result = await harness.run(sequence(echo, other, echo).with_options(budget=Budget(steps=2)), "x")
+    assert result.status == "budget_exceeded"
+    with pytest.raises(BudgetExceeded) as caught:
+        _ = result.value
+    assert caught.value.dimension == "steps"
+    explains(caught.value, "sequence", "echo#1")
 
 
 async def test_spawns_too_deep() -> None:

@@ -95,6 +95,7 @@ async def run_answer(frame: Frame, ask: Ask) -> ModelResponse:
         reservation.settle(used)
         if used is not NOTHING_USED:
             frame.used_tokens, frame.used_cost = used.tokens, used.cost
+            frame.noted = True
     frame.log.extend(_fresh(frame, response.items))
     x.last_step = StepMeta((), used.tokens, used.cost, response.items)
     if bus.active:

@@ -12,7 +12,8 @@ from anyio.lowlevel import checkpoint
 from noetic_py._engine import fold, ledger
 from noetic_py._engine.state import Execution, Frame
 from noetic_py.budget import Budget, Lease
-from noetic_py.context import CURRENT, Domain, StepMeta, copy_state, restore_state
+from noetic_py.checkpoints.records import Decision
+from noetic_py.context import CURRENT, Domain, StepMeta
 from noetic_py.errors import (
     BudgetExceeded,
     Cancelled,
@@ -25,10 +26,11 @@ from noetic_py.errors import (
     UnknownPrice,
 )
 from noetic_py.events import StepStarted
+from noetic_py.state import copy_state, restore_state
 from noetic_py.steps.step import Step
 from noetic_py.steps.step import frame as frame_name
 
-__all__ = ["HANDLERS", "as_error", "call_from_body", "execute", "restore_log", "settle_failure", "under_budget"]
+__all__ = ["HANDLERS", "as_error", "call_from_body", "execute", "open_lease", "open_wrap_up", "restore_log", "settle_failure", "under_budget"]
 
 AnyStep = Step[Any, Any, Any, Any]
 Handler = Callable[[Frame, Any], Awaitable[Any]]
@@ -51,16 +53,20 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     own = domain is not None
     if domain is None:
         domain = parent.domain
-        if len(domain.log) != parent.mark:
-            ledger.close_segment(parent)
+    length = len(domain.log)
+    if length != parent.mark and not own:
+        ledger.close_segment(parent)
     if step.bound is not None:
         value = step.bound.value
-    frame = Frame(step, parent, x, (*parent.at, name), domain, parent.lease)
+    frame = Frame(step, parent, x, (*parent.at, name), domain, parent.lease, length)
+    bus = run.bus
     while True:
-        if run.bus.active:
-            run.bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
+        if bus.active:
+            bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
         frame.token = CURRENT.set(frame)
         try:
+            if step.budget is not None and frame.own_lease is None:
+                open_lease(frame, step.budget)
             if step.counted:
                 frame.lease.take_step()
             if not step.plain or run.tracer is not None:
@@ -79,11 +85,14 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
             raise
         CURRENT.reset(frame.token)
         frame.token = None
-        ledger.finished(frame, value, output)
+        if frame.own_lease is not None:
+            frame.own_lease.close(frame.wrap_up)
+        length = len(domain.log)
+        ledger.finished(frame, value, output, length)
         if step.body is not None:
             x.last_step = NO_META
-        if not own:
-            ledger.returned(parent)
+        if not own and (length != parent.mark or parent.touched):
+            ledger.returned(parent, length)
         if run.stopping:
             await _breathe(x)
         return output
@@ -107,6 +116,14 @@ async def _guarded(frame: Frame, value: Any) -> Any:
         if step.budget is not None:
             return await under_budget(frame, step.budget, lambda: _timed(frame, value))
         return await _timed(frame, value)
+
+
+def open_lease(frame: Frame, budget: Budget) -> None:
+    """A step's own budget: one lease for all its attempts."""
+    x = frame.x
+    lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
+    lease.keep_reserve()
+    frame.own_lease = frame.lease = lease
 
 
 async def _timed(frame: Frame, value: Any) -> Any:
@@ -137,30 +154,23 @@ def _span(frame: Frame) -> Generator[None]:
 
 
 async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitable[Any]]) -> Any:
-    """Run a body below a lease of its own; when that is spent, its wrap-up step gives the value."""
-    x = frame.x
-    now = x.run.runtime.monotonic()
-    lease = Lease(budget, frame.lease, now=now, depth=x.depth, on_warning=x.warned)
-    lease.keep_reserve()
-    frame.lease = lease
-    wrap_up: Lease | None = None
+    """Run a body below the frame's own lease; when that is spent, the budget's wrap-up step gives the value."""
+    lease = frame.lease
     try:
-        try:
-            return await _until_deadline(frame, lease, body)
-        except BudgetExceeded as error:
-            if budget.wrap_up is None:
-                raise
-            settle_failure(frame, error)
-            wrap_up = frame.lease = lease.open_wrap_up(x.run.runtime.monotonic())
-            return await _until_deadline(frame, wrap_up, lambda: execute(_wrap_up(budget), None, frame, "wrap_up"))
-    finally:
-        lease.close(wrap_up)
+        return await _until_deadline(frame, lease, body)
+    except BudgetExceeded as error:
+        if budget.wrap_up is None or frame.wrap_up is not None:
+            raise
+        settle_failure(frame, error)
+        return await _until_deadline(frame, *open_wrap_up(frame, lease, budget.wrap_up))
 
 
-def _wrap_up(budget: Budget) -> AnyStep:
-    if budget.wrap_up is None:
-        raise ConfigError("the budget has no wrap-up step", code="budget")
-    return budget.wrap_up
+def open_wrap_up(frame: Frame, lease: Lease, step: AnyStep) -> tuple[Lease, Callable[[], Awaitable[Any]]]:
+    """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
+    run = frame.x.run
+    wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
+    run.journal.append(Decision(frame.at, "wrap_up", None))
+    return wrap_up, lambda: execute(step, None, frame, "wrap_up")
 
 
 async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitable[Any]]) -> Any:
@@ -177,12 +187,12 @@ def settle_failure(frame: Frame, error: NoeticError) -> None:
     left = error.left
     if left is not None and left[0] is frame.domain:
         restore_state(frame.domain.state, left[1])
-    restore_log(frame)
+    restore_log(frame, error.path)
 
 
-def restore_log(frame: Frame) -> None:
-    """Make the frame's log say what the journal says of everything below it."""
-    items = fold.items_below(frame.x.run.journal, frame.at)
+def restore_log(frame: Frame, cause: tuple[str, ...] = ()) -> None:
+    """Make the frame's log say what the journal says of everything below it; `cause` is where a failure came from."""
+    items = fold.items_below(frame.x.run.journal, frame.at, cause)
     log = frame.domain.log
     there = log.since(frame.start)
     if list(there) != items[: len(there)]:
@@ -209,30 +219,34 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     """Record a failed attempt; return when another one follows, raise otherwise."""
     failure = as_error(frame, error)
     x = frame.x
-    step = frame.step
     frame.token = None
     if x.stop is not None:
-        frame.rewind()
+        # After a stop no failure is written: the attempt ends as stopped, and its finished children stay.
+        frame.drop_unwritten()
         ledger.stopped(frame)
+        _leave(frame)
         await _breathe(x)
-    retry = step.retry
+    retry = frame.step.retry
     final = (
         retry is None or frame.attempt >= retry.attempts or isinstance(failure, _NEVER_RETRIED) or not retry.covers(failure)
     )
+    unwritten = frame.touched and not frame.clean
     frame.drop_unwritten()
-    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain):
+    if final and frame.has_base and (unwritten or failure.left is None or failure.left[0] is not frame.domain):
         failure.left = (frame.domain, copy_state(frame.domain.state))
     frame.rewind()
+    _forget_loop_stop(frame)
     ledger.failed(frame, failure, final=final)
     if final or retry is None:
+        _leave(frame)
         if failure is error:
             raise error
         raise failure from error
     await x.run.runtime.sleep(retry.wait(frame.attempt, x.run.runtime.random()))
     frame.attempt += 1
+    frame.noted = True
     frame.used_tokens = frame.used_cost = frame.control = frame.occurrences = None
     frame.opened = False
-    frame.lease = frame.up.lease if frame.up is not None else frame.lease
 
 
 def _after_stop(frame: Frame, own: bool) -> None:
@@ -244,6 +258,27 @@ def _after_stop(frame: Frame, own: bool) -> None:
     parent = frame.up
     if not own and parent is not None and parent.clean:
         parent.mark = parent.written = len(frame.domain.log)
+    _leave(frame)
+
+
+def _leave(frame: Frame) -> None:
+    """A step ends without a result: its lease closes, and what its parent does from now on is a new segment."""
+    if frame.own_lease is not None:
+        frame.own_lease.close(frame.wrap_up)
+    parent = frame.up
+    if parent is not None and parent.touched and parent.clean:
+        parent.saved = copy_state(parent.domain.state)
+        parent.clean = False
+
+
+def _forget_loop_stop(frame: Frame) -> None:
+    """What a failed attempt asked of a loop around it is void."""
+    node = frame.up
+    while node is not None:
+        stop = node.loop_stop
+        if stop is not None and stop[1][: len(frame.at)] == frame.at:
+            node.loop_stop = None
+        node = node.up
 
 
 async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:

@@ -12,8 +12,9 @@ from attrs import define, field, frozen
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
 from noetic_py._engine.state import Frame
 from noetic_py.checkpoints.records import Decision
-from noetic_py.context import Domain, copy_state, restore_state
+from noetic_py.context import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, RouteError
+from noetic_py.state import copy_state, restore_state
 from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled
 from noetic_py.steps.step import Step, is_step, require_step
 
@@ -151,10 +152,12 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
             )
         return [Path(spec.each, element, f"{spec.each.id}[{index}]") for index, element in enumerate(value)]
     steps = spec.paths
-    if not isinstance(steps, tuple):
-        given = steps(value, frame) if spec.takes_context else steps(value)
+    if spec.make is not None:
+        given = spec.make(value, frame) if spec.takes_context else spec.make(value)
         if inspect.isawaitable(given):
             given = await given
+        if not _is_many(given):
+            raise RouteError(f"paths gave {given!r}, which is no list of steps", path=frame.path, hint="return steps")
         steps = tuple([_require(frame, step) for step in given])
         frame.x.run.journal.append(Decision(frame.path, "paths", tuple(step.id for step in steps)))
     return [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(steps)]
@@ -196,6 +199,7 @@ def _win(frame: Frame, outcomes: Outcomes) -> Any:
     winner, value = next(iter(outcomes.values.items()))
     domain = outcomes.domains[winner]
     frame.winner = winner
+    frame.noted = True
     frame.log.extend(domain.log.since(frame.mark))
     frame.mark = frame.written = len(frame.log)
     if not domain.untouched:

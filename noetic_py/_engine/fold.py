@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from noetic_py.checkpoints.records import Segment, StepFailed, StepFinished, StepOpened, StepStopped
+from noetic_py.checkpoints.records import (
+    CallStarted,
+    Decision,
+    RunEnded,
+    RunStarted,
+    Segment,
+    StepFailed,
+    StepFinished,
+    StepOpened,
+    StepStopped,
+)
+from noetic_py.errors import NoeticError
 from noetic_py.items import FunctionCallOutput
 
 if TYPE_CHECKING:
@@ -24,44 +35,59 @@ _WALLS = frozenset({"spawn", "parallel", "gather"})
 class _Node:
     """One step as the journal knows it; its layout holds items and children in order."""
 
-    name: str
+    path: Path = ()
     kind: str = ""
     layout: list[tuple[Item, ...] | _Node] = field(factory=list["tuple[Item, ...] | _Node"])
     children: dict[str, _Node] = field(factory=dict[str, "_Node"])
     finished: StepFinished | None = None
-    dead: bool = False
+    # Where a failure that ended this step came from; None while it has not failed.
+    cause: Path | None = None
+    # Shown although it failed: what came after it, a wrap-up, was made because it did.
+    shown: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
 
     def child(self, name: str) -> _Node:
         found = self.children.get(name)
         if found is None:
-            found = self.children[name] = _Node(name)
+            found = self.children[name] = _Node((*self.path, name))
             self.layout.append(found)
         return found
 
-    def void(self) -> None:
-        self.layout.clear()
-        self.children.clear()
-        self.dead = False
-        self.finished = None
+    def drop(self, name: str) -> None:
+        """An attempt is void: the next one takes its place where the layout then ends."""
+        self.layout.remove(self.children.pop(name))
+
+    def show_last(self) -> None:
+        last = self.layout[-1] if self.layout else None
+        if isinstance(last, _Node):
+            last.shown = True
+            last.show_last()
 
 
 def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
-    root = _Node("")
+    root = _Node(below)
     depth = len(below)
     for record in journal:
         path = record.path
-        if path[:depth] != below:
+        if path[:depth] != below or isinstance(record, _WITHOUT_ITEMS):
             continue
-        if not isinstance(record, (StepOpened, Segment, StepFinished, StepFailed, StepStopped)):
-            continue
-        node = root
+        parent, node = root, root
         for name in path[depth:]:
-            node = node.child(name)
-        _apply(node, record)
+            parent, node = node, node.child(name)
+        if isinstance(record, StepFailed) and not record.final and node is not root:
+            parent.drop(node.name)
+        else:
+            _apply(node, record)
     return root
 
 
-def _apply(node: _Node, record: StepOpened | Segment | StepFinished | StepFailed | StepStopped) -> None:
+_WITHOUT_ITEMS = (RunStarted, RunEnded, CallStarted)
+
+
+def _apply(node: _Node, record: JournalRecord) -> None:
     match record:
         case StepOpened():
             node.kind = record.kind
@@ -71,20 +97,29 @@ def _apply(node: _Node, record: StepOpened | Segment | StepFinished | StepFailed
             node.kind = record.kind
             node.finished = record
             node.layout.append(record.items)
-        case StepFailed(final=False):
-            node.void()
         case StepFailed():
             node.kind = record.kind
-            node.dead = True
+            node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
         case StepStopped():
             node.kind = record.kind
             node.layout.append(record.items)
+        case Decision(key="wrap_up"):
+            node.show_last()
+        case _:
+            pass
 
 
-def items_below(journal: Sequence[JournalRecord], path: Path) -> list[Item]:
-    """The items that the steps at and below a path have put into the conversation of that path."""
+def items_below(journal: Sequence[JournalRecord], path: Path, cause: Path = ()) -> list[Item]:
+    """The items that the steps at and below a path have put into the conversation of that path.
+
+    Args:
+        journal: The run's records.
+        path: Whose conversation.
+        cause: Where the failure that ended the path came from, when one did.
+    """
     root = _tree(journal, path)
-    root.dead = True
+    if root.cause is None:
+        root.cause = cause
     return list(_visible(root, top=True))
 
 
@@ -95,14 +130,16 @@ def _visible(node: _Node, *, top: bool = False) -> Iterator[Item]:
     if node.kind == "tool_call":
         yield from _outputs(node)
         return
-    layout = _in_call_order(node.layout) if node.kind == "model" else node.layout
-    last = layout[-1] if layout else None
-    for entry in layout:
+    for entry in _in_call_order(node.layout) if node.kind == "model" else node.layout:
         if isinstance(entry, tuple):
             yield from entry
-        # A failure that was handled leaves nothing; one that ended its parent too shows how far things had come.
-        elif not entry.dead or (node.dead and entry is last):
+        elif entry.cause is None or entry.shown or _ended(node, entry):
             yield from _visible(entry)
+
+
+def _ended(node: _Node, entry: _Node) -> bool:
+    """Whether a step's failure is what ended its parent too: it shows how far things had come, a handled one nothing."""
+    return node.cause is not None and node.layout[-1] is entry and node.cause[: len(entry.path)] == entry.path
 
 
 def _in_call_order(layout: list[tuple[Item, ...] | _Node]) -> list[tuple[Item, ...] | _Node]:

@@ -24,9 +24,7 @@ def children(step: AnyStep) -> list[tuple[str, AnyStep]]:
             cases = [(repr(key), each) for key, each in (spec.cases or {}).items()]
             return cases + ([("otherwise", spec.default)] if spec.default is not None else [])
         case ParallelSpec():
-            if spec.each is not None:
-                return [("each", spec.each)]
-            return [("", each) for each in spec.paths] if isinstance(spec.paths, tuple) else []
+            return [("each", spec.each)] if spec.each is not None else [("", each) for each in spec.paths]
         case LoopSpec():
             return [("again", spec.body)]
         case SpawnSpec():
@@ -60,7 +58,7 @@ def _draw(step: AnyStep, lines: list[str], counter: list[int]) -> str:
 def _label(step: AnyStep) -> str:
     kind = step.spec.mode if isinstance(step.spec, ParallelSpec) and step.spec.mode != "all" else step.kind
     label = step.id if step.kind == "code" or step.id == kind else f"{step.id} ({kind})"
-    if isinstance(step.spec, ParallelSpec) and not isinstance(step.spec.paths, tuple):
+    if isinstance(step.spec, ParallelSpec) and step.spec.make is not None:
         label += ": paths made while running"
     if isinstance(step.spec, BranchSpec) and step.spec.cases is None:
         label += ": step chosen while running"

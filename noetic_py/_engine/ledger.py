@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from noetic_py._engine.state import NO_ITEMS, Frame
 from noetic_py.checkpoints.records import Segment, StepFailed, StepFinished, StepOpened, StepStopped
-from noetic_py.context import copy_state
 from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
+from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
     from noetic_py.errors import NoeticError
@@ -33,9 +33,9 @@ def close_segment(frame: Frame) -> None:
             frame.segments.append(items)
 
 
-def returned(frame: Frame) -> None:
+def returned(frame: Frame, length: int) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
-    frame.mark = frame.written = len(frame.domain.log)
+    frame.mark = frame.written = length
     if frame.touched:
         # The body may still hold the state object, so what it is now has to be remembered now.
         frame.saved = copy_state(frame.domain.state)
@@ -65,8 +65,7 @@ def flush(frame: Frame | None) -> None:
 
 
 def _last_segment(frame: Frame) -> tuple[Item, ...]:
-    log = frame.domain.log
-    items = log.since(frame.mark) if len(log) != frame.mark else NO_ITEMS
+    items = frame.domain.log.since(frame.mark)
     segments = frame.segments
     if segments is not None:
         # Closed before a child that wrote nothing: it goes into this record together with the last one.
@@ -75,20 +74,26 @@ def _last_segment(frame: Frame) -> tuple[Item, ...]:
     return items
 
 
-def finished(frame: Frame, value: object, output: object) -> None:
-    """Commit a step that is done."""
+def finished(frame: Frame, value: object, output: object, length: int) -> None:
+    """Commit a step that is done; `length` is its log's, now."""
     run = frame.x.run
     parent = frame.up
     if parent is not None and not (parent.clean and parent.opened):
         flush(parent)
     step = frame.step
-    items = _last_segment(frame) if frame.segments is not None or len(frame.domain.log) != frame.mark else NO_ITEMS
-    run.journal.append(
-        StepFinished(frame.at, step.kind, frame.attempt, value, output, items, frame.used_tokens, frame.used_cost, frame.control, frame.winner)
-    )
+    record = StepFinished(frame.at, step.kind, value, output)
+    if length != frame.mark or frame.segments is not None:
+        record.items = _last_segment(frame)
+    if frame.noted:
+        record.attempt = frame.attempt
+        record.usage = frame.used_tokens
+        record.cost = frame.used_cost
+        record.control = frame.control
+        record.winner = frame.winner
+    run.journal.append(record)
     if run.bus.active:
-        if items:
-            run.bus.publish(ItemsAppended(frame.at, items))
+        if record.items:
+            run.bus.publish(ItemsAppended(frame.at, record.items))
         run.bus.publish(StepCommitted(frame.at, step.kind, len(run.journal)))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from noetic_py.context import Domain, StateBag, copy_state, restore_state, state_fields
+from noetic_py.context import Domain
+from noetic_py.state import StateBag, copy_state, restore_state, state_fields
 
 __all__ = ["join_states"]
 

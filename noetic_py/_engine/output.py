@@ -51,10 +51,14 @@ class OutputPlan:
 
 
 def _unwrap(value: Any) -> object:
-    if not isinstance(value, dict) or list(value) != [_WRAPPED]:  # pyright: ignore[reportUnknownArgumentType] # any JSON
+    if not _is_wrapped(value):
         raise CodecError(f'the answer is not an object with the one key "{_WRAPPED}"')
     inner: object = value[_WRAPPED]
     return inner
+
+
+def _is_wrapped(value: object) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and _WRAPPED in value  # pyright: ignore[reportUnknownArgumentType] # any JSON
 
 
 def _unfenced(text: str) -> str:

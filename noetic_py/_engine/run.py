@@ -12,7 +12,7 @@ from noetic_py._engine import loop as _loop
 from noetic_py._engine import model as _model
 from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import tool as _tool
-from noetic_py._engine.execute import AnyStep, as_error, execute, restore_log, settle_failure
+from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below
 from noetic_py._engine.state import Execution, Frame, Run
 from noetic_py.budget import Budget, Lease
@@ -52,6 +52,8 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     lease = Lease(plan.budget, run.resources.lease, now=now)
     x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
+    if run.early is not None:
+        x.request(run.early)
     lease.on_warning = x.warned
     root = _spawn.head(x, None, _ROOT, plan.domain)
     root.opened = True
@@ -59,13 +61,10 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, len(history)))
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
-    wrap_up: Lease | None = None
     try:
-        lease.keep_reserve()
         output, stop, error = await _attempt(x, root, plan, lease)
-        if stop is not None and stop.kind == "budget" and plan.budget is not None and plan.budget.wrap_up is not None:
-            wrap_up = root.lease = lease.open_wrap_up(run.runtime.monotonic())
-            output = await _wrap_up(x, root, plan.budget.wrap_up, wrap_up)
+        if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
+            output = await _wrap_up(x, root, plan.budget, lease)
         return _result(run, x, plan, history, output, stop, error, now)
     except BaseException as cancelled:
         if isinstance(cancelled, Exception):
@@ -74,8 +73,11 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         _end(run, "cancelled", stop.reason, stop)
         raise
     finally:
-        lease.close(wrap_up)
+        lease.close(root.wrap_up)
         run.bus.close()
+        # Without these the run would be a ring that only the garbage collector could break.
+        run.root = None
+        x.frame = None
 
 
 async def _attempt(
@@ -87,6 +89,7 @@ async def _attempt(
         x.scope.deadline = anyio.current_time() + limit
     output: Any = no_value()
     try:
+        lease.keep_reserve()
         with x.scope:
             output = await execute(plan.step, plan.value, root, plan.step.id)
     except BudgetExceeded as error:
@@ -114,16 +117,19 @@ def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> float | None:
     return min(left, default=None)
 
 
-async def _wrap_up(x: Execution, root: Frame, step: AnyStep, lease: Lease) -> Any:
+async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease) -> Any:
     """Run the wrap-up on the reserve; when even that fails, the run simply has no value."""
+    if budget.wrap_up is None:
+        return no_value()
     x.ended()
     x.stop = None
     x.scope = anyio.CancelScope()
-    if lease.deadline is not None:
-        x.scope.deadline = anyio.current_time() + max(0.0, lease.deadline - x.run.runtime.monotonic())
+    reserve, work = open_wrap_up(root, lease, budget.wrap_up)
+    if reserve.deadline is not None:
+        x.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
     try:
         with x.scope:
-            return await execute(step, None, root, "wrap_up")
+            return await work()
     except Exception as error:  # noqa: BLE001 # the budget has ended the run already; its status says so
         settle_failure(root, as_error(root, error))
     return no_value()
@@ -153,9 +159,11 @@ def _result(
     journal = run.journal
     broken = error if error is not None else None if stop is None else stop.error
 
+    cause = () if broken is None else broken.path
+
     def transcript() -> Transcript:
         log = ItemLog(history)
-        log.extend(items_below(journal, ()))
+        log.extend(items_below(journal, (), cause))
         view = log.rendered(f"{status}: {reason}" if reason else status)
         return Transcript(view, view[len(history) :])
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import anyio
 
-from noetic_py._engine.execute import HANDLERS, execute, under_budget
+from noetic_py._engine.execute import HANDLERS, execute, open_lease, under_budget
 from noetic_py._engine.state import Execution, Frame
-from noetic_py.budget import Lease
-from noetic_py.context import Domain, StateBag, copy_state
+from noetic_py.budget import Budget, Lease
+from noetic_py.context import Domain
 from noetic_py.control import Control
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.log import ItemLog
+from noetic_py.state import StateBag, copy_state
 from noetic_py.steps.spawn import SpawnSpec
 
 __all__ = ["head", "run_spawn"]
@@ -21,7 +22,7 @@ __all__ = ["head", "run_spawn"]
 
 def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
     """The frame that an execution hangs from; it writes no records of its own."""
-    root = Frame(step, frame, x, () if frame is None else frame.path, domain, x.lease)
+    root = Frame(step, frame, x, () if frame is None else frame.path, domain, x.lease, len(domain.log))
     root.virtual = True
     x.frame = root
     return root
@@ -32,11 +33,20 @@ async def run_spawn(frame: Frame, value: Any) -> Any:
     spec: SpawnSpec = frame.step.spec
     parent = frame.x
     parent.enter_child()
+    lease = Lease(None, frame.lease, depth=parent.depth + 1)
     try:
-        child = Execution(parent.run, Lease(None, frame.lease, depth=parent.depth + 1), depth=parent.depth + 1, parent=frame, input=value)
+        child = Execution(parent.run, lease, depth=parent.depth + 1, parent=frame, input=value)
         root = head(child, frame, frame.step, _domain(frame, spec))
-        return await _run_child(child, root, spec, value)
+        try:
+            return await _run_child(child, root, spec, value)
+        finally:
+            child.ended()
+            child.frame = None
+            if root.domain.log is frame.log and frame.clean:
+                # The child wrote into the parent's conversation; that is its own, and no segment of the spawn's.
+                frame.mark = frame.written = len(frame.log)
     finally:
+        lease.close()
         parent.run.children -= 1
 
 
@@ -45,19 +55,25 @@ async def _run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any)
     if spec.timeout is not None:
         child.scope.deadline = anyio.current_time() + spec.timeout
     output: Any = None
+    with child.scope:
+        if spec.budget is None:
+            output = await execute(step, value, root, step.id)
+        else:
+            output = await _under_budget(root, spec.budget, step, value)
+    if child.stop is not None:
+        return _stopped(child.stop, root)
+    if child.scope.cancelled_caught:
+        raise StepTimeout(spec.timeout or 0.0, path=root.path)
+    return output
+
+
+async def _under_budget(root: Frame, budget: Budget, step: Any, value: Any) -> Any:
+    open_lease(root, budget)
     try:
-        with child.scope:
-            if spec.budget is None:
-                output = await execute(step, value, root, step.id)
-            else:
-                output = await under_budget(root, spec.budget, lambda: execute(step, value, root, step.id))
-        if child.stop is not None:
-            return _stopped(child.stop, root)
-        if child.scope.cancelled_caught:
-            raise StepTimeout(spec.timeout or 0.0, path=root.path)
-        return output
+        return await under_budget(root, budget, lambda: execute(step, value, root, step.id))
     finally:
-        child.ended()
+        if root.own_lease is not None:
+            root.own_lease.close(root.wrap_up)
 
 
 def _stopped(stop: Control, root: Frame) -> Any:
@@ -92,4 +108,4 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
     return Domain(log, state if spec.state == "share" else copy.copy(state) if not isinstance(state, StateBag) else copy_state(state), branch)
 
 
-HANDLERS["spawn"] = run_spawn
+HANDLERS.update(spawn=run_spawn, spawn_shared=run_spawn)

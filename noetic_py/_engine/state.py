@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from noetic_py.budget import Lease, Remaining, TokenUsage
-from noetic_py.context import Context, Domain, Services, StepMeta, copy_state, restore_state
+from noetic_py.context import Context, Domain, Services, StepMeta
 from noetic_py.control import Control, StopKind
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded
 from noetic_py.events import BudgetWarning, Bus, Emitted
+from noetic_py.state import copy_state, restore_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -65,7 +66,7 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "bus", "children", "executed", "journal", "metadata", "model_settings", "request_id", "resources", "root",
+        "bus", "children", "early", "executed", "journal", "metadata", "model_settings", "request_id", "resources", "root",
         "run_id", "runtime", "services", "stopping", "thread_id", "tracer", "unpriced", "user_id", "verdict",
     )  # fmt: skip
 
@@ -102,6 +103,16 @@ class Run:
         self.unpriced = False
         self.verdict: str | None = None
         self.root: Execution | None = None
+        # A stop that was asked for before the run had begun.
+        self.early: Control | None = None
+
+    def stop_from_outside(self, kind: StopKind, reason: str) -> None:
+        """Stop the run for a reason that no step gave."""
+        control = Control(kind, reason=reason)
+        if self.root is not None:
+            self.root.request(control)
+        elif self.early is None:
+            self.early = control
 
 
 class Execution:
@@ -204,6 +215,7 @@ class Execution:
         self.run.stopping += 1
         if frame is not None:
             frame.control = control
+            frame.noted = True
         self.scope.cancel()
         return True
 
@@ -211,10 +223,6 @@ class Execution:
         """The execution is over, so nobody has to look for its stop any more."""
         if self.stop is not None:
             self.run.stopping -= 1
-
-    def stop_from_outside(self, kind: StopKind, reason: str) -> bool:
-        """Stop it for a reason that no step gave."""
-        return self.request(Control(kind, reason=reason))
 
     def out_of_time(self, limit: float) -> Control:
         """The control of an execution whose time is over."""
@@ -229,7 +237,7 @@ class Execution:
         node: Frame | None = _frame(ctx)
         while node is not None and node.x is self:
             if node.step.kind == "loop":
-                node.loop_stop = (value,)
+                node.loop_stop = (value, ctx.path)
                 return
             node = node.up
         raise ConfigError("stop_loop() was called outside a loop", code="no-loop", hint="complete(value) ends the execution")
@@ -300,6 +308,8 @@ class Frame(Context[Any, Any]):
 
     # Most steps never need most of these: a class default costs a step nothing.
     attempt = 1
+    # Whether the step's record has to hold more than its output and its items.
+    noted = False
     clean = True
     opened = False
     has_base = False
@@ -311,7 +321,11 @@ class Frame(Context[Any, Any]):
     occurrences: dict[str, int] | None = None
     used_tokens: TokenUsage | None = None
     used_cost: Decimal | None = None
-    loop_stop: tuple[object] | None = None
+    # What `stop_loop` was given, and by which step.
+    loop_stop: tuple[object, tuple[str, ...]] | None = None
+    # The lease of the step's own budget, and the one of its wrap-up.
+    own_lease: Lease | None = None
+    wrap_up: Lease | None = None
     segments: list[tuple[Item, ...]] | None = None
     own_span: Span | None = None
     winner: int | None = None
@@ -326,6 +340,7 @@ class Frame(Context[Any, Any]):
         path: tuple[str, ...],
         domain: Domain,
         lease: Lease,
+        length: int,
     ) -> None:
         self.engine = x
         self.domain = domain
@@ -335,7 +350,7 @@ class Frame(Context[Any, Any]):
         self.step = step
         self.up = parent
         self.lease = lease
-        self.mark = self.written = self.start = len(domain.log)
+        self.mark = self.written = self.start = length
 
     @property
     def log(self) -> ItemLog:
@@ -355,6 +370,8 @@ class Frame(Context[Any, Any]):
     def drop_unwritten(self) -> None:
         """Forget what the body did itself and no commit has written."""
         self.log.rollback(self.written)
+        self.mark = self.written
+        self.segments = None
         if self.touched and not self.clean:
             restore_state(self.domain.state, copy_state(self.saved))
 

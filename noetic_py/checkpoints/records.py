@@ -72,29 +72,39 @@ class Segment:
     items: tuple[Item, ...]
 
 
-@define(eq=False)
 class StepFinished:
     """A step is done: its output, and what of its own work was not written yet.
 
+    Written once for every step, so what most steps do not have is a default of the class and costs them nothing.
+
     Attributes:
+        path: The step.
+        kind: Its kind.
+        input: What it was given.
+        output: What it gave.
+        attempt: Which attempt, from 1.
         items: The last segment's items.
         usage: Tokens that the step itself used, children apart; `None` for none.
         cost: USD likewise.
         control: The stop that the step's body asked for.
         winner: The index of a race's winning path.
-        returns_items: Of a section or a tool call: the items its parent's conversation gets.
     """
 
-    path: Path
-    kind: str
-    attempt: int
-    input: object
-    output: object
-    items: tuple[Item, ...]
-    usage: TokenUsage | None
-    cost: Decimal | None
-    control: Control | None
-    winner: int | None
+    attempt: int = 1
+    items: tuple[Item, ...] = ()
+    usage: TokenUsage | None = None
+    cost: Decimal | None = None
+    control: Control | None = None
+    winner: int | None = None
+
+    def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
+        self.path = path
+        self.kind = kind
+        self.input = input
+        self.output = output
+
+    def __repr__(self) -> str:
+        return f"StepFinished({'/'.join(self.path)}, {self.kind}, output={self.output!r}, items={len(self.items)})"
 
 
 @define(eq=False)

@@ -112,7 +112,7 @@ def is_model(kind: object) -> bool:
 
 def is_named_tuple(kind: object) -> bool:
     """Whether a class is a named tuple."""
-    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return hasattr(kind, "_fields") and tuple in getattr(kind, "__mro__", ())
 
 
 def _init_false(kind: Any) -> frozenset[str]:
@@ -199,7 +199,7 @@ class Structurer:
         return self._find_class(kind, base)
 
     def _find_class(self, kind: Any, base: Any) -> Hook | None:
-        if not isinstance(base, type):
+        if not _is_class(base):
             return None
         if issubclass(base, Enum):
             return partial(self._member, base)
@@ -352,6 +352,10 @@ class Structurer:
         if attrs.has(base) and any(isinstance(field.type, str) for field in attrs.fields(base)):
             attrs.resolve_types(base)
         return make_dict_structure_fn(kind, self._converter())
+
+
+def _is_class(kind: object) -> bool:
+    return isinstance(kind, type)
 
 
 def _is_open(kind: object) -> bool:

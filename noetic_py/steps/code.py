@@ -88,7 +88,7 @@ def _check(fn: Any) -> list[inspect.Parameter]:
     if isinstance(fn, Step):
         raise ConfigError(f"{fn!r} is a step already", code="step-signature", hint="with_options(...) changes its options")
     if not callable(fn) or isinstance(fn, type):
-        raise ConfigError(f"@step needs an async function, not {fn!r}", code="step-signature")
+        raise ConfigError(f"@step needs an async function, not {fn!r}", code="step-signature", hint="put it on an async def")
     if isinstance(fn, (staticmethod, classmethod)) or inspect.ismethod(fn) or _is_method(fn):
         raise ConfigError(
             f"{_where(fn)} is a method",

@@ -44,7 +44,8 @@ class ParallelSpec:
 
     Attributes:
         mode: `"all"` needs every path, `"race"` the first, `"settle"` takes what comes.
-        paths: The steps, or a function of the input that gives them.
+        paths: The steps, when they are known beforehand.
+        make: A function of the input that gives them, when they are not.
         takes_context: Whether that function takes the context too.
         shape: What the outputs become: a tuple, a list, or what `merge` makes of them.
         merge: Called with the outputs, and with the context and the paths' states when it takes them.
@@ -54,7 +55,8 @@ class ParallelSpec:
     """
 
     mode: Mode
-    paths: tuple[AnyStep, ...] | Callable[..., Iterable[AnyStep]]
+    paths: tuple[AnyStep, ...] = ()
+    make: Callable[..., Any] | None = None
     takes_context: bool = False
     shape: Literal["tuple", "list"] = "list"
     merge: Callable[..., Any] | None = None
@@ -204,7 +206,7 @@ def branch(
         ConfigError: A key of the return annotation has no case, or a case no key; code `"branch-cases"`.
     """
     if not callable(route):
-        raise ConfigError(f"branch needs a function, not {route!r}", code="branch-route")
+        raise ConfigError(f"branch needs a function, not {route!r}", code="branch-route", hint="branch(route, {'a': step_a})")
     steps = None if cases is None else {key: require_step(step, "branch") for key, step in cases.items()}
     if steps is not None:
         _check_cases(route, steps, default is not None)
@@ -394,7 +396,7 @@ def each(
         ParallelFailed: While running: an element failed.
     """
     inner: AnyStep = require_step(step, "each")
-    spec = ParallelSpec(mode="all", paths=(), concurrency=_check_concurrency(concurrency), each=inner)
+    spec = ParallelSpec(mode="all", concurrency=_check_concurrency(concurrency), each=inner)
     made: AnyStep = Step(id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None)
     return made
 
@@ -411,7 +413,7 @@ def _iterable(value: Any, name: str) -> Iterable[Any]:
     try:
         iter(value)
     except TypeError:
-        raise ConfigError(f"{name} needs steps, not {value!r}", code="not-a-step") from None
+        raise ConfigError(f"{name} needs steps, not {value!r}", code="not-a-step", hint=f"{name}([a, b])") from None
     many: Iterable[Any] = value
     return many
 
@@ -440,7 +442,8 @@ def _section(
         raise ConfigError(f"merge={merge!r} is not a function", code="merge", hint="merge=lambda outputs, ctx: ...")
     spec = ParallelSpec(
         mode=mode,
-        paths=paths if steps is None else steps,
+        paths=steps or (),
+        make=paths if steps is None else None,
         takes_context=takes_context and _arity(paths) > 1,
         shape=shape,
         merge=merge,

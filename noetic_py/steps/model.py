@@ -98,7 +98,7 @@ def call_model(
     *,
     output: Any = None,
     validate: Any = None,
-    output_retries: Any = 1,
+    output_retries: int = 1,
     instructions: Any = None,
     tools: Any = None,
     settings: ModelSettings | None = None,
@@ -131,7 +131,7 @@ def call_model(
         BudgetExceeded: While running: the call does not fit the budget.
         NoOutput: While running, outside a loop: the answer holds tool calls only.
     """
-    if output is not None and model is None and isinstance(output, str):
+    if isinstance(output, str):
         raise ConfigError(f"output={output!r} is not a type", code="call-model", hint="output=Report")
     outputs: tuple[Any, ...] = (output,)
     if output is None or output is str:
@@ -139,9 +139,11 @@ def call_model(
     elif isinstance(output, tuple):
         outputs = tuple(output)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] # types of any kind
     if isinstance(output_retries, bool) or not isinstance(output_retries, int) or output_retries < 0:
-        raise ConfigError(f"output_retries={output_retries!r} is not 0 or more", code="call-model")
+        raise ConfigError(f"output_retries={output_retries!r} is not 0 or more", code="call-model", hint="output_retries=1")
     if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
-        raise ConfigError(f"instructions={instructions!r} is neither text nor a function", code="call-model")
+        raise ConfigError(f"instructions={instructions!r} is neither text nor a function", code="call-model", hint='instructions="..."')
+    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
+        raise ConfigError(f"model={model!r} is no model", code="call-model", hint='call_model("openai:gpt-5-mini")')
     for each in tools or ():
         if not hasattr(each, "definition") and not hasattr(each, "tools"):
             raise ConfigError(f"{each!r} is no tool", code="call-model", hint="put @tool on the function")

@@ -83,10 +83,12 @@ def spawn(
         raise ConfigError(f"state={state!r} is unknown", code="spawn", hint='"share", "copy", "deepcopy", "new" or a function')
     if items not in ("share", "copy", "new", "view"):
         raise ConfigError(f"items={items!r} is unknown", code="spawn", hint='"new", "copy", "view" or "share"')
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(f"budget={budget!r} is no Budget", code="spawn", hint="budget=Budget(steps=10)")
     read_options({"timeout": timeout})
     made: AnyStep = Step(
         id=check_id(id) if id is not None else f"spawn:{inner.id}",
-        kind="spawn",
+        kind="spawn_shared" if items == "share" else "spawn",
         spec=SpawnSpec(inner, state, items, timeout, budget),
         goes_on=False,
         named=id is not None,

@@ -46,7 +46,7 @@ class Retry:
 
     def __init__(
         self,
-        attempts: Any = 3,
+        attempts: int = 3,
         *,
         backoff: Backoff = "exponential",
         initial: float = 0.5,
@@ -56,16 +56,24 @@ class Retry:
     ) -> None:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise ConfigError(f"attempts={attempts!r} is not a whole number, 1 or more", code="retry", hint="Retry(3)")
-        if not (0 <= initial < float("inf") and 0 <= max < float("inf")):
-            raise ConfigError("initial= and max= are finite seconds, 0 or more", code="retry")
+        if not all(is_seconds(each) for each in (initial, max)):
+            raise ConfigError(
+                f"initial={initial!r} and max={max!r} are not both finite seconds, 0 or more",
+                code="retry",
+                hint="Retry(3, initial=0.5, max=30.0)",
+            )
+        if isinstance(on, tuple) and not all(isinstance(each, type) and issubclass(each, Exception) for each in on):
+            raise ConfigError(f"on={on!r} holds something that is no exception class", code="retry", hint="on=(TimeoutError,)")
+        if isinstance(on, type) or not (isinstance(on, tuple) or callable(on)):
+            raise ConfigError(f"on={on!r} is neither a tuple nor a function", code="retry", hint="on=(TimeoutError,)")
         if backoff not in ("fixed", "linear", "exponential"):
             raise ConfigError(f"backoff={backoff!r} is unknown", code="retry", hint='"fixed", "linear" or "exponential"')
-        self.attempts = attempts
-        self.backoff = backoff
-        self.initial = initial
-        self.max = max
-        self.jitter = jitter
-        self.on = on
+        self.attempts: int = attempts
+        self.backoff: Backoff = backoff
+        self.initial: float = initial
+        self.max: float = max
+        self.jitter: bool = jitter
+        self.on: tuple[type[Exception], ...] | Callable[[Exception], bool] = on
 
     def wait(self, attempt: int, random: float) -> float:
         """Seconds to wait after the given attempt, counted from 1, failed."""
@@ -106,6 +114,11 @@ class StepOptions(TypedDict, total=False):
 
 
 _RESERVED = frozenset("/#[]")
+
+
+def is_seconds(value: object) -> bool:
+    """Whether it is a finite number, 0 or more."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
 def check_id(id: Any) -> str:
@@ -237,10 +250,20 @@ def read_options(options: Any) -> dict[str, Any]:
         raise ConfigError(f"timeout={timeout!r} is not a number of seconds above 0", code="step-option", hint="timeout=30.0")
     if fields.get("replay", "repeatable") not in ("repeatable", "keyed", "once"):
         raise ConfigError(f"replay={fields['replay']!r} is unknown", code="step-option", hint='"repeatable", "keyed" or "once"')
+    if fields.get("budget") is not None and not isinstance(fields["budget"], Budget):
+        raise ConfigError(f"budget={fields['budget']!r} is no Budget", code="step-option", hint="budget=Budget(steps=10)")
+    if fields.get("version") is not None and not isinstance(fields["version"], str):
+        raise ConfigError(f"version={fields['version']!r} is not a text", code="step-option", hint='version="2"')
     if "tags" in fields:
-        tags = fields["tags"]
-        fields["tags"] = frozenset((tags,) if isinstance(tags, str) else tags)
+        fields["tags"] = _tags(fields["tags"])
     return fields
+
+
+def _tags(given: Any) -> frozenset[str]:
+    tags = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(tag, str) for tag in tags):
+        raise ConfigError(f"tags={given!r} are not texts", code="step-option", hint='tags=("slow",)')
+    return frozenset(tags)
 
 
 def is_step(value: object) -> TypeIs[Step[Any, Any, Any, Any]]:

@@ -159,13 +159,20 @@ class Predicate(Until[Any]):
         return verdict if isinstance(verdict, Verdict) else await verdict
 
     def __or__(self, other: Any, /) -> Any:
+        _require(other, "|")
         return Predicate(f"{self.name} | {_name(other)}", _Combined(self, other, every=False))
 
     def __and__(self, other: Any, /) -> Any:
+        _require(other, "&")
         return Predicate(f"{self.name} & {_name(other)}", _Combined(self, other, every=True))
 
     def __repr__(self) -> str:
         return f"<until {self.name}>"
+
+
+def _require(value: object, where: str) -> None:
+    if not callable(value):
+        raise ConfigError(f"until: {where} got {value!r}, which is no predicate", code="until", hint="until.max_rounds(10)")
 
 
 def _name(other: object) -> str:
@@ -231,8 +238,9 @@ def _join(first: Verdict, second: Verdict, stop: bool) -> Verdict:
     return Verdict(stop, both(first.reason, second.reason), both(first.feedback, second.feedback))
 
 
-def _reached(name: str, limit: Any, read: Callable[[Snapshot[Any]], Any], unit: str) -> Until[Any]:
-    if isinstance(limit, bool) or not isinstance(limit, (int, float, Decimal)) or not limit >= 0:
+def _reached(name: str, limit: Any, read: Callable[[Snapshot[Any]], Any], unit: str) -> Predicate:
+    number = not isinstance(limit, bool) and isinstance(limit, (int, float, Decimal))
+    if not number or limit != limit or limit < 0:
         raise ConfigError(f"until.{name}({limit!r}) needs a number, 0 or more", code="until", hint=f"until.{name}(10)")
     stop = Verdict(True, f"{name}: {limit} {unit} reached")
     return Predicate(f"{name}({limit})", lambda snapshot: stop if read(snapshot) >= limit else GO_ON)
@@ -240,7 +248,10 @@ def _reached(name: str, limit: Any, read: Callable[[Snapshot[Any]], Any], unit: 
 
 def max_rounds(n: int, /) -> Until:
     """Stop after `n` iterations of this loop."""
-    return _reached("max_rounds", n, lambda snapshot: snapshot.iteration + 1, "rounds")
+    counted = _reached("max_rounds", n, lambda snapshot: snapshot.iteration + 1, "rounds")
+    last = n - 1
+    # Asked after every iteration of nearly every loop: most answers are no, and need not be worked out.
+    return Predicate(f"max_rounds({n})", lambda snapshot: GO_ON if snapshot.iteration < last else counted.judge(snapshot))
 
 
 def max_steps(n: int, /) -> Until:
@@ -263,7 +274,9 @@ def max_tokens(n: int, /) -> Until:
 
 def max_cost(usd: float | Decimal, /) -> Until:
     """Stop when the execution has spent `usd` USD."""
-    limit = usd if isinstance(usd, Decimal) else Decimal(str(usd))
+    limit: Any = usd if not isinstance(usd, float) else Decimal(str(usd)) if usd == usd else usd
+    if isinstance(limit, Decimal) and limit.is_nan():
+        limit = float("nan")
     return _reached("max_cost", limit, lambda snapshot: snapshot.cost, "USD")
 
 
@@ -300,11 +313,13 @@ def _asked(name: str, ask: Callable[[Snapshot[Any]], Any]) -> Until[Any]:
 
 def verified(check: Callable[[T], bool | Verdict | Awaitable[bool | Verdict]], /) -> Until[T]:
     """Stop when `check(output)` is true or says stop; its feedback goes to `prepare_next`."""
+    _require(check, "verified()")
     return _asked("verified", lambda snapshot: check(snapshot.output))
 
 
 def custom(fn: Callable[[Snapshot[T]], bool | Verdict | Awaitable[bool | Verdict]], /) -> Until[T]:
     """Stop when `fn(snapshot)` is true or says stop."""
+    _require(fn, "custom()")
     return _asked(getattr(fn, "__name__", "custom"), fn)
 
 
@@ -314,7 +329,7 @@ def converged(*, threshold: float = 0.95) -> Until:
     Args:
         threshold: Share of words, each counted as often as it stands, that both texts have; 1.0 asks for equal outputs.
     """
-    if not 0 < threshold <= 1:
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
         raise ConfigError(f"threshold={threshold!r} is not above 0 and at most 1", code="until", hint="threshold=0.95")
     stop = Verdict(True, f"converged: {threshold:g} alike")
 

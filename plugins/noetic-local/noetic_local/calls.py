@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+from noetic_openai.narrow import is_array, is_object
 
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.models import (
@@ -183,28 +184,25 @@ def _hoisted(schema: Mapping[str, Any], prefix: str, definitions: dict[str, Any]
 
 
 def _renamed(value: Any, prefix: str) -> Any:
-    if isinstance(value, Mapping):
-        found: Mapping[str, Any] = value
+    if is_object(value):
         return {
             key: _REFERENCE + prefix + part.removeprefix(_REFERENCE)
             if key == "$ref" and isinstance(part, str)
             else _renamed(part, prefix)
-            for key, part in found.items()
+            for key, part in value.items()
         }
-    if isinstance(value, list):
-        parts: list[Any] = value
-        return [_renamed(part, prefix) for part in parts]
+    if is_array(value):
+        return [_renamed(part, prefix) for part in value]
     return value
 
 
 def _read(text: str, structured: bool) -> Item | None:
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not is_object(data):
         return None
-    data: dict[str, Any] = found
     if _CALL in data and _ARGUMENTS in data:
         return FunctionCall(name=str(data[_CALL]), arguments=data[_ARGUMENTS])
     if _ANSWER in data:

@@ -31,6 +31,9 @@ from noetic_py.models import (
 )
 
 pytestmark = pytest.mark.anyio
+# The model takes a second to answer; what does not depend on the event loop is tried once.
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+on_trio = pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 
 ADD: dict[str, Any] = {
     "name": "add",
@@ -74,6 +77,7 @@ async def test_text(server: LocalServer):
     assert response.usage.output == 6
 
 
+@on_trio
 async def test_no_answer_is_longer_than_the_model_allows(server: LocalServer):
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 500})
     response = await answer(server, request, max_output_tokens=5)
@@ -111,6 +115,7 @@ async def test_a_call_that_has_to_be_made(server: LocalServer, choice: str):
     assert events == [ToolCallPart(call.call_id, call.name, call.arguments), ItemDone(call)]
 
 
+@on_asyncio
 async def test_an_output_leads_to_an_answer_or_a_call(server: LocalServer):
     items = [
         Message.user("What is 2 plus 3?"),
@@ -124,6 +129,7 @@ async def test_an_output_leads_to_an_answer_or_a_call(server: LocalServer):
         assert item.name == "add"
 
 
+@on_trio
 async def test_earlier_calls_are_understood_without_tools(server: LocalServer):
     items = [
         Message.user("What is 2 plus 3?"),
@@ -135,12 +141,14 @@ async def test_earlier_calls_are_understood_without_tools(server: LocalServer):
     assert isinstance(item, Message)
 
 
+@on_asyncio
 async def test_a_request_larger_than_the_window(server: LocalServer):
     with pytest.raises(ContextOverflow) as caught:
         await answer(server, ModelRequest(items=[Message.user("word " * 6000)]))
     assert caught.value.model == "local:smollm2"
 
 
+@on_trio
 async def test_it_costs_nothing_and_knows_its_window(server: LocalServer):
     model = LocalModel(server=server)
     assert isinstance(model, ProfiledModel)

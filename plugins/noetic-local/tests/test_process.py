@@ -56,6 +56,7 @@ def test_it_listens_on_this_machine_and_asks_for_its_key(server: LocalServer):
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
 async def test_it_runs_for_the_block():
     server = LocalServer(n_ctx=300)
     with pytest.raises(ModelUnavailable):

@@ -8,6 +8,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from noetic_openai.narrow import is_object
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
 from noetic_py.runtime import SYSTEM
 
@@ -136,10 +137,9 @@ class Failures:
 
 def _detail(body: object) -> Mapping[str, Any]:
     """The part of a body that tells what is wrong; servers wrap it in `error`, or do not."""
-    if isinstance(body, Mapping):
-        found: Mapping[str, Any] = body
-        inner = found.get("error")
-        return _detail(inner) if inner else found
+    if is_object(body):
+        inner = body.get("error")
+        return _detail(inner) if inner else body
     return {"message": str(body) if body else ""}
 
 

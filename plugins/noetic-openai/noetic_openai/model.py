@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
-from noetic_openai.chat import ChatReading, chat_request
+from noetic_openai.chat import chat_request
+from noetic_openai.chat_reading import ChatReading
 from noetic_openai.connection import Clients, end_reading
 from noetic_openai.failures import Failures
 from noetic_openai.sse import EventReader
@@ -98,7 +101,7 @@ class OpenAIModel:
         return f"OpenAIModel({self._model!r}, api={self._api!r}, name={self._name!r})"
 
     async def __aenter__(self) -> Self:
-        await anyio.to_thread.run_sync(_load_sdk)
+        await _sdk()
         await self._clients.open()
         return self
 
@@ -125,7 +128,7 @@ class OpenAIModel:
         """
         check_real_model(self._name)
         reading, params = self._translated(request)
-        await anyio.to_thread.run_sync(_load_sdk)
+        await _sdk()
         seconds = request.settings.get("timeout", BEGIN_TIMEOUT)
         async with self._clients.client() as client, AsyncExitStack() as stack:
             answer: Answer | None = None
@@ -182,10 +185,14 @@ class OpenAIModel:
         return answer
 
 
-def _load_sdk() -> None:
-    # In a worker thread, since it takes the better part of a second the first time.
-    import openai.resources.chat
-    import openai.resources.responses  # noqa: F401
+_SDK = ("openai", "openai.resources.chat", "openai.resources.responses")
+
+
+async def _sdk() -> None:
+    """Load the SDK, in a worker thread, since it takes the better part of a second."""
+    for name in _SDK:
+        if name not in sys.modules:
+            await anyio.to_thread.run_sync(import_module, name)
 
 
 def _key(base_url: str | None, server: Server, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from noetic_openai.stream import Malformed, ProviderError, Reading, count, mapping, money, text
+from noetic_openai.stream import Malformed, ProviderError, Reading, array, count, mapping, money, text
 from noetic_openai.wire import Server, output_schema, tool_fields, typed
 from noetic_py.budget import TokenUsage
 from noetic_py.codec import from_wire, to_wire
@@ -59,9 +59,8 @@ def responses_request(request: ModelRequest, model: str, server: Server) -> dict
     }
     if request.instructions is not None:
         params["instructions"] = request.instructions
-    for name in ("temperature", "top_p", "max_output_tokens"):
-        if name in settings:
-            params[name] = settings[name]
+    named = ("temperature", "top_p", "max_output_tokens")
+    params.update({name: value for name, value in settings.items() if name in named})
     if "reasoning_effort" in settings:
         params["reasoning"] = {"effort": settings["reasoning_effort"]}
     if _wants_sealed(request, model, server):
@@ -226,12 +225,9 @@ class ResponsesReading(Reading):
 
     def _finished(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         self._final = mapping(event.get("response"), "response")
-        output = self._final.get("output") or []
-        if not isinstance(output, list):
-            raise Malformed("output is no list")
-        found: list[Any] = output
+        output = array(self._final.get("output"), "output")
         # Some servers send an item only here.
-        late = [_in(item) for item in found] if not self._items else []
+        late = [_in(item) for item in output] if not self._items else []
         self._items.extend(late)
         _usage(self._final)
         self.complete = True

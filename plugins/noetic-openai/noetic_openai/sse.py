@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import anyio
 
+from noetic_openai.narrow import is_object
 from noetic_py.errors import ModelError, ModelStreamError
 
 __all__ = ["DONE", "EventReader", "SSEDecoder"]
@@ -87,7 +88,7 @@ class EventReader:
         self._decoder = SSEDecoder()
         self._ready: deque[str] = deque()
 
-    async def next(self) -> dict[str, Any] | None:
+    async def next(self) -> Mapping[str, Any] | None:
         """The next event, `None` at the end of the stream.
 
         Raises:
@@ -108,10 +109,9 @@ class EventReader:
             event = json.loads(data)
         except (ValueError, RecursionError):
             raise self.malformed("an event is not JSON") from None
-        if not isinstance(event, dict):
+        if not is_object(event):
             raise self.malformed("an event is not a JSON object")
-        found: dict[str, Any] = event
-        return found
+        return event
 
     async def drain(self) -> None:
         """Read to the end and forget it; given up after a moment, which costs no more than the connection."""

@@ -11,12 +11,13 @@ from typing import Any
 from attrs import define, field
 
 from noetic_openai.failures import Failures
+from noetic_openai.narrow import is_array, is_object
 from noetic_openai.sse import EventReader
 from noetic_py.errors import ModelError
 from noetic_py.items import ID_SOURCE
 from noetic_py.models import ModelEvent, ModelResponse
 
-__all__ = ["Answer", "Malformed", "ProviderError", "Reading", "count", "mapping", "money", "text"]
+__all__ = ["Answer", "Malformed", "ProviderError", "Reading", "array", "count", "mapping", "money", "text"]
 
 
 class Malformed(Exception):
@@ -168,7 +169,19 @@ def mapping(value: object, name: str) -> Mapping[str, Any]:
     Raises:
         Malformed: It is something else.
     """
-    if not isinstance(value, Mapping):
+    if not is_object(value):
         raise Malformed(f"{name} is no object")
-    found: Mapping[str, Any] = value
-    return found
+    return value
+
+
+def array(value: object, name: str) -> list[Any]:
+    """The value as a JSON array, an empty one when it is null.
+
+    Raises:
+        Malformed: It is something else.
+    """
+    if value is None:
+        return []
+    if not is_array(value):
+        raise Malformed(f"{name} is no list")
+    return value

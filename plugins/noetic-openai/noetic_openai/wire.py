@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from attrs import frozen
 
+from noetic_openai.narrow import is_array, is_object
 from noetic_py.items import InputFile, InputImage
 from noetic_py.models import ModelRequest, OutputSchema
 
@@ -102,14 +103,12 @@ class _FreeKeys(Exception):
 
 
 def _strict(schema: object) -> Any:
-    if isinstance(schema, list):
-        parts: list[Any] = schema
-        return [_strict(part) for part in parts]
-    if not isinstance(schema, Mapping):
+    if is_array(schema):
+        return [_strict(part) for part in schema]
+    if not is_object(schema):
         return schema
-    found: Mapping[str, Any] = schema
     # A property may have a keyword's name, so the maps of subschemas are walked by value and never read as schemas.
-    made = {key: _mapped(value) if key in _MAPS else _inside(key, value) for key, value in found.items()}
+    made = {key: _mapped(value) if key in _MAPS else _inside(key, value) for key, value in schema.items()}
     made.pop("default", None)
     if made.get("type") == "object" or "properties" in made:
         if "properties" not in made or made.get("additionalProperties", False) is not False:
@@ -128,10 +127,7 @@ def _inside(key: str, value: object) -> Any:
 
 
 def _mapped(value: object) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    schemas: Mapping[str, Any] = value
-    return {name: _strict(part) for name, part in schemas.items()}
+    return {name: _strict(part) for name, part in value.items()} if is_object(value) else value
 
 
 def image_url(image: InputImage) -> str | None:

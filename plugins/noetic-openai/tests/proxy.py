@@ -19,7 +19,7 @@ STALL: Literal["stall"] = "stall"
 Piece: TypeAlias = bytes | Literal["cut", "stall"]
 
 
-def sse(*events: object, done: bool = False) -> list[bytes]:
+def sse(*events: Any, done: bool = False) -> list[bytes]:
     """Events as the pieces of a stream."""
     pieces = [f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode() for event in events]
     return [*pieces, b"data: [DONE]\n\n"] if done else pieces

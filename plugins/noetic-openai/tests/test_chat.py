@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from noetic_openai.chat import ChatReading, chat_messages, chat_request
+from noetic_openai.chat import chat_messages, chat_request
+from noetic_openai.chat_reading import ChatReading
 from noetic_openai.stream import Malformed, ProviderError
 from noetic_openai.wire import Server
 
@@ -24,6 +25,7 @@ from noetic_py.items import (
     OutputText,
     Reasoning,
     Refusal,
+    Role,
 )
 from noetic_py.models import (
     ItemDone,
@@ -279,6 +281,7 @@ def bare(items: list[Item]) -> list[tuple[Any, ...]]:
     return found
 
 
+ROLES: list[Role] = ["user", "system", "developer"]
 words = st.text('ab é𝄞{}"\\\n', min_size=1, max_size=8)
 
 
@@ -286,7 +289,7 @@ words = st.text('ab é𝄞{}"\\\n', min_size=1, max_size=8)
 def rounds(draw: st.DrawFn) -> list[Item]:
     items: list[Item] = []
     for turn in range(draw(st.integers(0, 4))):
-        role = draw(st.sampled_from(["user", "system", "developer"]))
+        role: Role = draw(st.sampled_from(ROLES))
         items.append(Message(role=role, content=draw(st.lists(words, min_size=1, max_size=3))))
         said = draw(st.sampled_from(["", "text", "refusal"]))
         if said:

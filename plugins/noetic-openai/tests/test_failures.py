@@ -41,12 +41,13 @@ def test_retry_after(headers: dict[str, str], seconds: float | None):
         {"message": "This model's maximum context length is 8192 tokens."},
     ],
 )
-@pytest.mark.parametrize("wrap", [lambda error: error, lambda error: {"error": error}])
-def test_a_request_that_is_too_large(error: dict[str, Any], wrap: Any):
-    found = Failures("m").status(400, {}, wrap(error))
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_request_that_is_too_large(error: dict[str, Any], wrapped: bool):
+    body = {"error": error} if wrapped else error
+    found = Failures("m").status(400, {}, body)
     assert isinstance(found, ContextOverflow)
     assert (found.status, found.retryable, found.model) == (400, False, "m")
-    assert isinstance(Failures("m").event(wrap(error)), ContextOverflow)
+    assert isinstance(Failures("m").event(body), ContextOverflow)
 
 
 def test_too_many_requests():

@@ -176,7 +176,7 @@ async def test_a_stream_that_fails(api: Api, begun: bool, fault: str):
     pieces, words = FAULTS[fault]
     reply = Reply([*(HELLO[api][:2] if begun else []), *pieces])
     async with scripted(reply) as server, nothing_leaks(server):
-        model = model_at(server, api, idle_timeout=0.3)
+        model = model_at(server, api, idle_timeout=0.2 if words == "stalled" else 10)
         with pytest.raises(ModelStreamError, match=words) as caught:
             await answer(model)
     assert (caught.value.model, caught.value.retryable) == ("openai:m", True)

@@ -169,7 +169,7 @@ def test_sealed_reasoning_is_asked_of_models_that_reason(model: str, wants: bool
 
 def test_a_strict_tool():
     strict = {**TOOL, "strict": True}
-    free = {"name": "any", "strict": True, "parameters": {"type": "object"}}
+    free: dict[str, Any] = {"name": "any", "strict": True, "parameters": {"type": "object"}}
     request = ModelRequest(items=[], tools=[strict, free, {"name": "bare"}])
     tight, loose, bare = responses_request(request, "m", OPENAI)["tools"]
     assert tight["strict"] is True
@@ -233,7 +233,7 @@ def read(*events: dict[str, Any]) -> tuple[ResponsesReading, list[ModelEvent]]:
 
 MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hello"}]}
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": '{"a":1}'}
-THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
+THOUGHT: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
 
 
 def done(item: dict[str, Any]) -> dict[str, Any]:

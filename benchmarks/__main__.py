@@ -1,0 +1,63 @@
+"""The command: `python -m benchmarks`, `python -m benchmarks W1 W4 --json FILE`, `python -m benchmarks --docs`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import w1_steps, w2_parallel, w4_model_loop, w5_import, w7_runs
+from benchmarks.measure import ROOT, Figure, Plan, environment
+from benchmarks.table import into_page, report
+
+WORKS: dict[str, Callable[[Plan], list[Figure]]] = {
+    "W1": w1_steps.measure,
+    "W2": w2_parallel.measure,
+    "W4": w4_model_loop.measure,
+    "W5": w5_import.measure,
+    "W7": w7_runs.measure,
+}
+PAGE = ROOT / "docs" / "performance.md"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what the library costs.")
+    made.add_argument("works", nargs="*", metavar="WORK", help=f"what to measure: {', '.join(WORKS)}; all when left out")
+    made.add_argument("--rounds", type=int, default=Plan().rounds, help="how often each side is measured")
+    made.add_argument("--scale", type=float, default=1.0, help="a factor for the amount of work, to try things out")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    made.add_argument("--docs", action="store_true", help=f"put the figures into {PAGE.relative_to(ROOT)}")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and say what came out."""
+    commands = parser()
+    given = commands.parse_args(arguments)
+    works: list[str] = [name.upper() for name in given.works] or list(WORKS)
+    unknown = [name for name in works if name not in WORKS]
+    if unknown or given.rounds < 1 or not given.scale > 0:
+        commands.error(f"no such work: {unknown[0]}" if unknown else "--rounds is 1 or more, --scale above 0")
+    if given.docs and (works != list(WORKS) or given.scale != 1.0):
+        commands.error("--docs takes all works, at full size")
+    plan = Plan(given.rounds, given.scale)
+    figures: list[Figure] = []
+    for name in works:
+        sys.stderr.write(f"{name} ...\n")
+        figures += WORKS[name](plan)
+    where = environment()
+    text = report(figures, where)
+    sys.stdout.write(text)
+    if given.json is not None:
+        found = {"environment": where, "figures": [figure.to_json() for figure in figures]}
+        given.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if given.docs:
+        PAGE.write_text(into_page(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

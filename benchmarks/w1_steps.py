@@ -1,0 +1,104 @@
+"""W1: what one step costs: a trivial step 10,000 times in a run that persists nothing, against the bare function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
+from noetic_py import Context, Harness, Step, loop, step, until
+
+STEPS = 10_000
+LENGTHS = (1_000, 10_000, 50_000)
+TARGET = 25.0
+Body = Callable[[int, Context], Awaitable[int]]
+
+
+async def same(value: int, ctx: Context) -> int:
+    """A body that does nothing."""
+    return value
+
+
+SAME: Step[int, int] = step(same)
+
+
+def measure(plan: Plan) -> list[Figure]:
+    """Every figure of W1."""
+    count = plan.size(STEPS)
+    short, middle, long = (plan.size(length) for length in LENGTHS)
+    bare, ours = f"await f(x, ctx), {count:,}", f"loop, {count:,}"
+    sides: dict[str, Measurement] = {bare: bare_calls(count), ours: loop_of(count), "body": calls_from_body(count)}
+    sides |= {f"length {length}": loop_of(length) for length in (short, middle, long)}
+    sides |= {"trio bare": bare_calls(count, "trio"), "trio": loop_of(count, "trio")}
+    found = take_turns(sides, plan.rounds)
+    unit = "µs a step"
+    figures = [
+        compare("W1", f"loop(step) of {count:,}, against bare await", found[bare], found[ours], unit=unit, factor=MICRO,
+                target=TARGET),
+        compare("W1", f"await step(x, ctx) {count:,} times in a body, against bare await", found[bare], found["body"],
+                unit=unit, factor=MICRO, target=TARGET),
+    ]  # fmt: skip
+    for length in (middle, long):
+        figures.append(
+            compare("W1", f"loop of {length:,}, against a loop of {short:,}", found[f"length {short}"],
+                    found[f"length {length}"], unit=unit, factor=MICRO, target=EVEN)
+        )  # fmt: skip
+    figures.append(
+        compare("W1", f"on trio: loop(step) of {count:,}, against bare await", found["trio bare"], found["trio"],
+                unit=unit, factor=MICRO)
+    )  # fmt: skip
+    return figures
+
+
+def bare_calls(count: int, backend: str = "asyncio") -> Measurement:
+    """Seconds a call of the bare function."""
+
+    async def work() -> float:
+        ctx: Context = Context()
+        # One call is far below what a clock can tell well, so ten times as many are made.
+        began = cpu()
+        for _ in range(10 * count):
+            await same(1, ctx)
+        return (cpu() - began) / (10 * count)
+
+    return in_loop(work, backend)
+
+
+def loop_of(count: int, backend: str = "asyncio") -> Measurement:
+    """Seconds a step of a run whose flow is a loop; the run's own beginning and end are shared out."""
+    flow = loop(SAME, until=until.max_rounds(count), max_iterations=count)
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = cpu()
+        result = await harness.run(flow, 1)
+        seconds = cpu() - began
+        check(result.steps, count)
+        return seconds / count
+
+    return in_loop(work, backend)
+
+
+def calls_from_body(count: int) -> Measurement:
+    """Seconds a step of a run whose flow is a body that calls another step again and again."""
+
+    @step
+    async def outer(value: int, ctx: Context) -> int:
+        for _ in range(count):
+            await SAME(value, ctx)
+        return value
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = cpu()
+        result = await harness.run(outer, 1)
+        seconds = cpu() - began
+        check(result.steps, count + 1)
+        return seconds / count
+
+    return in_loop(work)
+
+
+def check(steps: int, expected: int) -> None:
+    """Refuse a figure of work that was not done."""
+    if steps != expected:
+        raise AssertionError(f"{steps} steps were run, not {expected}")

@@ -1,0 +1,96 @@
+"""W2: what a parallel path costs: 1,000 trivial branches, joined, against an anyio task group doing the same."""
+
+from __future__ import annotations
+
+import anyio
+
+from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
+from benchmarks.w1_steps import SAME, check, same
+from noetic_py import Context, Harness, Message, parallel, step
+
+BRANCHES = 1_000
+LOGS = (10, 1_000, 10_000)
+TARGET = 1.5
+
+
+def measure(plan: Plan) -> list[Figure]:
+    """Every figure of W2."""
+    count = plan.size(BRANCHES)
+    short, middle, long = (plan.size(length) for length in LOGS)
+    sides: dict[str, Measurement] = {"group": task_group(count), "ours": branches(count)}
+    sides |= {f"log {length}": branches_after(count, length) for length in (short, middle, long)}
+    sides |= {"trio group": task_group(count, "trio"), "trio": branches(count, "trio")}
+    found = take_turns(sides, plan.rounds)
+    unit = "µs a branch"
+    figures = [
+        compare("W2", f"parallel of {count:,} steps, against an anyio task group", found["group"], found["ours"],
+                unit=unit, factor=MICRO, target=TARGET)
+    ]  # fmt: skip
+    for length in (middle, long):
+        figures.append(
+            compare("W2", f"after {length:,} items, against after {short:,}", found[f"log {short}"],
+                    found[f"log {length}"], unit=unit, factor=MICRO, target=EVEN)
+        )  # fmt: skip
+    figures.append(
+        compare("W2", f"on trio: parallel of {count:,} steps, against an anyio task group", found["trio group"],
+                found["trio"], unit=unit, factor=MICRO)
+    )  # fmt: skip
+    return figures
+
+
+def task_group(count: int, backend: str = "asyncio") -> Measurement:
+    """Seconds a task of a task group whose results are kept in order."""
+
+    async def work() -> float:
+        ctx: Context = Context()
+        results: dict[int, int] = {}
+
+        async def one(index: int) -> None:
+            results[index] = await same(index, ctx)
+
+        began = cpu()
+        async with anyio.create_task_group() as group:
+            for index in range(count):
+                group.start_soon(one, index)
+        joined = [results[index] for index in range(count)]
+        seconds = cpu() - began
+        check(len(joined), count)
+        return seconds / count
+
+    return in_loop(work, backend)
+
+
+def branches(count: int, backend: str = "asyncio") -> Measurement:
+    """Seconds a branch of a run whose flow is one parallel section."""
+    flow = parallel([SAME] * count)
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = cpu()
+        result = await harness.run(flow, 1)
+        seconds = cpu() - began
+        check(len(result.value), count)
+        return seconds / count
+
+    return in_loop(work, backend)
+
+
+def branches_after(count: int, items: int) -> Measurement:
+    """Seconds a branch of a section in a run with a conversation before it; only the section is measured."""
+    flow = parallel([SAME] * count)
+    history = [Message.user(f"message {number}") for number in range(items)]
+    taken: list[float] = []
+
+    @step
+    async def outer(value: int, ctx: Context) -> int:
+        began = cpu()
+        results = await flow(value, ctx)
+        taken.append(cpu() - began)
+        return len(results)
+
+    async def work() -> float:
+        result = await Harness(plugins=[]).run(outer, 1, history=history)
+        check(result.value, count)
+        return taken.pop() / count
+
+    return in_loop(work)

@@ -1,0 +1,38 @@
+"""W5: what a cold import costs, against importing asyncio: CPU time of fresh interpreters, start and end included."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from functools import partial
+
+from benchmarks.measure import MILLI, ROOT, Figure, Plan, compare, take_turns
+
+TARGET = 2.0
+NOTHING = "pass"
+ASYNCIO = "import asyncio"
+PACKAGE = "import noetic_py"
+USED = "from noetic_py import Harness, step, loop, call_model"
+
+
+def measure(plan: Plan) -> list[Figure]:
+    """Every figure of W5."""
+    found = take_turns({code: partial(child, code) for code in (NOTHING, ASYNCIO, PACKAGE, USED)}, plan.rounds)
+    unit = "ms"
+    return [
+        compare("W5", f"`{PACKAGE}`, against `{ASYNCIO}`", found[ASYNCIO], found[PACKAGE], unit=unit, factor=MILLI,
+                target=TARGET),
+        compare("W5", f"`{USED}`, against `{ASYNCIO}`", found[ASYNCIO], found[USED], unit=unit, factor=MILLI,
+                target=TARGET),
+        compare("W5", f"`{ASYNCIO}`, against an interpreter that imports nothing", found[NOTHING], found[ASYNCIO],
+                unit=unit, factor=MILLI),
+    ]  # fmt: skip
+
+
+def child(code: str) -> float:
+    """CPU seconds of a fresh interpreter that runs `code`, of the user and of the system."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,0 +1,68 @@
+"""W7: many runs at once: 1,000 runs of 20 steps that each sleep for a millisecond, against bare tasks that do the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+
+from benchmarks.measure import Figure, Measurement, Plan, compare, in_loop, take_turns, wall
+from benchmarks.w1_steps import check
+from noetic_py import Context, Harness, loop, step, until
+
+RUNS = 1_000
+STEPS = 20
+SECONDS = 0.001
+TARGET = 2.5
+
+
+async def nap(value: int, ctx: Context) -> int:
+    """A body that waits."""
+    await anyio.sleep(SECONDS)
+    return value
+
+
+NAP = step(nap)
+
+
+def measure(plan: Plan) -> list[Figure]:
+    """Every figure of W7."""
+    runs = plan.size(RUNS)
+    found = take_turns({"bare": tasks(runs), "ours": harness_runs(runs)}, plan.rounds)
+    name = f"{runs:,} runs of {STEPS} steps of sleep(1 ms), against asyncio tasks"
+    return [compare("W7", name, found["bare"], found["ours"], unit="s", factor=1.0, target=TARGET)]
+
+
+def tasks(runs: int) -> Measurement:
+    """Seconds for bare tasks."""
+
+    async def one(ctx: Context) -> int:
+        value = 0
+        for _ in range(STEPS):
+            value = await nap(value, ctx)
+        return value
+
+    async def work() -> float:
+        ctx: Context = Context()
+        began = wall()
+        done = await asyncio.gather(*[asyncio.create_task(one(ctx)) for _ in range(runs)])
+        seconds = wall() - began
+        check(len(done), runs)
+        return seconds
+
+    return in_loop(work)
+
+
+def harness_runs(runs: int) -> Measurement:
+    """Seconds for as many runs of one harness."""
+    flow = loop(NAP, until=until.max_rounds(STEPS))
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = wall()
+        done = await asyncio.gather(*[asyncio.create_task(harness.run(flow, 0)) for _ in range(runs)])
+        seconds = wall() - began
+        check(sum(result.steps for result in done), runs * STEPS)
+        return seconds
+
+    return in_loop(work)

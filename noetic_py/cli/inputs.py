@@ -1,0 +1,209 @@
+"""The input of a run: where it is read from, and what the step's type makes of it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from collections.abc import Generator as AbcGenerator
+from collections.abc import Iterable as AbcIterable
+from collections.abc import Iterator as AbcIterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from noetic_py.errors import ConfigError, NoeticError
+from noetic_py.steps.flow import AnyStep, BranchSpec, ParallelSpec
+
+__all__ = ["Special", "input_type", "read_input"]
+
+
+class Special(Enum):
+    """Inputs that no type is needed for."""
+
+    NOTHING = "nothing"
+    """The step takes no input."""
+    TEXT = "text"
+    """The step takes text, or nothing tells what it takes."""
+
+
+def input_type(step: AnyStep) -> Any:
+    """The type of a step's input: a type for pydantic, or one of `Special`."""
+    if step.bound is not None:
+        return Special.NOTHING
+    spec: Any = step.spec
+    match step.kind:
+        case "code":
+            return _of_function(spec, Special.NOTHING)
+        case "sequence":
+            return input_type(spec.steps[0])
+        case "loop":
+            return input_type(spec.body)
+        case "spawn":
+            return input_type(spec.step)
+        case "branch":
+            return _of_branch(spec)
+        case "parallel":
+            return _of_section(spec)
+        case "tool":
+            return _of_function(spec.args, Special.NOTHING) if callable(spec.args) else Special.NOTHING
+        case _:
+            return Special.TEXT
+
+
+def _of_function(function: Callable[..., Any], without: Special) -> Any:
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+        hints = inspect.get_annotations(function, eval_str=True)
+    except Exception:  # noqa: BLE001 # an annotation that cannot be read tells as little as none
+        return Special.TEXT
+    if first is None:
+        return without
+    return _plain(hints.get(first.name, Any))
+
+
+def _of_branch(spec: BranchSpec) -> Any:
+    found = _of_function(spec.route, Special.TEXT)
+    if found is not Special.TEXT:
+        return found
+    cases = [*(spec.cases or {}).values(), *([spec.default] if spec.default is not None else [])]
+    return next((kind for kind in map(input_type, cases) if kind is not Special.NOTHING), Special.TEXT)
+
+
+def _of_section(spec: ParallelSpec) -> Any:
+    if spec.each is not None:
+        element = input_type(spec.each)
+        return list[Any] if isinstance(element, Special) else list[element]
+    if not isinstance(spec.paths, tuple):
+        return _of_function(spec.paths, Special.TEXT)
+    kinds = [input_type(path) for path in spec.paths]
+    return next((kind for kind in kinds if kind is not Special.NOTHING), Special.NOTHING)
+
+
+def _plain(hint: Any) -> Any:
+    """The hint without what does not matter here: aliases, and laziness that would put errors off."""
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    if hint in (Any, object, str, inspect.Parameter.empty) or isinstance(hint, (str, TypeVar)):
+        return Special.TEXT
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType) and str in get_args(hint):
+        return Special.TEXT
+    if (origin or hint) in (AbcIterable, AbcIterator, AbcGenerator):
+        (element, *_) = get_args(hint) or (Any,)
+        return list[element]
+    return hint
+
+
+def read_input(step: AnyStep, argument: str | None) -> Any:
+    """Read the input that a step is given.
+
+    Args:
+        step: The step.
+        argument: The command line's: text, `@file`, `-` for standard input, `@@...` for text that begins with `@`, or
+            `None` when there is none.
+
+    Raises:
+        ConfigError: There is none and the step needs one, it cannot be read, or it does not fit the step's type.
+    """
+    kind = input_type(step)
+    if kind is Special.NOTHING:
+        if argument is not None:
+            raise ConfigError(f"step {step.id!r} takes no input", code="input", hint="leave INPUT out")
+        return None
+    text = _text(step, argument)
+    if text is None:
+        if kind is not Special.TEXT and type(None) in get_args(kind):
+            return None
+        raise ConfigError(
+            f"step {step.id!r} needs an input{_wanted(kind)}",
+            code="input",
+            hint="give INPUT, @FILE, or - with something on standard input",
+        )
+    return text if kind is Special.TEXT else _parse(step, kind, text)
+
+
+def _text(step: AnyStep, argument: str | None) -> str | None:
+    if argument is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            return None
+        # Nothing at all is no input: so it is where a scheduler starts the command.
+        return _decode(sys.stdin.buffer.read(), "standard input") or None
+    if argument == "-":
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed", code="input", hint="give INPUT or @FILE")
+        return _decode(sys.stdin.buffer.read(), "standard input")
+    if argument.startswith("@@") or not argument.startswith("@"):
+        return argument.removeprefix("@") if argument.startswith("@@") else argument
+    path = Path(argument[1:])
+    try:
+        return _decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror or error}",
+            code="input",
+            hint=f"@FILE reads a file; for the text itself write '@{argument}'",
+        ) from error
+
+
+def _decode(data: bytes, source: str) -> str:
+    """Text without the line end that editors and shells put last."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{source} is not UTF-8 text: {error.reason}", code="input", hint="convert it") from error
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _parse(step: AnyStep, kind: Any, text: str) -> Any:
+    from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return _structure(step, kind, text)
+    is_text = get_origin(kind) is Annotated and get_args(kind)[0] is str
+    try:
+        return adapter.validate_python(text) if is_text else adapter.validate_json(text)
+    except ValidationError as error:
+        try:
+            # Dates, paths, names of choices: what JSON has quotes for is taken without them.
+            return adapter.validate_strings(text)
+        except ValidationError:
+            raise _unfit(step, kind, _problems(error), _example(adapter)) from error
+
+
+def _structure(step: AnyStep, kind: Any, text: str) -> Any:
+    """Values of classes that pydantic does not know, attrs classes before all."""
+    from noetic_py.codec import Codec
+
+    try:
+        return Codec().loads(text, kind)
+    except (NoeticError, TypeError) as error:
+        raise _unfit(step, kind, getattr(error, "message", str(error)), None) from error
+
+
+def _unfit(step: AnyStep, kind: Any, problems: str, example: str | None) -> ConfigError:
+    hint = f"JSON such as {example}" if example else "JSON that fits it"
+    return ConfigError(f"INPUT does not fit step {step.id!r}{_wanted(kind)}: {problems}", code="input", hint=hint)
+
+
+def _problems(error: Any) -> str:
+    found = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}".lstrip(": ") for each in error.errors()]
+    return "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+
+
+def _example(adapter: Any) -> str | None:
+    """The outline of an object, from its schema."""
+    schema = adapter.json_schema()
+    fields = schema.get("properties")
+    if not fields:
+        return None
+    return "{" + ", ".join(f'"{name}": {about.get("type", "...")}' for name, about in fields.items()) + "}"
+
+
+def _wanted(kind: Any) -> str:
+    if isinstance(kind, Special):
+        return ""
+    return f" of type {kind.__name__ if isinstance(kind, type) and not get_args(kind) else kind}"

@@ -1,0 +1,211 @@
+"""What a file offers: its flow, its harness, its state, and how its result is shown."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attrs import frozen
+
+from noetic_py.budget import Budget
+from noetic_py.control import RunResult
+from noetic_py.errors import ConfigError, NoeticError
+from noetic_py.harness import Harness
+from noetic_py.steps.flow import AnyStep
+from noetic_py.steps.step import Step, require_step
+
+__all__ = ["FlowFile", "load_flow", "make_harness", "place_of"]
+
+# Names that are looked for when the command line names no step.
+_USUAL = ("flow", "main")
+
+
+@frozen(eq=False)
+class FlowFile:
+    """A file that was loaded, and the step in it that was asked for.
+
+    Attributes:
+        path: The file.
+        name: The variable that holds the step.
+        step: The step.
+        state: Makes the state of a run, `None` when the file has none.
+        show: Prints a result for people, `None` when the file leaves that to us.
+        budget: The budget of a run, `None` when the file has none.
+        harness: What the file calls `harness`, `None` when it has none.
+    """
+
+    path: Path
+    name: str
+    step: AnyStep
+    state: Callable[[], object] | None
+    show: Callable[[RunResult[Any, Any]], object] | None
+    budget: Budget | None
+    harness: object
+
+    @property
+    def title(self) -> str:
+        """The file and the variable, as a user writes them."""
+        return f"{self.path.name}:{self.name}"
+
+
+def load_flow(target: str) -> FlowFile:
+    """Load `FILE[:STEP]`.
+
+    Raises:
+        ConfigError: There is no such file, it cannot be loaded, or it holds no such step.
+        NoeticError: The file itself raised one while it was loaded.
+    """
+    path, wanted = _split(target)
+    names = vars(_load(path))
+    name = _choose(path, names, wanted)
+    budget = names.get("budget")
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(f"budget in {path} is {budget!r}", code="flow-file", hint="budget = Budget(cost='0.50')")
+    return FlowFile(
+        path=path,
+        name=name,
+        step=require_step(names[name], f"{path}:{name}"),
+        state=_function(path, names, "state", "state = State, or a function that makes one"),
+        show=_function(path, names, "show", "def show(result): ..."),
+        budget=budget,
+        harness=names.get("harness"),
+    )
+
+
+def _split(target: str) -> tuple[Path, str | None]:
+    """A file name may hold colons itself, so the whole is tried first."""
+    if Path(target).is_file():
+        return Path(target), None
+    name, colon, step = target.rpartition(":")
+    path, wanted = (Path(name), step) if colon else (Path(target), None)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder", code="flow-file", hint="name a Python file in it: FILE[:STEP]")
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", code="flow-file", hint="noetic run FILE[:STEP] [INPUT]")
+    if wanted == "":
+        raise ConfigError(f"no step behind the colon of {target!r}", code="flow-file", hint=f"{path}, or {path}:flow")
+    return path, wanted
+
+
+def _load(path: Path) -> ModuleType:
+    folder = str(path.resolve().parent)
+    if folder not in sys.path[:1]:
+        sys.path.insert(0, folder)
+    # A file named like a module that is loaded already, json.py say, must not take that module's place.
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"noetic_file_{path.stem}"
+    spec = spec_from_file_location(name, path.resolve(), loader=SourceFileLoader(name, str(path.resolve())))
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} cannot be loaded", code="flow-file", hint="name a Python file")
+    module = module_from_spec(spec)
+    # Annotations, and classes that look for their module, need it there.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except NoeticError:
+        raise
+    except SyntaxError as error:
+        raise ConfigError(f"{path} is no valid Python: {error}", code="flow-file", hint="mend the file") from error
+    except SystemExit as error:
+        raise ConfigError(
+            f"{path} ended the program while it was loaded",
+            code="flow-file",
+            hint='put what runs the flow below `if __name__ == "__main__":`',
+        ) from error
+    except Exception as error:
+        where = place_of(error, path) or str(path)
+        raise ConfigError(
+            f"{path} cannot be loaded: {type(error).__name__}: {error}",
+            code="flow-file",
+            hint=f"look at {where}, or run again with --traceback",
+        ) from error
+    return module
+
+
+def place_of(error: BaseException, path: Path) -> str | None:
+    """Where in the file's folder an exception was raised, as `file:line`; `None` when it was elsewhere."""
+    folder = path.resolve().parent
+    for each in reversed(traceback.extract_tb(error.__traceback__)):
+        found = Path(each.filename)
+        if found.is_relative_to(folder) and "site-packages" not in found.parts:
+            return f"{found.relative_to(folder)}:{each.lineno}"
+    return None
+
+
+def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
+    """The variable that holds the step."""
+    steps = {name: value for name, value in names.items() if isinstance(value, Step)}
+    if wanted is not None:
+        if wanted not in names:
+            raise ConfigError(f"{path} has no {wanted!r}", code="flow-file", hint=_offer(path, steps))
+        return wanted
+    for name in _USUAL:
+        if name in steps:
+            return name
+    public = {name: value for name, value in steps.items() if not name.startswith("_")} or steps
+    if len({id(value) for value in public.values()}) == 1:
+        return next(iter(public))
+    what = "defines no step" if not steps else "defines more than one step, and none is called flow or main"
+    raise ConfigError(f"{path} {what}", code="flow-file", hint=_offer(path, steps))
+
+
+def _offer(path: Path, steps: Mapping[str, object]) -> str:
+    if not steps:
+        return "put @step on an async function, or build one with call_model, loop and the like"
+    return "one of " + ", ".join(f"{path}:{name}" for name in steps)
+
+
+def _function(path: Path, names: Mapping[str, object], name: str, example: str) -> Callable[..., Any] | None:
+    found = names.get(name)
+    if found is None:
+        return None
+    if not callable(found) or isinstance(found, Step):
+        raise ConfigError(f"{name} in {path} is {found!r}, which is no function", code="flow-file", hint=example)
+    if inspect.iscoroutinefunction(found):
+        raise ConfigError(f"{name} in {path} is async", code="flow-file", hint=example)
+    return found
+
+
+async def make_harness(file: FlowFile, model: str | None) -> Harness[Any]:
+    """The file's harness, or one of ours.
+
+    Raises:
+        ConfigError: `harness` in the file gives none, or takes no model and one was asked for.
+    """
+    found: Any = file.harness
+    if found is None:
+        return Harness(model=model)
+    makes = callable(found) and not isinstance(found, Harness)
+    takes_model = makes and _takes_argument(found)
+    if model is not None and not takes_model:
+        raise ConfigError(
+            f"--model has no effect: {file.path} has a harness of its own",
+            code="flow-file",
+            hint="let it take the model: def harness(model: str | None) -> Harness",
+        )
+    if makes:
+        found = found(model) if takes_model else found()
+        if inspect.isawaitable(found):
+            found = await found
+    if not isinstance(found, Harness):
+        raise ConfigError(
+            f"harness in {file.path} gives {found!r}, which is no Harness",
+            code="flow-file",
+            hint="harness = Harness(...), or def harness(model: str | None) -> Harness",
+        )
+    harness: Harness[Any] = found
+    return harness
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

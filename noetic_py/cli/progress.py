@@ -1,0 +1,248 @@
+"""What is known of a run from its events alone: a tree of steps with counts, meters, and the text that comes in.
+
+The tree is one of step ids, not of paths: a thousand parallel paths of one step are one node that counts to a thousand.
+So it stays small however long a run is.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from attrs import define, field
+
+from noetic_py.budget import Budget, TokenUsage
+from noetic_py.events import (
+    BudgetWarning,
+    Event,
+    LoopIteration,
+    ModelFinished,
+    ModelStarted,
+    ReasoningDelta,
+    RunFinished,
+    RunStarted,
+    StepCommitted,
+    StepStarted,
+    StepVoided,
+    TextDelta,
+    ToolStarted,
+)
+
+__all__ = ["MAX_NODES", "Meter", "Node", "Progress"]
+
+MAX_NODES = 5_000
+"""The most nodes a tree has; steps beyond that are counted in a node of their parent's called "(others)"."""
+OTHERS = "(others)"
+# Counted by a budget's `steps`; composites and the inner parts of a model round are free.
+_COUNTED = frozenset({"code", "model", "tool"})
+# A part of a round that nobody wrote as a step: its round stands for it.
+_HIDDEN = "answer"
+_PLACE = re.compile(r"(\[\d+\]|#\d+)+$")
+_MAX_STREAMS = 64
+_TAIL = 2_000
+"""Characters of an answer that are kept for the screen."""
+
+
+@define(eq=False)
+class Node:
+    """All steps with one id at one place of the flow.
+
+    Attributes:
+        name: The id.
+        kind: What interprets it.
+        children: The nodes below, in the order of their first start.
+        running: Bodies in flight.
+        done: Steps that finished.
+        failed: Steps that failed for good.
+        stopped: Steps that were cancelled.
+        retried: Attempts that failed and were followed by another.
+        rounds: Iterations that a loop has finished.
+        since: When the first of those in flight started, by the caller's clock.
+        touched: The number of the event that changed it last.
+    """
+
+    name: str
+    kind: str
+    children: dict[str, Node] = field(factory=dict)
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    stopped: int = 0
+    retried: int = 0
+    rounds: int = 0
+    since: float = 0.0
+    touched: int = 0
+
+    @property
+    def seen(self) -> int:
+        """Steps of this node so far."""
+        return self.running + self.done + self.failed + self.stopped
+
+
+@define(eq=False)
+class Meter:
+    """What has been spent of one dimension of a budget, and its limit."""
+
+    dimension: str
+    spent: Decimal
+    limit: Decimal
+
+
+@define(eq=False)
+class Progress:
+    """Everything the screen shows, kept by `apply`.
+
+    Args:
+        budgets: Those in force for the whole run; where two limit a dimension, the lower limit holds.
+    """
+
+    budgets: tuple[Budget, ...] = ()
+    root: Node = field(factory=lambda: Node("", "run"))
+    run_id: str | None = None
+    status: str = "running"
+    steps: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    tools: dict[str, int] = field(factory=dict)
+    usage: TokenUsage = TokenUsage()
+    cost: Decimal = Decimal(0)
+    unpriced: bool = False
+    warnings: dict[str, Meter] = field(factory=dict)
+    _streams: dict[tuple[str, ...], str] = field(factory=dict)
+    _nodes: int = 0
+    _events: int = 0
+
+    def apply(self, event: Event, now: float) -> None:
+        """Take an event in.
+
+        Args:
+            event: The event.
+            now: Seconds, by any clock that does not go back.
+        """
+        self._events += 1
+        match event:
+            case StepStarted():
+                self._started(event, now)
+            case StepCommitted():
+                self._ended(event.path, "done")
+            case StepVoided():
+                self._voided(event)
+            case TextDelta() | ReasoningDelta():
+                self._said(event.path, event.delta)
+            case ModelStarted():
+                self.model_calls += 1
+            case ModelFinished():
+                self._answered(event)
+            case ToolStarted():
+                self.tool_calls += 1
+                self.tools[event.call.name] = self.tools.get(event.call.name, 0) + 1
+            case LoopIteration():
+                node = self._find(event.path)
+                if node is not None:
+                    node.rounds += 1
+            case BudgetWarning():
+                self.warnings[event.dimension] = Meter(event.dimension, event.spent, event.limit)
+            case RunStarted():
+                self.run_id = event.run_id
+            case RunFinished():
+                self.status = event.status
+            case _:
+                pass
+
+    def _started(self, event: StepStarted, now: float) -> None:
+        if event.kind in _COUNTED:
+            self.steps += 1
+        if event.kind == _HIDDEN:
+            return
+        node = self._make(event.path, event.kind)
+        if not node.running:
+            node.since = now
+        node.running += 1
+        node.touched = self._events
+
+    def _ended(self, path: tuple[str, ...], outcome: str) -> None:
+        node = self._find(path)
+        if node is None:
+            return
+        # Events that a full buffer dropped leave a count behind, which must not go below zero.
+        node.running = max(0, node.running - 1)
+        setattr(node, outcome, getattr(node, outcome) + 1)
+        node.touched = self._events
+
+    def _voided(self, event: StepVoided) -> None:
+        self._streams = {path: text for path, text in self._streams.items() if path[: len(event.path)] != event.path}
+        stopped = event.reason == "stopped"
+        self._ended(event.path, "stopped" if stopped else "failed" if event.final else "retried")
+
+    def _said(self, path: tuple[str, ...], delta: str) -> None:
+        if path in self._streams or len(self._streams) < _MAX_STREAMS:
+            self._streams[path] = (self._streams.get(path, "") + delta)[-_TAIL:]
+
+    def _answered(self, event: ModelFinished) -> None:
+        self._streams.pop(event.path, None)
+        if event.usage is not None:
+            self.usage += event.usage
+        if event.cost is None:
+            self.unpriced = True
+        else:
+            self.cost += event.cost
+
+    @property
+    def speaking(self) -> tuple[tuple[str, ...], str] | None:
+        """The answer that comes in and began first, with its path: one is followed to its end before the next."""
+        return next(iter(self._streams.items()), None)
+
+    def meters(self, seconds: float) -> list[Meter]:
+        """What the budgets allow and what is spent of it, and what a budget that we do not know has warned of.
+
+        Args:
+            seconds: How long the run has taken.
+        """
+        limits: dict[str, Decimal] = {}
+        for budget in self.budgets:
+            for name, limit in budget.limits.items():
+                limits[name] = min(limit, limits.get(name, limit))
+            if budget.seconds is not None:
+                limit = Decimal(str(budget.seconds))
+                limits["seconds"] = min(limit, limits.get("seconds", limit))
+        found = [Meter(name, self._spent(name, seconds), limit) for name, limit in limits.items()]
+        return found + [meter for name, meter in self.warnings.items() if name not in limits]
+
+    def _spent(self, dimension: str, seconds: float) -> Decimal:
+        spent: dict[str, int | Decimal] = {
+            "steps": self.steps,
+            "model_calls": self.model_calls,
+            "tool_calls": self.tool_calls,
+            "input_tokens": self.usage.input,
+            "cached_input_tokens": self.usage.cached_input or 0,
+            "output_tokens": self.usage.output,
+            "tokens": self.usage.total,
+            "cost": self.cost,
+            "seconds": Decimal(str(round(seconds, 1))),
+        }
+        _, _, tool = dimension.partition("per_tool:")
+        return Decimal(self.tools.get(tool, 0) if tool else spent.get(dimension, 0))
+
+    def _find(self, path: tuple[str, ...]) -> Node | None:
+        node = self.root
+        for frame in path:
+            name = _PLACE.sub("", frame)
+            below = node.children.get(name) or node.children.get(OTHERS)
+            if below is None:
+                return None
+            node = below
+        return node
+
+    def _make(self, path: tuple[str, ...], kind: str) -> Node:
+        node = self.root
+        for frame in path:
+            name = _PLACE.sub("", frame)
+            below = node.children.get(name)
+            if below is None:
+                if self._nodes >= MAX_NODES:
+                    name = OTHERS
+                below = node.children.get(name) or Node(name, kind)
+                node.children[name] = below
+                self._nodes += 1
+            node = below
+        return node

@@ -1,0 +1,76 @@
+"""Where the flow's own output goes: standard output belongs to the result, so it joins the progress."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+__all__ = ["Relay", "relayed"]
+
+
+class Relay(io.TextIOBase):
+    """A stream to standard error, or to whoever draws there, line by line.
+
+    Attributes:
+        sink: Takes each whole line while a screen is drawn; `None` writes as it comes.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, target: TextIO) -> None:
+        self._target = target
+        self._rest = ""
+        self.sink: Callable[[str], None] | None = None
+
+    @property
+    def buffer(self) -> object:
+        """The bytes below, for those who write bytes."""
+        return self._target.buffer
+
+    def write(self, text: str, /) -> int:
+        """Write text; without a sink at once, otherwise when its line is whole."""
+        if self.sink is None:
+            self._target.write(self._rest + text)
+            self._rest = ""
+            return len(text)
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self.sink(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what can be written."""
+        if self.sink is None:
+            if self._rest:
+                self.write("")
+            self._target.flush()
+
+    def writable(self) -> bool:
+        """It is there to be written to."""
+        return True
+
+    def isatty(self) -> bool:
+        """Whether standard error is a terminal."""
+        return self._target.isatty()
+
+    def fileno(self) -> int:
+        """The number of standard error, which child processes get."""
+        return self._target.fileno()
+
+
+@contextmanager
+def relayed() -> Iterator[Relay]:
+    """Send what is printed inside the block, on either stream, through one relay."""
+    out, error = sys.stdout, sys.stderr
+    relay = Relay(error)
+    # A logging handler that is set up inside keeps the stream it found; the relay stays good after the block, too.
+    sys.stdout = sys.stderr = relay
+    try:
+        yield relay
+    finally:
+        relay.sink = None
+        relay.flush()
+        sys.stdout, sys.stderr = out, error

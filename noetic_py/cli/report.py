@@ -1,0 +1,180 @@
+"""What is said at the end: the result on standard output, the account of the run on standard error, the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TextIO
+
+import attrs
+
+from noetic_py.cli.loading import FlowFile, place_of
+from noetic_py.cli.words import money, plural, printable
+from noetic_py.control import RunResult
+from noetic_py.errors import NoeticError, ParallelFailed
+from noetic_py.items import ItemBase
+from noetic_py.steps.flow import Settled
+
+__all__ = ["EXIT_CODES", "FAILED", "USAGE", "as_json", "print_error", "print_result", "say", "summary", "write_out"]
+
+FAILED = 1
+USAGE = 2
+EXIT_CODES: Mapping[str, int] = {
+    "completed": 0,
+    "failed": 1,
+    "aborted": 3,
+    "interrupted": 3,
+    "cancelled": 3,
+    "budget_exceeded": 4,
+    "suspended": 5,
+}
+"""The exit code of each status a run can end with."""
+
+
+def summary(result: RunResult[Any, Any]) -> str:
+    """One line: how the run ended, why, and what it took."""
+    facts = [
+        plural(result.steps, "step"),
+        plural(result.usage.total, "token"),
+        money(result.cost),
+        f"{result.seconds:.2f} s",
+    ]
+    # An error has been said in full already.
+    why = f" ({printable(result.reason)})" if result.reason and result.error is None else ""
+    return f"{result.status}{why}: {', '.join(facts)}"
+
+
+# -- values
+
+
+def as_json(result: RunResult[Any, Any]) -> str:
+    """The result as one JSON object on one line."""
+    usage = attrs.asdict(result.usage) | {"total": result.usage.total}
+    found = {
+        "status": result.status,
+        "value": _jsonable(result.output_or(None)),
+        "reason": result.reason,
+        "run_id": result.run_id,
+        "usage": usage,
+        "cost": None if result.cost is None else str(result.cost),
+        "steps": result.steps,
+        "seconds": round(result.seconds, 6),
+    }
+    return json.dumps(found)
+
+
+def _jsonable(value: object) -> Any:
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=_outline, inf_nan_mode="strings")
+    except (ValueError, TypeError, RecursionError):
+        # Bytes that are no text, or a value that holds itself: it can only be named.
+        return repr(value)
+
+
+def _outline(value: object) -> Any:
+    """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
+    if isinstance(value, ItemBase):
+        from noetic_py.codec import to_wire
+
+        return to_wire(value)
+    if isinstance(value, Settled):
+        return {"value": value.value} if value.ok else {"error": value.error}
+    kind: type[Any] = type(value)
+    if attrs.has(kind):
+        return {each.name: getattr(value, each.name) for each in attrs.fields(kind)}
+    return str(value)
+
+
+def _readable(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    found = _jsonable(value)
+    return found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
+
+
+# -- printing
+
+
+def print_result(result: RunResult[Any, Any], file: FlowFile, *, as_object: bool) -> None:
+    """Print the result on standard output; somebody who has stopped reading is no error.
+
+    Args:
+        result: How the run ended; one without a value prints nothing for people.
+        file: Its `show` prints the result, if it has one.
+        as_object: Whether to print the JSON object for programs instead.
+    """
+    with _quiet_pipe(sys.stdout) as out:
+        if as_object:
+            _write(out, as_json(result))
+        elif result.has_value and file.show is not None:
+            file.show(result)
+        elif result.has_value and result.value is not None:
+            _write(out, _readable(result.value))
+
+
+def write_out(text: str) -> None:
+    """Write to standard output; somebody who has stopped reading is no error."""
+    with _quiet_pipe(sys.stdout) as out:
+        _write(out, text)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error; nobody has to read it."""
+    with _quiet_pipe(sys.stderr) as out:
+        _write(out, text)
+
+
+@contextmanager
+def _quiet_pipe(out: TextIO) -> Iterator[TextIO]:
+    try:
+        yield out
+        out.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would raise again when the interpreter closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+
+
+def _write(out: TextIO, text: str) -> None:
+    out.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def print_error(error: BaseException, path: Path | None, *, trace: bool) -> None:
+    """Say on standard error what broke, where in the flow, where in the file, and what to try next.
+
+    Args:
+        error: What broke.
+        path: The flow's file.
+        trace: Whether to print the traceback first.
+    """
+    leaf: BaseException = error
+    while isinstance(leaf, ParallelFailed):
+        leaf = leaf.first
+    lines = [f"error: {_message(error)}"]
+    where = getattr(leaf, "path", ())
+    if where:
+        lines.append(f"  at: {printable('/'.join(where))}")
+    place = None if path is None else place_of(leaf.__cause__ or leaf, path) or place_of(leaf, path)
+    if place is not None:
+        lines.append(f"  in: {place}")
+    hint = getattr(leaf, "hint", None) or getattr(error, "hint", None)
+    again = "look there" if place else "find out where it was raised"
+    lines.append(f"  try: {hint or f'{again}, or run again with --traceback'}")
+    if trace:
+        lines.insert(0, "".join(traceback.format_exception(error)).rstrip("\n"))
+    say("\n".join(lines))
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, NoeticError):
+        # Of a section's message the first line: path and hint of its first failure follow on their own.
+        return error.message.partition(" [at ")[0].partition("\n")[0] if isinstance(error, ParallelFailed) else error.message
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

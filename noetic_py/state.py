@@ -1,0 +1,144 @@
+"""What may be a run's state: a bag of values by key, or any object of the user's; copied and put back by contents."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, Self, overload
+
+from noetic_py._types import T
+from noetic_py.errors import ConfigError, StateTypeError
+
+__all__ = ["StateBag", "copy_state", "restore_state", "state_fields"]
+
+_ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
+
+
+class StateBag:
+    """State by key, the default where a flow declares no state type of its own."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, values: Mapping[str, object] | None = None, /) -> None:
+        self._data: dict[str, Any] = dict(values or {})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._data[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._data[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateBag) and self._data == other._data
+
+    __hash__ = None  # type: ignore[assignment] # mutable, so it must not be a key
+
+    def __repr__(self) -> str:
+        return f"StateBag({self._data!r})"
+
+    @overload
+    def get(self, key: str) -> object: ...
+    @overload
+    def get(self, key: str, default: T) -> object | T: ...
+    def get(self, key: str, default: object = None) -> object:
+        """The value of a key, or `default`."""
+        return self._data.get(key, default)
+
+    def get_as(self, key: str, type: type[T]) -> T | None:
+        """The value of a key as a type; `None` when the key is missing.
+
+        Raises:
+            StateTypeError: The value is of another type.
+        """
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, type):
+            raise StateTypeError(f"state {key!r} is {value.__class__.__name__}, not {type.__name__}")
+        return value
+
+    def put(self, key: str, value: object) -> Self:
+        """Store a value; `None` removes the key, which `state[key] = None` does not."""
+        if value is None:
+            self._data.pop(key, None)
+        else:
+            self._data[key] = value
+        return self
+
+    def view(self) -> Mapping[str, object]:
+        """A live read-only view."""
+        from types import MappingProxyType
+
+        return MappingProxyType(self._data)
+
+
+def copy_state(state: object) -> Any:
+    """A deep copy of a state object.
+
+    Raises:
+        ConfigError: It holds something that cannot be copied; code `"state-copy"`.
+    """
+    if isinstance(state, _ATOMS):
+        return state
+    if type(state) is StateBag and not len(state):
+        return StateBag()
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        raise ConfigError(
+            f"state of type {type(state).__name__} cannot be copied: {error}",
+            code="state-copy",
+            hint="keep plain data in the state; pass clients and locks as services=",
+        ) from error
+
+
+def _slots_of(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__weakref__", "__dict__"):
+                private = name.startswith("__") and not name.endswith("__")
+                yield f"_{base.__name__.lstrip('_')}{name}" if private else name
+
+
+def restore_state(target: Any, saved: Any) -> None:
+    """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
+    kind: type[Any] = type(target)
+    if issubclass(kind, (dict, set)):
+        target.clear()
+        target.update(saved)
+    elif issubclass(kind, list):
+        target[:] = saved
+    elif not issubclass(kind, (*_ATOMS, tuple, frozenset)):
+        for name in _slots_of(kind):
+            if hasattr(saved, name):
+                object.__setattr__(target, name, getattr(saved, name))
+            elif hasattr(target, name):
+                object.__delattr__(target, name)
+        if hasattr(target, "__dict__"):
+            target.__dict__.clear()
+            target.__dict__.update(saved.__dict__)
+
+
+def state_fields(state: Any) -> dict[str, Any]:
+    """A state object's contents by name."""
+    if isinstance(state, StateBag):
+        return dict(state.view())
+    kind: type[Any] = type(state)
+    if issubclass(kind, dict):
+        return dict(state)
+    fields = {name: getattr(state, name) for name in _slots_of(kind) if hasattr(state, name)}
+    return fields | dict(getattr(state, "__dict__", {}))

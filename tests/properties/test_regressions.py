@@ -1,0 +1,354 @@
+"""Small programs that once came out wrong, each with the rule that it broke."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from attrs import define
+
+from noetic_py import (
+    Budget,
+    Context,
+    Harness,
+    Memory,
+    Message,
+    Retry,
+    StateBag,
+    call_model,
+    errors,
+    loop,
+    sequence,
+    spawn,
+    step,
+    until,
+)
+from noetic_py.testing import ScriptedModel
+
+pytestmark = pytest.mark.anyio
+
+
+@define
+class Pair:
+    """Two fields that are changed together or not at all."""
+
+    a: int = 0
+    b: int = 0
+
+
+Ctx = Context[Memory, Pair]
+
+
+def say(text: str) -> Message:
+    return Message.assistant(text)
+
+
+def texts(items: object) -> list[str]:
+    assert hasattr(items, "__iter__")
+    return [item.text for item in items if isinstance(item, Message)]
+
+
+# -- state: old or new
+
+
+async def test_state_changed_after_a_handled_failure_goes_when_the_body_is_cancelled():
+    @step
+    async def grandchild(x: int, ctx: Ctx) -> int:
+        return x
+
+    @step
+    async def child(x: int, ctx: Ctx) -> int:
+        await grandchild(x, ctx)
+        raise ValueError("child")
+
+    @step
+    async def parent(x: int, ctx: Ctx) -> int:
+        assert ctx.state.a == 0
+        with pytest.raises(errors.StepFailed):
+            await child(x, ctx)
+        ctx.state.a = 1
+        await anyio.sleep_forever()
+        ctx.state.b = 1
+        return x
+
+    state = Pair()
+    with anyio.move_on_after(0.05):
+        await Harness().run(parent, 1, state=state)
+    assert state == Pair(0, 0)
+
+
+async def test_state_changed_after_a_child_that_timed_out_goes_when_the_body_is_cancelled():
+    @step
+    async def grandchild(x: int, ctx: Ctx) -> int:
+        return x
+
+    @step
+    async def child(x: int, ctx: Ctx) -> int:
+        await grandchild(x, ctx)
+        await anyio.sleep_forever()
+        return x
+
+    @step
+    async def parent(x: int, ctx: Ctx) -> int:
+        assert ctx.state.a == 0
+        with anyio.move_on_after(0.01):
+            await child(x, ctx)
+        ctx.state.a = 1
+        await anyio.sleep_forever()
+        ctx.state.b = 1
+        return x
+
+    state = Pair()
+    with anyio.move_on_after(0.1):
+        await Harness().run(parent, 1, state=state)
+    assert state == Pair(0, 0)
+
+
+async def test_state_of_a_failed_run_holds_nothing_of_the_bodies_that_did_not_finish():
+    @step
+    async def child(x: int, ctx: Ctx) -> int:
+        assert ctx.state.a == 1
+        raise ValueError("child")
+
+    @step
+    async def parent(x: int, ctx: Ctx) -> int:
+        ctx.state.a = 1
+        await child(x, ctx)
+        ctx.state.b = 1
+        return x
+
+    result = await Harness().run(parent, 1, state=Pair(), on_error="result")
+    assert result.state == Pair(0, 0)
+
+
+async def test_state_of_finished_children_stays_when_their_parent_raises_after_a_stop():
+    @step
+    async def child(x: int, ctx: Ctx) -> int:
+        ctx.items.append(say("child"))
+        ctx.state.a = ctx.state.b = 1
+        return x
+
+    @step
+    async def parent(x: int, ctx: Ctx) -> int:
+        await child(x, ctx)
+        ctx.complete(5)
+        raise ValueError("late")
+
+    result = await Harness().run(parent, 1, state=Pair())
+    assert (result.status, result.value) == ("completed", 5)
+    assert texts(result.items) == ["child"]
+    assert result.state == Pair(1, 1)
+
+
+# -- items: the fold is the live log
+
+
+async def test_items_before_a_retried_child_stand_before_its_items():
+    tries: list[int] = []
+
+    @step(retry=Retry(2, initial=0))
+    async def child(x: int, ctx: Context) -> int:
+        tries.append(x)
+        if len(tries) == 1:
+            raise ValueError("first")
+        ctx.items.append(say("child"))
+        return x
+
+    seen: list[list[str]] = []
+
+    @step
+    async def parent(x: int, ctx: Context) -> int:
+        ctx.items.append(say("parent"))
+        await child(x, ctx)
+        seen.append(texts(ctx.items))
+        return x
+
+    result = await Harness().run(parent, 1)
+    assert seen == [["parent", "child"]]
+    assert texts(result.items) == ["parent", "child"]
+
+
+async def test_items_of_steps_that_finished_before_a_budget_was_spent_stay_after_the_wrap_up():
+    @step
+    async def work(x: object, ctx: Context) -> int:
+        ctx.items.append(say("work"))
+        return 1
+
+    seen: list[list[str]] = []
+
+    @step
+    async def wrap(x: object, ctx: Context) -> int:
+        seen.append(texts(ctx.items))
+        ctx.items.append(say("wrap"))
+        return 9
+
+    budget = Budget(steps=3, wrap_up=wrap, reserve=Budget(steps=1))
+    result = await Harness().run(sequence(work, work, work), 1, budget=budget)
+    assert (result.status, result.value) == ("budget_exceeded", 9)
+    assert seen == [["work", "work"]]
+    assert texts(result.items) == ["work", "work", "wrap"]
+
+
+async def test_items_of_finished_steps_stay_after_the_wrap_up_of_a_step():
+    @step
+    async def work(x: object, ctx: Context) -> int:
+        ctx.items.append(say("work"))
+        return 1
+
+    @step
+    async def wrap(x: object, ctx: Context) -> int:
+        ctx.items.append(say("wrap"))
+        return 9
+
+    @step(budget=Budget(steps=4, wrap_up=wrap, reserve=Budget(steps=1)))
+    async def parent(x: int, ctx: Context) -> int:
+        ctx.items.append(say("parent"))
+        return await sequence(work, work, work)(x, ctx)
+
+    live: list[list[str]] = []
+
+    @step
+    async def last(x: int, ctx: Context) -> int:
+        live.append(texts(ctx.items))
+        return x
+
+    result = await Harness().run(parent >> last, 1)
+    assert (result.status, result.value) == ("completed", 9)
+    assert texts(result.items) == live[0]
+    assert live == [["work", "work", "wrap"]] or live == [["parent", "work", "work", "wrap"]]
+
+
+async def test_items_of_finished_steps_stay_in_a_shared_conversation_that_is_stopped():
+    @step
+    async def work(x: int, ctx: Context) -> int:
+        ctx.items.append(say("work"))
+        return x
+
+    @step
+    async def stop(x: int, ctx: Context) -> int:
+        ctx.root.abort("enough")
+        await checkpoint()
+        return x
+
+    flow = sequence(work, spawn(sequence(work, stop), items="share"))
+    result = await Harness().run(flow, 1)
+    assert result.status == "aborted"
+    assert texts(result.items) == ["work", "work"]
+
+
+async def test_items_below_a_failure_that_was_handled_do_not_come_back_when_the_parent_fails_of_another():
+    @step
+    async def grandchild(x: int, ctx: Context[Memory, StateBag]) -> int:
+        ctx.items.append(say("grandchild"))
+        ctx.state["seen"] = True
+        return x
+
+    @step
+    async def child(x: int, ctx: Context[Memory, StateBag]) -> int:
+        await grandchild(x, ctx)
+        raise ValueError("child")
+
+    @step
+    async def parent(x: int, ctx: Context[Memory, StateBag]) -> int:
+        with pytest.raises(errors.StepFailed):
+            await child(x, ctx)
+        raise ValueError("parent")
+
+    result = await Harness().run(parent, 1, on_error="result")
+    assert result.status == "failed"
+    assert "seen" not in result.state
+    assert texts(result.items) == []
+
+
+# -- control
+
+
+async def test_an_abort_right_after_the_start_is_not_lost():
+    @step
+    async def work(x: int) -> int:
+        await anyio.sleep(0.01)
+        return x
+
+    async with Harness() as harness:
+        handle = harness.start(work, 1)
+        handle.abort("at once")
+        result = await handle.result()
+    assert (result.status, result.reason) == ("aborted", "at once")
+
+
+async def test_an_interrupt_right_after_the_start_is_not_lost():
+    @step
+    async def work(x: int) -> int:
+        await anyio.sleep(0.01)
+        return x
+
+    async with Harness() as harness:
+        handle = harness.start(work, 1)
+        handle.interrupt("at once")
+        result = await handle.result()
+    assert result.status == "interrupted"
+
+
+async def test_a_loop_stop_asked_for_by_a_failed_attempt_is_void():
+    tries: list[int] = []
+
+    @step(retry=Retry(2, initial=0))
+    async def count(x: int, ctx: Context) -> int:
+        tries.append(x)
+        if len(tries) == 1:
+            ctx.stop_loop(77)
+            raise ValueError("first")
+        return x + 1
+
+    result = await Harness().run(loop(count, until=until.max_rounds(3)), 1)
+    assert result.value == 4
+
+
+# -- budgets
+
+
+async def test_a_reserve_that_does_not_fit_the_harness_gives_nothing_back():
+    @step
+    async def work(x: object) -> int:
+        return 1
+
+    harness = Harness(budget=Budget(cost=1))
+    budget = Budget(cost=5, wrap_up=work, reserve=Budget(cost=2))
+    result = await harness.run(work, 1, budget=budget, on_error="result")
+    assert result.status == "budget_exceeded"
+    # Nothing was kept, so there is nothing to give back: a later run must not find more than the harness allows.
+    model = ScriptedModel("1", "2", "3", cost=1)
+    later = await harness.run(sequence(call_model(model), call_model(model)), "go", on_error="result")
+    assert len(model.requests) == 1
+    assert later.status == "budget_exceeded"
+    assert later.cost == Decimal(1)
+
+
+async def test_retries_share_the_budget_of_their_step():
+    model = ScriptedModel(*[errors.ModelUnavailable("down", model="test:scripted") for _ in range(9)])
+    flow = call_model(model, retry=Retry(5, initial=0), budget=Budget(model_calls=2))
+    result = await Harness().run(flow, "go", on_error="result")
+    assert len(model.requests) == 2
+    assert result.status == "budget_exceeded"
+
+
+async def test_a_block_of_steps_kept_for_a_wrap_up_is_kept_above_too():
+    @step
+    async def work(x: object, ctx: Context) -> int:
+        return 1
+
+    @step
+    async def wrap(x: object, ctx: Context) -> int:
+        return 9
+
+    @step(budget=Budget(steps=5, wrap_up=wrap, reserve=Budget(steps=1)))
+    async def parent(x: int, ctx: Context) -> int:
+        for _ in range(9):
+            await work(x, ctx)
+        return 1
+
+    result = await Harness().run(parent, 1, budget=Budget(steps=4), on_error="result")
+    assert result.steps <= 4
+    assert result.output_or(None) == 9

@@ -1,0 +1,977 @@
+"""The wire form of items and the stored form of values."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import dataclasses
+import enum
+import json
+import string
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import attrs
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from noetic_py import codec
+from noetic_py.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
+from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
+from noetic_py.items import (
+    ContentPart,
+    Extension,
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    ItemBase,
+    JsonValue,
+    Message,
+    Opaque,
+    OutputText,
+    Reasoning,
+    Refusal,
+    extension_item,
+)
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Place:
+    name: str
+    height: float = 0.0
+
+
+@extension_item("test-codec:report")
+class Report(Extension):
+    title: str
+    place: Place | None = None
+    tags: tuple[str, ...] = ()
+    seen: frozenset[int] = frozenset()
+    raw: bytes = b""
+    day: date | None = None
+    price: Decimal | None = None
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+# ------------------------------------------------------------------------------------------------ wire: items
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+words = st.text(string.ascii_letters, min_size=1, max_size=10)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+extras = st.none() | st.dictionaries(words.map(lambda word: f"x_{word}"), json_values, min_size=1, max_size=3)
+input_texts = st.builds(InputText, text=texts, extra=extras)
+images = st.builds(InputImage, url=texts, detail=st.sampled_from([None, "low", "high", "auto"])) | st.builds(
+    InputImage, data=st.binary(max_size=20), media_type=st.sampled_from(["image/png", "image/svg+xml"]), extra=extras
+)
+files = st.one_of(
+    st.builds(InputFile, url=texts, filename=st.none() | texts),
+    st.builds(InputFile, file_id=texts),
+    st.builds(InputFile, data=st.binary(max_size=20), filename=st.sampled_from([None, "a.pdf", "b.unknown"])),
+    st.builds(InputFile, data=st.binary(max_size=20), media_type=st.sampled_from(["", "text/plain;charset=utf-8"])),
+)
+output_texts = st.builds(OutputText, text=texts, extra=extras)
+refusals = st.builds(Refusal, refusal=texts, extra=extras)
+parts = st.lists(st.one_of(input_texts, images, files, output_texts, refusals), max_size=3)
+statuses = st.sampled_from(["in_progress", "completed", "incomplete", "failed"])
+messages = st.builds(
+    Message,
+    role=st.sampled_from(["user", "assistant", "system", "developer"]),
+    content=parts,
+    status=statuses,
+    id=st.none() | words,
+    extra=extras,
+)
+calls = st.builds(FunctionCall, name=texts, arguments=texts, call_id=texts, status=statuses, extra=extras)
+outputs = st.builds(FunctionCallOutput, call_id=texts, output=texts | parts, status=statuses, extra=extras)
+thoughts = st.builds(
+    Reasoning,
+    content=st.lists(output_texts, max_size=2),
+    summary=st.lists(output_texts, max_size=2),
+    encrypted_content=st.none() | texts,
+    extra=extras,
+)
+reports = st.builds(
+    Report,
+    title=texts,
+    place=st.none() | st.builds(Place, texts, st.floats(allow_nan=False, allow_infinity=False)),
+    tags=st.lists(texts, max_size=3).map(tuple),
+    seen=st.frozensets(st.integers(), max_size=3),
+    raw=st.binary(max_size=10),
+    day=st.none() | st.dates(),
+    price=st.none() | st.decimals(allow_nan=False, allow_infinity=False),
+    status=statuses,
+    extra=extras,
+)
+opaques = st.dictionaries(texts, json_values, max_size=3).map(
+    lambda data: Opaque(raw=json.dumps({**data, "type": "web_search_call", "id": "ws"}).encode())
+)
+items: st.SearchStrategy[Item] = st.one_of(messages, calls, outputs, thoughts, reports, opaques)
+
+
+@given(items)
+def test_items_survive_the_wire(item: Item) -> None:
+    assert from_wire_json(to_wire_json(item)) == item
+    if not isinstance(item, Opaque):
+        assert from_wire(to_wire(item)) == item
+    assert from_wire_json(to_wire_json(item).decode()) == item
+
+
+@given(items)
+def test_items_survive_storing(item: Item) -> None:
+    store = Codec()
+    assert store.loads(store.dumps(item)) == item
+    assert store.loads(store.dumps([item]), list[Item]) == [item]
+    assert store.loads(store.dumps(item), type(item)) == item
+
+
+def test_wire_names() -> None:
+    message = Message(
+        id="msg_1",
+        role="user",
+        content=[
+            InputText(text="look"),
+            InputImage(url="https://example.org/a.png", detail="low"),
+            InputImage(data=b"\x89PNG", media_type="image/png"),
+            InputFile(data=b"abc", filename="a.pdf"),
+            InputFile(file_id="file_1"),
+            InputFile(url="https://example.org/b.pdf"),
+            OutputText(text="seen"),
+            Refusal(refusal="no"),
+        ],
+    )
+    assert to_wire(message) == {
+        "type": "message",
+        "id": "msg_1",
+        "status": "completed",
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "look"},
+            {"type": "input_image", "image_url": "https://example.org/a.png", "detail": "low"},
+            {"type": "input_image", "image_url": "data:image/png;base64,iVBORw=="},
+            {"type": "input_file", "file_data": "data:application/pdf;base64,YWJj", "filename": "a.pdf"},
+            {"type": "input_file", "file_id": "file_1"},
+            {"type": "input_file", "file_url": "https://example.org/b.pdf"},
+            {"type": "output_text", "text": "seen", "annotations": []},
+            {"type": "refusal", "refusal": "no"},
+        ],
+    }
+    assert to_wire(FunctionCall(id="fc", call_id="c", name="n", arguments='{"a": 1}')) == {
+        "type": "function_call",
+        "id": "fc",
+        "status": "completed",
+        "call_id": "c",
+        "name": "n",
+        "arguments": '{"a": 1}',
+    }
+    assert to_wire(FunctionCallOutput(id="fo", call_id="c", output=["a"], status="failed")) == {
+        "type": "function_call_output",
+        "id": "fo",
+        "status": "failed",
+        "call_id": "c",
+        "output": [{"type": "input_text", "text": "a"}],
+    }
+    assert to_wire(Reasoning(id="rs", content="long", summary="short", encrypted_content="AA+/")) == {
+        "type": "reasoning",
+        "id": "rs",
+        "status": "completed",
+        "summary": [{"type": "summary_text", "text": "short"}],
+        "content": [{"type": "reasoning_text", "text": "long"}],
+        "encrypted_content": "AA+/",
+    }
+    assert to_wire(Reasoning(id="rs")) == {"type": "reasoning", "id": "rs", "status": "completed", "summary": []}
+    assert to_wire(Report(id="r", title="t", day=date(2030, 1, 2))) == {
+        "type": "test-codec:report",
+        "id": "r",
+        "status": "completed",
+        "data": {
+            "title": "t", "place": None, "tags": [], "seen": [], "raw": "", "day": "2030-01-02", "price": None,
+        },
+    }  # fmt: skip
+
+
+def test_what_a_provider_leaves_out_is_filled_in() -> None:
+    item = from_wire({"role": "user", "content": "hi"})
+    assert isinstance(item, Message)
+    assert item.content == (InputText(text="hi"),)
+    assert item.status == "completed"
+    assert item.id
+    thought = from_wire(
+        {"type": "reasoning", "id": "rs", "summary": [], "content": None, "encrypted_content": None, "status": None}
+    )
+    assert thought == Reasoning(id="rs")
+
+
+def test_unknown_fields_are_kept() -> None:
+    wire = {
+        "type": "message",
+        "id": "msg_1",
+        "status": "completed",
+        "role": "assistant",
+        "phase": "final",
+        "content": [{"type": "output_text", "text": "x", "annotations": [{"url": "u"}], "logprobs": []}],
+    }
+    item = from_wire(wire)
+    assert isinstance(item, Message)
+    assert item.extra == {"phase": "final"}
+    assert to_wire(item) == wire
+
+
+def test_an_empty_list_of_annotations_is_nothing_special() -> None:
+    wire = {"type": "output_text", "text": "x", "annotations": []}
+    item = from_wire({"type": "message", "role": "assistant", "content": [wire]})
+    assert isinstance(item, Message)
+    assert item.content == (OutputText(text="x"),)
+
+
+def test_extra_cannot_take_a_name() -> None:
+    message = Message(role="user", content="x", id="1", extra={"role": "system", "type": "reasoning", "more": 1})
+    wire = to_wire(message)
+    assert (wire["role"], wire["type"], wire["more"]) == ("user", "message", 1)
+
+
+def test_unknown_fields_of_a_payload_are_kept() -> None:
+    wire = {
+        "type": "test-codec:report",
+        "id": "r",
+        "status": "completed",
+        "data": {"title": "t", "id": "shadow", "new": [1]},
+        "more": True,
+    }
+    item = from_wire(wire)
+    assert isinstance(item, Report)
+    assert item.title == "t"
+    assert item.id == "r"
+    assert item.extra == {"data": {"id": "shadow", "new": [1]}, "more": True}
+    back = to_wire(item)
+    data = back["data"]
+    assert isinstance(data, dict)
+    assert (data["new"], data["id"], data["title"], back["more"]) == ([1], "shadow", "t", True)
+    assert from_wire(back) == item
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "tides"}},
+        {"type": "acme:unregistered", "id": "a", "data": {"x": 1}},
+        {"type": "message", "role": "user", "id": "m", "content": [{"type": "input_audio", "data": "AA"}]},
+        {"type": "reasoning", "id": "r", "summary": [{"type": "summary_image", "text": "x"}]},
+        {"type": "item_reference", "id": "i", "status": "odd"},
+    ],
+)
+def test_what_is_unknown_stays_whole(wire: dict[str, Any]) -> None:
+    raw = json.dumps(wire, indent=3).encode() + b" "
+    item = from_wire_json(raw)
+    assert isinstance(item, Opaque)
+    assert item.raw == raw
+    assert item.id == wire["id"]
+    assert item.type == wire["type"]
+    assert to_wire_json(item) is item.raw
+    assert to_wire(item) == wire
+    again = from_wire(wire)
+    assert isinstance(again, Opaque)
+    assert json.loads(again.raw) == wire
+    assert from_wire_json(raw.decode()) == item
+
+
+def test_an_opaque_without_an_id_gets_one() -> None:
+    item = from_wire_json(b'{"type":"compaction","id":""}')
+    assert item.id
+    store = Codec()
+    assert store.loads(store.dumps(item)) == item
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.org/a.png",
+        "data:image/png,raw",
+        "data:image/png;base64,AAA",
+        "data:image/png;base64,AAB=",
+        "data:image/png;charset=x;base64,AA AA",
+        "data:;base64,AAAA",
+        "data:image/png;base64,ÄÄÄÄ",
+    ],
+)
+def test_urls_that_would_change_stay_urls(url: str) -> None:
+    wire: dict[str, Any] = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    item = from_wire(wire)
+    assert isinstance(item, Message)
+    assert item.content == (InputImage(url=url),)
+    assert to_wire(item)["content"] == wire["content"]
+
+
+@given(st.binary(max_size=100))
+def test_image_bytes_become_a_data_url(data: bytes) -> None:
+    wire = to_wire(Message.user([InputImage(data=data, media_type="image/png")]))
+    content: Any = wire["content"]
+    assert content[0]["image_url"] == f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def test_a_file_by_plain_base64() -> None:
+    wire: dict[str, Any] = {"type": "message", "role": "user", "content": [{"type": "input_file", "file_data": "YWJj"}]}
+    item = from_wire(wire)
+    assert isinstance(item, Message)
+    assert item.content == (InputFile(data=b"abc", media_type=""),)
+    assert to_wire(item)["content"] == wire["content"]
+
+
+def content(part: object) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}, part]}
+
+
+@pytest.mark.parametrize(
+    ("wire", "where"),
+    [
+        ([], ""),
+        ({}, "type"),
+        ({"type": 5}, "type"),
+        ({"type": ""}, "type"),
+        ({"type": "message", "content": "x"}, "role"),
+        ({"type": "message", "role": "tool", "content": "x"}, "role"),
+        ({"type": "message", "role": ["user"], "content": "x"}, "role"),
+        ({"type": "message", "role": "user"}, "content"),
+        ({"type": "message", "role": "user", "content": 5}, "content"),
+        ({"type": "message", "role": "user", "content": "x", "status": "done"}, "status"),
+        ({"type": "message", "role": "user", "content": "x", "status": {}}, "status"),
+        ({"type": "message", "role": "user", "content": "x", "id": 5}, "id"),
+        (content("x"), "content[1]"),
+        (content({"text": "x"}), "content[1].type"),
+        (content({"type": "input_text"}), "content[1].text"),
+        (content({"type": "output_text", "text": None}), "content[1].text"),
+        (content({"type": "refusal", "refusal": 1}), "content[1].refusal"),
+        (content({"type": "input_image"}), "content[1]"),
+        (content({"type": "input_image", "image_url": 5}), "content[1].image_url"),
+        (content({"type": "input_file", "file_id": "a", "file_url": "b"}), "content[1]"),
+        (content({"type": "input_file", "file_data": "no base64!"}), "content[1].file_data"),
+        ({"type": "function_call", "call_id": "c", "name": "n"}, "arguments"),
+        ({"type": "function_call", "call_id": "c", "name": "n", "arguments": {}}, "arguments"),
+        ({"type": "function_call", "name": "n", "arguments": "{}"}, "call_id"),
+        ({"type": "function_call_output", "call_id": "c"}, "output"),
+        ({"type": "reasoning", "summary": "x"}, "summary"),
+        ({"type": "reasoning", "summary": [{"type": "summary_text"}]}, "summary[0].text"),
+        ({"type": "test-codec:report", "data": 5}, "data"),
+        ({"type": "test-codec:report", "data": {}}, "data.title"),
+        ({"type": "test-codec:report"}, "data.title"),
+        ({"type": "test-codec:report", "data": {"title": 5}}, "data.title"),
+        ({"type": "test-codec:report", "data": {"title": "x", "tags": ["a", 5]}}, "data.tags[1]"),
+        ({"type": "test-codec:report", "data": {"title": "x", "place": {"name": 5}}}, "data.place.name"),
+        ({"type": "test-codec:report", "data": {"title": "x", "place": {"name": "x", "no": 1}}}, "data.place"),
+        ({"type": "test-codec:report", "data": {"title": "x", "day": "soon"}}, "data.day"),
+        ({"type": "test-codec:report", "data": {"title": "x", "seen": [[]]}}, "data.seen[0]"),
+    ],
+)
+def test_mismatches_name_the_field(wire: Any, where: str) -> None:
+    with pytest.raises(ItemSchemaMismatch) as caught:
+        from_wire(wire)
+    assert caught.value.where == where
+    with pytest.raises(ItemSchemaMismatch):
+        from_wire_json(json.dumps(wire))
+
+
+@given(json_values)
+def test_any_json_gives_an_item_or_a_named_error(value: Any) -> None:
+    for data in (value, {"type": "message", "role": "user", "content": value}, {"type": "x:y", "data": value}):
+        try:
+            item = from_wire(data)
+        except NoeticError:
+            continue
+        assert isinstance(item, ItemBase)
+
+
+def test_only_items_have_a_wire_form() -> None:
+    class Strange(ContentPart):
+        pass
+
+    base = ItemBase(id="1", status="completed", extra=None)
+    with pytest.raises(CodecError, match="no item"):
+        to_wire(base)
+    with pytest.raises(CodecError, match="no content part"):
+        to_wire(Message.user([Strange()]))
+
+
+@extension_item("test-codec:free")
+class Free(Extension):
+    value: object
+
+
+def test_a_payload_without_a_json_form_is_named() -> None:
+    with pytest.raises(CodecError) as caught:
+        to_wire(Free(value=object()))
+    assert caught.value.where == "data"
+    with pytest.raises(CodecError) as caught:
+        Codec().dumps({"a": Free(value=object())})
+    assert caught.value.where == "['a'].data"
+    with pytest.raises(CodecError, match="nan"):
+        to_wire_json(Free(value=float("nan")))
+
+
+def test_nothing_is_imported_by_name() -> None:
+    before = set(sys.modules)
+    for name in ("antigravity:x", "os:system", "antigravity"):
+        assert isinstance(from_wire({"type": name, "data": {"x": 1}}), Opaque)
+    with pytest.raises(CodecError, match="no such class"):
+        Codec().loads(b'{"$":"object:antigravity.Thing"}')
+    assert set(sys.modules) == before
+
+
+# ------------------------------------------------------------------------------------------------ JSON text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff", b"NaN", b"[Infinity]", b"1e999", b"-1e999", b'{"a":1,"a":2}', b"9" * 5000, b"\xef\xbb\xbf1"],
+)
+def test_malformed_text_is_a_codec_error(text: bytes) -> None:
+    with pytest.raises(CodecError):
+        from_wire_json(text)
+    with pytest.raises(CodecError):
+        Codec().loads(text)
+
+
+@pytest.mark.parametrize("depth", [65, 1000, 100_000])
+def test_deep_nesting_is_refused(depth: int) -> None:
+    bomb = b"[" * depth + b"]" * depth
+    with pytest.raises(LimitExceeded) as caught:
+        Codec().loads(bomb)
+    assert (caught.value.what, caught.value.limit) == ("nesting", 64)
+    with pytest.raises(LimitExceeded):
+        from_wire_json(b'{"type":"x","a":' + bomb[:-depth] + b"]" * depth + b"}")
+
+
+def test_nesting_up_to_the_limit_is_fine() -> None:
+    store = Codec()
+    assert store.loads(store.dumps(nested(64))) == nested(64)
+    with pytest.raises(LimitExceeded):
+        store.dumps(nested(65))
+    with pytest.raises(LimitExceeded):
+        store.dumps(nested(5000))
+    wide = [[[]]] * 100
+    assert store.loads(store.dumps(wide)) == wide
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop += [loop, loop]
+    with pytest.raises(LimitExceeded):
+        Codec().dumps(loop)
+    for wire in ({"type": "x", "a": loop}, {"type": "message", "role": "user", "content": "x", "a": loop}):
+        with pytest.raises(LimitExceeded):
+            from_wire(wire)
+    deep: Any = nested(2000)
+    with pytest.raises(LimitExceeded):
+        to_wire(Message(role="user", content="x", extra={"a": deep}))
+    with pytest.raises(CodecError):
+        to_wire(Free(value=deep))
+    with pytest.raises(LimitExceeded):
+        to_wire(Free(value=nested(70)))
+
+
+def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        Codec(max_bytes=10).dumps("x" * 9)
+    assert (caught.value.what, caught.value.limit) == ("value size", 10)
+    with pytest.raises(LimitExceeded):
+        Codec(max_bytes=10).loads(b'"xxxxxxxxx"')
+    monkeypatch.setattr("noetic_py.codec.wire.MAX_ITEM_BYTES", 100)
+    with pytest.raises(LimitExceeded) as caught:
+        to_wire_json(Message.user("x" * 100))
+    assert (caught.value.what, caught.value.limit) == ("item size", 100)
+    with pytest.raises(LimitExceeded):
+        from_wire_json(b" " * 101)
+
+
+def test_lone_surrogates_survive() -> None:
+    message = Message(role="user", content="a\ud800b", id="1", extra={"\udfff": ["\ud800"]})
+    assert from_wire_json(to_wire_json(message)) == message
+    opaque = from_wire({"type": "x", "id": "1", "a": "\ud800"})
+    assert from_wire_json(to_wire_json(opaque)) == opaque
+    store = Codec()
+    assert store.loads(store.dumps({"a": "\ud800"})) == {"a": "\ud800"}
+
+
+def test_a_pair_of_surrogates_is_refused() -> None:
+    for text in ("\ud83d\ude00", "x\ud800\udc00"):
+        with pytest.raises(CodecError, match="surrogates"):
+            Codec().dumps([text])
+        with pytest.raises(CodecError, match="surrogates"):
+            to_wire_json(Message.user(text))
+
+
+def test_a_text_with_a_bare_surrogate_is_no_json_text() -> None:
+    with pytest.raises(CodecError, match="surrogate"):
+        from_wire_json('{"type":"x","a":"\ud800"}')
+
+
+# ------------------------------------------------------------------------------------------------ stored values
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = "blue"
+
+
+class Word(str, enum.Enum):
+    YES = "yes"
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Pair(NamedTuple):
+    left: int
+    right: tuple[str, ...] = ()
+
+
+@attrs.define
+class Inner:
+    number: int
+    when: datetime | None = None
+
+
+@attrs.define
+class State:
+    drafts: int = 0
+    tags: set[str] = attrs.field(factory=set)
+    inner: Inner | None = None
+    pairs: dict[tuple[int, int], Inner] = attrs.field(factory=dict)
+    choice: Literal["a", 1] = "a"
+    word: Word = Word.YES
+    free: JsonValue = None
+    log: list[Item] = attrs.field(factory=list)
+    either: int | str | list[int] | None = None
+    late: list[int] = attrs.field(init=False, factory=list)
+    _hidden: float = 1.5
+
+
+@attrs.frozen
+class Box(Generic[T]):
+    value: T
+
+
+@dataclasses.dataclass
+class Tree:
+    children: list[Tree] = dataclasses.field(default_factory=list)
+    count: int = dataclasses.field(init=False, default=0)
+
+
+class Movie(typing.TypedDict):
+    title: str
+    year: typing.NotRequired[int]
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="fullName")
+    amounts: list[Decimal] = []
+    keys: set[UUID] = set()
+    raw: bytes = b""
+
+
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
+Distance = typing.NewType("Distance", int)
+Short = typing.Annotated[str, "short"]
+
+CASES: list[tuple[object, Any]] = [
+    (
+        State(
+            3,
+            {"b", "a"},
+            Inner(1, datetime(2030, 1, 2, tzinfo=UTC)),
+            {(1, 2): Inner(5)},
+            1,
+            free={"$": [1, {"x": None}]},
+            log=[Message.user("hi"), Opaque(raw=b'{"type": "x"}')],
+            either=[1],
+            hidden=2.5,
+        ),
+        State,
+    ),
+    (Box(Inner(2)), Box[Inner]),
+    (Tree([Tree(), Tree([Tree()])]), Tree),
+    ({"title": "x"}, Movie),
+    (Pair(1, ("a",)), Pair),
+    (Person(fullName="x", amounts=[Decimal("1.10")], keys={UUID(int=1)}, raw=b"\xff"), Person),
+    (Numbers([1, 2]), Numbers),
+    (Colour.BLUE, Colour),
+    (Word.YES, Word),
+    (Rights.READ | Rights.WRITE, Rights),
+    (1, int | str),
+    ("1", int | str),
+    (1, float | int),
+    ([Inner(1), Tree()], list[Inner | Tree]),
+    ({"a": {1}, "b": [2]}, dict[str, set[int] | list[int]]),
+    ({"a": frozenset({1})}, Mapping[str, frozenset[int] | None]),
+    ((1, "a", None), tuple[int, str, None]),
+    ((), tuple[()]),
+    ((1, (2,)), tuple),
+    ([(1,), (2, 3)], Sequence[tuple[int, ...]]),
+    ((1, 2), Sequence[int]),
+    ({1, 2}, collections.abc.Set[int]),
+    (frozenset({1, 2}), collections.abc.Collection[int]),
+    ([1, 2], collections.abc.Iterable[int]),
+    ({1: {2: 3}}, dict[int, dict[int, int]]),
+    ({"x": 1}, dict),
+    (Distance(5), Distance),
+    ("x", Short),
+    (5, Distance | Short),
+    ("x", Literal["x", "y"]),
+    ("x", Literal["x"] | int),
+    (Message.assistant("x"), Item),
+    (Message.assistant("x"), ItemBase | None),
+    (InputImage(data=b"x", media_type="image/png"), InputImage),
+    (None, None),
+    (None, int | None),
+    (None, object),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), CASES, ids=lambda part: type(part).__name__)
+def test_values_come_back_as_declared(value: object, kind: Any) -> None:
+    store = Codec()
+    back = store.loads(store.dumps(value), kind)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_fields_outside_the_constructor_come_back() -> None:
+    state, tree = State(), Tree()
+    state.late.append(9)
+    tree.count = 7
+    store = Codec()
+    assert store.loads(store.dumps(state), State).late == [9]
+    assert store.loads(store.dumps(tree), Tree).count == 7
+
+
+def test_local_classes_come_back() -> None:
+    @attrs.define
+    class Local:
+        value: Any
+
+    assert Codec().loads(Codec().dumps(Local([1])), Local) == Local([1])
+
+
+moments = st.datetimes(timezones=st.none() | st.timezones(), allow_imaginary=False)
+plain: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False, allow_infinity=False),
+        texts,
+        st.sampled_from(["$", "v", "t", "$ref", "object:State", "__type__"]),
+        st.binary(max_size=10),
+        moments,
+        st.dates(),
+        st.times(),
+        st.timedeltas(),
+        st.decimals(allow_nan=False),
+        st.uuids(),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from(["$", "v", "t", "a"]) | texts, inner, max_size=3),
+        st.dictionaries(st.integers() | st.none() | st.uuids() | st.tuples(texts, st.integers()), inner, max_size=3),
+        st.sets(st.integers() | texts | st.tuples(st.integers()), max_size=3),
+        st.frozensets(st.integers() | st.frozensets(st.integers(), max_size=2), max_size=3),
+    ),
+    max_leaves=10,
+)
+
+
+def same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return same(list(left.items()), list(right.items()))
+    if isinstance(left, datetime):
+        return left.replace(tzinfo=None) == right.replace(tzinfo=None) and left.fold == right.fold and (
+            left.utcoffset() == right.utcoffset()
+        )
+    return bool(left == right)
+
+
+@given(plain)
+def test_plain_values_come_back_as_they_are(value: Any) -> None:
+    store = Codec()
+    assert same(store.loads(store.dumps(value)), value)
+
+
+@given(st.integers(1, 5), st.sampled_from(["$", "$type", "object", "v"]), plain)
+def test_reserved_keys_of_the_user_are_just_keys(depth: int, key: str, inner: Any) -> None:
+    value: Any = {key: "object:State", "v": inner}
+    for _ in range(depth):
+        value = {key: value}
+    store = Codec([State])
+    assert same(store.loads(store.dumps(value)), value)
+    assert same(store.loads(store.dumps(value), dict[str, Any]), value)
+
+
+def test_zones_and_folds_are_kept() -> None:
+    store, zone = Codec(), ZoneInfo("Europe/Berlin")
+    for moment in (
+        datetime(2024, 10, 27, 2, 30, tzinfo=zone),
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=zone),
+        datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+    ):
+        back = store.loads(store.dumps(moment), datetime)
+        assert back.utcoffset() == moment.utcoffset()
+        assert back.fold == moment.fold
+    assert store.loads(store.dumps(datetime(2024, 1, 1, tzinfo=zone))).tzinfo is zone
+    assert store.loads(store.dumps(time(1, 2, tzinfo=UTC))) == time(1, 2, tzinfo=UTC)
+
+
+def test_equal_sets_give_equal_bytes() -> None:
+    store = Codec()
+    left, right = {f"k{n}" for n in range(50)}, {f"k{n}" for n in reversed(range(50))}
+    assert store.dumps(left) == store.dumps(right)
+
+
+def test_registered_classes_come_back_undeclared() -> None:
+    store = Codec([State, Inner, Colour, Pair, Person])
+    store.register(State)
+    value = [State(inner=Inner(1)), {"a": Colour.RED, "b": (Pair(1), {Colour.BLUE})}, Person(fullName="x")]
+    assert store.loads(store.dumps(value)) == value
+    assert store.loads(store.dumps({(1, 2): Inner(1)})) == {(1, 2): Inner(1)}
+    with pytest.raises(CodecError) as caught:
+        Codec().loads(store.dumps({"a": [Inner(1)]}))
+    assert caught.value.where == "['a'][0]"
+    assert "Inner" in str(caught.value)
+    assert caught.value.hint is not None
+
+    class Inner2:
+        pass
+
+    Inner2.__name__ = "Inner"
+    with pytest.raises(ConfigError) as refused:
+        store.register(Inner2)
+    assert refused.value.code == "codec-duplicate"
+
+
+class Wrong:
+    pass
+
+
+class Loud(pydantic.BaseModel):
+    value: int
+
+    @pydantic.field_serializer("value")
+    def refuse(self, value: int) -> int:
+        raise RuntimeError("no")
+
+
+@attrs.define
+class Picky:
+    value: int = attrs.field()
+
+    @value.validator
+    def check(self, _: object, value: int) -> None:
+        if value < 0:
+            raise ValueError("it is negative")
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "named"),
+    [
+        ({"a": [1, {"f": print}]}, "['a'][1]['f']", "builtin_function_or_method"),
+        (State(inner=Inner(number=Wrong())), "inner.number", "Wrong"),  # type: ignore[arg-type]
+        ((1, {2: Wrong()}), "[1][2]", "Wrong"),
+        ({Wrong(): 1}, "", "Wrong"),
+        ([float("nan")], "[0]", "nan"),
+        ({"a": {float("inf")}}, "['a'][0]", "inf"),
+        (collections.OrderedDict(), "", "OrderedDict"),
+        (Wrong, "", "type"),
+        (Loud(value=1), "", "Loud"),
+        (range(3), "", "range"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(value: object, where: str, named: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        Codec().dumps(value)
+    if where:
+        assert caught.value.where == where
+    assert named in str(caught.value)
+
+
+def test_an_integer_too_long_for_text_is_refused() -> None:
+    with pytest.raises(CodecError):
+        Codec().dumps(10**5000)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "where"),
+    [
+        ({"drafts": "x"}, State, "drafts"),
+        ({"drafts": True}, State, "drafts"),
+        ({"inner": {}}, State, "inner.number"),
+        ({"inner": {"number": "x"}}, State, "inner.number"),
+        ({"inner": {"number": 1, "more": 2}}, State, "inner"),
+        ({"tags": "abc"}, State, "tags"),
+        ({"tags": ["a", 5]}, State, "tags[1]"),
+        ({"choice": "z"}, State, "choice"),
+        ({"word": "no"}, State, "word"),
+        ({"log": [{"type": "message"}]}, State, "log[0]"),
+        ({"either": 1.5}, State, "either"),
+        ({"either": ["x"]}, State, "either[0]"),
+        ({"late": ["x"]}, State, "late[0]"),
+        ({"unknown": 1}, State, ""),
+        ([1], State, ""),
+        ({"value": -1}, Picky, ""),
+        ({"value": {"number": "x"}}, Box[Inner], "value.number"),
+        ({"left": "x"}, Pair, "left"),
+        ({"other": 1}, Pair, ""),
+        ({"right": []}, Pair, ""),
+        (5, Pair, ""),
+        ({"title": 5}, Movie, "title"),
+        ({"year": 5}, Movie, "title"),
+        (5, Movie, ""),
+        ({"name": 5}, Person, ""),
+        ([1, 2], tuple[int], ""),
+        ([1, "x"], tuple[int, int], "[1]"),
+        (5, tuple[int, ...], ""),
+        ({"a": "x"}, dict[str, int], "['a']"),
+        ([], dict[str, int], ""),
+        ({"$": "set", "v": [1]}, list[int], ""),
+        ({"$": "set", "v": [1]}, dict, ""),
+        ({"$": "dict", "v": [[1, 2]]}, set[int], ""),
+        ({"$": "set", "v": [[1]]}, object, ""),
+        ({"$": "set", "v": [[1]]}, set[list[int]], ""),
+        ({"$": "set", "v": ["x"]}, int | None, ""),
+        ({"$": "object:Other"}, int | str, ""),
+        ({"$": "set", "v": []}, int | str, ""),
+        ([[1], [[]]], list[list[int]], "[1][0]"),
+        (5, Literal["x"], ""),
+        (5, Colour, ""),
+        (5, Message, ""),
+        (5, Wrong, ""),
+        ("x", bytes, ""),
+        ("2030-01-02T00:00:00", date, ""),
+        ({"$": "datetime", "v": "2030-01-02T00:00:00"}, date, ""),
+        (5, timedelta, ""),
+        ("x", Decimal, ""),
+        ("x", UUID, ""),
+    ],
+)
+def test_what_does_not_fit_is_named(data: object, kind: Any, where: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        Codec().loads(json.dumps(data), kind)
+    assert caught.value.where == where
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"$": "boom"},
+        {"$": 5},
+        {"$": ["set"]},
+        {"$": "datetime", "v": 5},
+        {"$": "datetime", "v": "soon"},
+        {"$": "datetime", "v": "2030-01-02T00:00:00", "tz": "../../etc/passwd"},
+        {"$": "datetime", "v": "2030-01-02T00:00:00", "tz": "Nowhere/Land"},
+        {"$": "timedelta", "v": [1]},
+        {"$": "timedelta", "v": [10**12, 0, 0]},
+        {"$": "bytes", "v": "!"},
+        {"$": "decimal", "v": "x"},
+        {"$": "decimal", "v": []},
+        {"$": "uuid", "v": "x"},
+        {"$": "enum"},
+        {"$": "set"},
+        {"$": "set", "v": 5},
+        {"$": "dict", "v": [5]},
+        {"$": "dict", "v": [[1, 2, 3]]},
+        {"$": "dict", "v": [[[1], 2]]},
+        {"$": "item", "v": {"type": "message"}},
+        {"$": "item", "v": 5},
+        {"$": "opaque", "v": "!", "id": "x"},
+        {"$": "opaque", "v": "AAAA", "id": "x"},
+    ],
+)
+def test_malformed_marks_are_codec_errors(data: object) -> None:
+    with pytest.raises(CodecError):
+        Codec().loads(json.dumps(data))
+
+
+def test_an_opaque_whose_type_was_registered_since_is_read() -> None:
+    raw = b'{"type":"test-codec:later","id":"l","data":{"value":5}}'
+    item = from_wire_json(raw)
+    stored = Codec().dumps(item)
+    assert isinstance(item, Opaque)
+
+    @extension_item("test-codec:later")
+    class Later(Extension):
+        value: int
+
+    assert Codec().loads(stored) == Later(id="l", value=5)
+
+
+def test_json_written_by_hand_is_read() -> None:
+    store = Codec()
+    assert store.loads(b'{"number":1,"when":"2030-01-02T00:00:00+00:00"}', Inner) == Inner(
+        1, datetime(2030, 1, 2, tzinfo=UTC)
+    )
+    assert store.loads(b'["a"]', set[str]) == {"a"}
+    assert store.loads(b"[1]", tuple[int]) == (1,)
+    assert store.loads(b'{"name":"x"}', Person) == Person(fullName="x")
+    assert store.loads(b"1", Colour) is Colour.RED
+    assert store.loads(b'"1.5"', Decimal) == Decimal("1.5")
+
+
+@given(st.recursive(json_values, lambda inner: st.fixed_dictionaries({"$": words | json_values, "v": inner})))
+def test_any_stored_json_gives_a_value_or_a_named_error(value: Any) -> None:
+    for kind in (object, State, dict[str, int], int | Inner | None):
+        try:
+            Codec([State]).loads(json.dumps(value), kind)
+        except NoeticError:
+            continue
+
+
+def test_a_cause_is_kept() -> None:
+    with pytest.raises(CodecError) as caught:
+        Codec().dumps([Loud(value=1)])
+    assert caught.value.__cause__ is not None
+
+
+def test_everything_public_is_exported() -> None:
+    assert sorted(codec.__all__) == sorted(name for name in codec.__all__ if hasattr(codec, name))
+
+
+makers: list[Callable[[], object]] = [Codec, lambda: Codec([Inner])]
+
+
+@pytest.mark.parametrize("make", makers)
+def test_codecs_do_not_share_classes(make: Callable[[], object]) -> None:
+    store = make()
+    assert isinstance(store, Codec)
+    store.register(Colour)
+    with pytest.raises(CodecError):
+        Codec().loads(store.dumps(Colour.RED))
