@@ -1,4 +1,4 @@
-"""noetic_py: typed, budgeted, durable agent workflows. Everything a program needs is here; the rest is in the modules."""
+"""noetic_py: typed, budgeted, durable agent workflows. What a program needs is here; the rest is in the modules."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where a name lives: a module is loaded when one of its names is first used, so that importing the package costs little.
+# Where a name lives: a module is loaded when one of its names is first used, so that importing costs little.
 _HOMES = {
     "Budget": "noetic_py.budget",
     "BudgetWarning": "noetic_py.events",

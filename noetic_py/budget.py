@@ -105,7 +105,9 @@ def _money(value: Any, name: str = "cost") -> Decimal | None:
     except InvalidOperation:
         raise ConfigError(f"{name}={value!r} is not an amount", code="budget", hint='cost="0.50"') from None
     if isinstance(value, bool) or not amount.is_finite() or amount < 0:
-        raise ConfigError(f"{name}={value!r} is not a finite amount of USD, 0 or more", code="budget", hint='cost="0.50"')
+        raise ConfigError(
+            f"{name}={value!r} is not a finite amount of USD, 0 or more", code="budget", hint='cost="0.50"'
+        )
     return amount
 
 
@@ -200,7 +202,9 @@ class Budget:
         if self.wrap_up is not None and not hasattr(self.wrap_up, "kind"):
             raise ConfigError(f"wrap_up={self.wrap_up!r} is no step", code="budget", hint="put @step on the function")
         if self.reserve is not None and not isinstance(self.reserve, Budget):
-            raise ConfigError(f"reserve={self.reserve!r} is no Budget", code="budget", hint="reserve=Budget(tokens=2_000)")
+            raise ConfigError(
+                f"reserve={self.reserve!r} is no Budget", code="budget", hint="reserve=Budget(tokens=2_000)"
+            )
         if self.wrap_up is not None and self.reserve is None:
             raise ConfigError("wrap_up= needs reserve=", code="budget", hint="reserve=Budget(tokens=2_000)")
         if self.reserve is None:
@@ -215,7 +219,9 @@ class Budget:
 
     def __repr__(self) -> str:
         parts = [f"{name}={limit}" for name, limit in self.limits.items()]
-        parts += [f"{name}={value}" for name, value in (("seconds", self.seconds), ("depth", self.depth)) if value is not None]
+        parts += [
+            f"{name}={value}" for name, value in (("seconds", self.seconds), ("depth", self.depth)) if value is not None
+        ]
         return f"Budget({', '.join(parts)})"
 
 
@@ -297,7 +303,8 @@ class Lease:
 
     __slots__ = (
         "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline", "depth",
-        "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free", "tokens", "tool_calls",
+        "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free",
+        "tokens", "tool_calls",
     )  # fmt: skip
 
     def __init__(
@@ -364,16 +371,17 @@ class Lease:
 
     # -- counts, taken for good
 
-    def take_step(self) -> None:
-        """Count one body that starts.
+    def take_step(self, counted: bool = True) -> None:
+        """Count one body that starts, unless it is one that does not count.
 
         Raises:
             BudgetExceeded: This lease or one above has no step left; nothing was counted.
         """
-        self.steps += 1
-        if self.steps_free:
+        if not counted:
             return
-        self.steps -= 1
+        if self.steps_free:
+            self.steps += 1
+            return
         covered = False
         node: Lease | None = self
         while node is not None:
@@ -387,6 +395,9 @@ class Lease:
                     raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
                 node._warn("steps", Decimal(node.steps + 1), Decimal(limit))
             node.steps += 1
+            if node.steps_free:
+                # It hands its steps up when it closes.
+                return
             covered = covered or (node._covers is not None and "steps" in node._covers)
             node = node.parent
 

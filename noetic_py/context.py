@@ -1,8 +1,8 @@
 """`Context`: what a step sees of its run.
 
 A context reaches the engine through one small protocol, `Engine`; the engine's own contexts are a subclass, so a step
-body, a tool and a route all hold the same object. A `Context(...)` made outside a run holds items, state and ids; running
-it is the harness's work, and engine methods on it raise [`NoContextError`][noetic_py.errors.NoContextError].
+body, a tool and a route all hold the same object. A `Context(...)` made outside a run holds items, state and ids;
+running it is the harness's work, and engine methods on it raise [`NoContextError`][noetic_py.errors.NoContextError].
 """
 
 from __future__ import annotations
@@ -149,34 +149,89 @@ class Engine(Protocol):
     stop: Control | None
 
     @property
-    def parent_context(self) -> Context[Any, Any] | None: ...
-    @property
-    def root_context(self) -> Context[Any, Any]: ...
-    @property
-    def step_count(self) -> int: ...
-    @property
-    def tokens(self) -> TokenUsage: ...
-    @property
-    def cost(self) -> Decimal: ...
-    @property
-    def elapsed(self) -> float: ...
-    @property
-    def memory(self) -> Any: ...
-    @property
-    def input(self) -> object: ...
+    def run_turns(self) -> int:
+        """Model calls of the whole run."""
+        ...
 
-    def touch(self, ctx: Context[Any, Any], /) -> None: ...
-    def remaining(self, ctx: Context[Any, Any], /) -> Remaining: ...
-    def complete(self, ctx: Context[Any, Any], value: object, /) -> None: ...
-    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None: ...
-    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None: ...
-    def emit(self, ctx: Context[Any, Any], event: object, /) -> None: ...
-    def span(self, ctx: Context[Any, Any], /) -> Span: ...
-    def idempotency_key(self, ctx: Context[Any, Any], /) -> str: ...
-    def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]: ...
-    def gather(
-        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /
-    ) -> Awaitable[list[Any]]: ...
+    @property
+    def parent_context(self) -> Context[Any, Any] | None:
+        """The context that spawned the execution."""
+        ...
+
+    @property
+    def root_context(self) -> Context[Any, Any]:
+        """The run's own context."""
+        ...
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started."""
+        ...
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens used."""
+        ...
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent."""
+        ...
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        ...
+
+    @property
+    def memory(self) -> Any:
+        """The memory bundle."""
+        ...
+
+    @property
+    def input(self) -> object:
+        """What it was started with."""
+        ...
+
+    def touch(self, ctx: Context[Any, Any], /) -> None:
+        """A body looks at its state."""
+        ...
+
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+        """What the budgets in force for a step allow."""
+        ...
+
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        """End the execution with a value."""
+        ...
+
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+        """End the execution."""
+        ...
+
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
+        """End the nearest loop."""
+        ...
+
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+        """Send an event."""
+        ...
+
+    def span(self, ctx: Context[Any, Any], /) -> Span:
+        """The active span."""
+        ...
+
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+        """The step's key."""
+        ...
+
+    def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]:
+        """Run a step as a child."""
+        ...
+
+    def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
+        """Run steps at once."""
+        ...
 
 
 class ReadContext(Protocol[M_co, S_co]):
@@ -382,7 +437,7 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def branch(self) -> str:
-        """The dotted name of the conversation this step writes to: a spawn and a parallel path have one of their own."""
+        """The dotted name of the conversation this step writes to; a spawn and a parallel path have their own."""
         return self.domain.branch
 
     @property
@@ -558,9 +613,7 @@ class Context(Generic[M_co, S_co]):
         self.engine.emit(self, event)
 
     @overload
-    async def gather(
-        self: Context[M, S], a: Step[object, A, M, S], b: Step[object, B, M, S], /
-    ) -> tuple[A, B]: ...
+    async def gather(self: Context[M, S], a: Step[object, A, M, S], b: Step[object, B, M, S], /) -> tuple[A, B]: ...
     @overload
     async def gather(
         self: Context[M, S], a: Step[object, A, M, S], b: Step[object, B, M, S], c: Step[object, C, M, S], /
@@ -716,9 +769,10 @@ class Outside:
     run_id = ""
     depth = 0
     turns = 0
+    run_turns = 0
     step_count = 0
     tokens = NO_USAGE
-    cost = Decimal(0)
+    cost: Decimal = Decimal(0)
     memory: Any = None
     input: object = None
     last_step: StepMeta | None = None
@@ -728,10 +782,10 @@ class Outside:
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str, request_id: str | None) -> None:
         self.adopted = False
-        self.id = SYSTEM.new_id()
+        self.id: str = SYSTEM.new_id()
         self.thread_id = thread_id
         self.request_id = request_id
-        self.services = Services()
+        self.services: Services = Services()
         self.metadata: Mapping[str, JsonValue] = {}
         self.root_context = ctx
         self._began = SYSTEM.monotonic()
@@ -741,7 +795,9 @@ class Outside:
         return SYSTEM.monotonic() - self._began
 
     def _refuse(self, what: str) -> NoContextError:
-        return NoContextError(f"{what} needs a run", hint="call it from a step; harness.run(step, input, ctx=ctx) adopts it")
+        return NoContextError(
+            f"{what} needs a run", hint="call it from a step; harness.run(step, input, ctx=ctx) adopts it"
+        )
 
     def touch(self, ctx: Context[Any, Any], /) -> None:
         """Nothing to guard: no step runs."""

@@ -99,6 +99,7 @@ class RunResult(Generic[O_co, S_co]):
         usage: Tokens of every model call below the run.
         cost: USD of every model call, `None` when a model that has no price was called.
         steps: Bodies that were started.
+        model_calls: Calls of models.
         seconds: Active time.
         checkpoint: The journal's end.
         error: What broke the run, `None` when nothing did.
@@ -111,6 +112,7 @@ class RunResult(Generic[O_co, S_co]):
     usage: TokenUsage
     cost: Decimal | None
     steps: int
+    model_calls: int
     seconds: float
     checkpoint: Checkpoint
     _transcript: Callable[[], Transcript] = field(alias="transcript")
@@ -198,7 +200,9 @@ class RunResult(Generic[O_co, S_co]):
         return ()
 
     def __repr__(self) -> str:
-        return f"RunResult({self.run_id}, {self.status}, steps={self.steps}, tokens={self.usage.total}, cost={self.cost})"
+        return (
+            f"RunResult({self.run_id}, {self.status}, steps={self.steps}, tokens={self.usage.total}, cost={self.cost})"
+        )
 
 
 def no_value() -> object:

@@ -264,7 +264,7 @@ class ParallelFailed(StepError):
         self.succeeded = succeeded
         self.failed = failed
         self.first = first
-        self.__cause__ = first
+        self.__cause__: BaseException | None = first
 
 
 class RouteError(StepError):
@@ -439,7 +439,7 @@ class ModelStatusError(ModelError):
         super().__init__(message, model=model, path=path, hint=hint)
         self.status = status
         self.body = body
-        self.retryable = status in (408, 409, 429) or status >= 500
+        self.retryable: bool = status in (408, 409, 429) or status >= 500
 
 
 class RateLimited(ModelStatusError):
@@ -461,7 +461,9 @@ class RateLimited(ModelStatusError):
         body: str = "",
         path: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(message, model=model, status=status, body=body, path=path, hint="wait, or give the step retry=")
+        super().__init__(
+            message, model=model, status=status, body=body, path=path, hint="wait, or give the step retry="
+        )
         self.retry_after = retry_after
 
 
@@ -545,7 +547,9 @@ class DuplicateCall(LogError):
     call_id: str
 
     def __init__(self, call_id: str, *, path: tuple[str, ...] = ()) -> None:
-        super().__init__(f"call id {call_id!r} is already in this log", path=path, hint="use a new call_id for each call")
+        super().__init__(
+            f"call id {call_id!r} is already in this log", path=path, hint="use a new call_id for each call"
+        )
         self.call_id = call_id
 
 

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, overload
 
 import anyio
-from typing_extensions import Self, TypedDict, TypeVar, Unpack
+from typing_extensions import TypedDict, TypeVar, Unpack
 
 from noetic_py._types import M2, M, M_co, O_co, R, S, S_co, T
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Outside, Services
-from noetic_py.control import RunResult
+from noetic_py.control import RunResult, StopKind
 from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, StepFailed, WrongThread
 from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
 from noetic_py.items import ItemBase
@@ -69,7 +69,22 @@ class RunOptions(TypedDict, total=False):
 
 
 _OPTIONS = frozenset(RunOptions.__annotations__)
-_KINDS: Mapping[str, type[Any]] = {"budget": Budget, "services": Mapping, "metadata": Mapping, "model_settings": Mapping}
+_KINDS: Mapping[str, type[Any]] = {
+    "budget": Budget,
+    "services": Mapping,
+    "metadata": Mapping,
+    "model_settings": Mapping,
+}
+
+
+class _Live(Protocol):
+    """What a stream and a handle need of the engine's run."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def bus(self) -> Bus: ...
+    def stop_from_outside(self, kind: StopKind, reason: str) -> None: ...
 
 
 class RunStream(Generic[O_co, S_co]):
@@ -78,7 +93,7 @@ class RunStream(Generic[O_co, S_co]):
     Each of `events`, `text` and `items` has a buffer of its own, so they can be read side by side, each by one task.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: _Live) -> None:
         self._run = run
         self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
         self._done = anyio.Event()
@@ -169,7 +184,7 @@ class _Items(AsyncIterator["Item"]):
 class RunHandle(Generic[O_co, S_co]):
     """A run that was started and goes on beside its caller; the harness owns its task."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: _Live) -> None:
         self._run = run
         self.stream: RunStream[O_co, S_co] = RunStream(run)
 
@@ -200,7 +215,7 @@ class RunHandle(Generic[O_co, S_co]):
         self._run.stop_from_outside("interrupt", reason)
 
 
-def _abort(run: Run, reason: str) -> None:
+def _abort(run: _Live, reason: str) -> None:
     run.stop_from_outside("abort", reason)
 
 
@@ -306,8 +321,12 @@ class Harness(Generic[M_co]):
         self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None, /
     ) -> None:
         group, self._group, self._closed = self._group, None, True
-        if group is not None:
-            await group.__aexit__(t, e, tb)
+        if group is None:
+            return
+        if e is not None:
+            group.cancel_scope.cancel()
+        # The body's own exception goes on as it is: a task group that saw it would wrap it into a group.
+        await group.__aexit__(None, None, None)
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
@@ -358,7 +377,9 @@ class Harness(Generic[M_co]):
         """
         return await self._run(step, input, state, ctx, options)
 
-    async def _run(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> RunResult[Any, Any]:
+    async def _run(
+        self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]
+    ) -> RunResult[Any, Any]:
         run, plan = self._plan(step, input, state, ctx, options)
         return _deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
@@ -369,7 +390,9 @@ class Harness(Generic[M_co]):
             return await run_flow(run, plan)
         outside = _outside(ctx)
         if outside.adopted:
-            raise RunBusy("the context is in another run", hint="await that run first, or give each run a context of its own")
+            raise RunBusy(
+                "the context is in another run", hint="await that run first, or give each run a context of its own"
+            )
         outside.adopted = True
         try:
             return await run_flow(run, plan)
@@ -393,15 +416,21 @@ class Harness(Generic[M_co]):
         return self._stream(step, input, state, ctx, options)
 
     @asynccontextmanager
-    async def _stream(self, step: Any, input: Any, state: Any, ctx: Any, options: Any) -> AsyncGenerator[RunStream[Any, Any]]:
+    async def _stream(
+        self, step: Any, input: Any, state: Any, ctx: Any, options: Any
+    ) -> AsyncGenerator[RunStream[Any, Any]]:
         run, plan = self._plan(step, input, state, ctx, options)
         stream: RunStream[Any, Any] = RunStream(run)
+        failure: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise")))
             try:
                 yield stream
-            finally:
-                group.cancel_scope.cancel()
+            except Exception as error:  # noqa: BLE001 # it is raised below, outside the group, which would wrap it
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def _follow(self, run: Run, plan: RunPlan, ctx: Any, stream: RunStream[Any, Any], on_error: str) -> None:
         """Carry a run for somebody who watches it; its errors are the watcher's to raise."""
@@ -430,13 +459,13 @@ class Harness(Generic[M_co]):
         self._check_home()
         if self._group is None:
             raise ConfigError(
-                "start() needs an owner for its task", code="harness-not-entered", hint="async with Harness() as harness:"
+                "start() needs an owner for its task",
+                code="harness-not-entered",
+                hint="async with Harness() as harness:",
             )
         run, plan = self._plan(step, input, state, ctx, options)
         handle: RunHandle[Any, Any] = RunHandle(run)
-        self._group.start_soon(
-            partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise"))
-        )
+        self._group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise")))
         return handle
 
     @overload
@@ -499,14 +528,18 @@ class Harness(Generic[M_co]):
         )
         return run, RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
 
-    def _domain(self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:
+    def _domain(
+        self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
+    ) -> Domain:
         if ctx is not None:
             log, state = ctx.domain.log, ctx.domain.state
         else:
             try:
                 log = ItemLog(options.get("history") or ())
             except TypeError as error:
-                raise ConfigError(f"history= is no list of items: {error}", code="run-option", hint="history=result.items") from error
+                raise ConfigError(
+                    f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+                ) from error
             state = StateBag() if state is None else state
         log.origin = (run_id, step.id)
         return Domain(log, state, step.id)
@@ -526,7 +559,9 @@ def _outside(ctx: object) -> Outside:
     """
     engine = ctx.engine if isinstance(ctx, Context) else None
     if not isinstance(engine, Outside):
-        raise ConfigError(f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)")
+        raise ConfigError(
+            f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
+        )
     return engine
 
 
@@ -539,7 +574,9 @@ def _check_parts(memory: object, model: object, budget: object, tools: Sequence[
         raise ConfigError(f"budget={budget!r} is no Budget", code="budget", hint='budget=Budget(cost="5.00")')
     for tool in tools:
         if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
-            raise ConfigError(f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function")
+            raise ConfigError(
+                f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
+            )
 
 
 def _deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:
@@ -557,24 +594,34 @@ def _deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:
 def _check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
     for name in options:
         if name not in _OPTIONS:
-            raise ConfigError(f"unknown option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_OPTIONS))}")
+            raise ConfigError(
+                f"unknown option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_OPTIONS))}"
+            )
     if ctx is not None and (state is not None or options.get("history") is not None):
-        raise ConfigError("ctx= brings its own state and history", code="run-option", hint="leave out state= and history=")
+        raise ConfigError(
+            "ctx= brings its own state and history", code="run-option", hint="leave out state= and history="
+        )
     if options.get("on_error", "raise") not in ("raise", "result"):
         raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
+    _check_kinds(options)
+    for name in ("run_id", "thread_id", "user_id", "request_id"):
+        if name in options:
+            check_outside_id(options[name], name)
+
+
+def _check_kinds(options: Mapping[str, Any]) -> None:
     deadline = options.get("deadline")
     if deadline is not None and not is_seconds(deadline):
         raise ConfigError(f"deadline={deadline!r} is not a number of seconds", code="run-option", hint="deadline=30.0")
     for name, kind in _KINDS.items():
         value = options.get(name)
         if value is not None and not isinstance(value, kind):
-            raise ConfigError(f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}")
+            raise ConfigError(
+                f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}"
+            )
     history = options.get("history")
     if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
         raise ConfigError(f"history={history!r} is no list of items", code="run-option", hint="history=result.items")
-    for name in ("run_id", "thread_id", "user_id", "request_id"):
-        if name in options:
-            check_outside_id(options[name], name)
 
 
 def check_outside_id(value: object, name: str) -> None:
@@ -584,4 +631,6 @@ def check_outside_id(value: object, name: str) -> None:
         InvalidId: It is no text, empty, too long, or holds control characters or a lone surrogate.
     """
     if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
-        raise InvalidId(f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name")
+        raise InvalidId(
+            f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name"
+        )

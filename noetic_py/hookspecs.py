@@ -14,8 +14,8 @@ __all__ = ["PROJECT", "VERSION", "Hooks", "hookimpl"]
 PROJECT = "noetic_py"
 VERSION = 1
 
-hookspec = pluggy.HookspecMarker(PROJECT)
-hookimpl = pluggy.HookimplMarker(PROJECT)
+hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
+hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
 
 
 class Hooks:

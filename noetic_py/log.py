@@ -49,7 +49,7 @@ class _Segment:
 
     def __init__(self) -> None:
         self.items: list[Item] = []
-        self.calls: dict[str, int] = {}
+        self.calls: dict[str, tuple[int, FunctionCall]] = {}
         # Run-length encoded: origins[i] holds from origin_starts[i] up to the next start.
         self.origin_starts: list[int] = []
         self.origins: list[Origin | None] = []
@@ -310,10 +310,12 @@ class ItemLog(ItemView):
 
     # `_tail` is the own segment's list and `_room` how long it may get, `_shared` how much of it somebody else may see,
     # `_stamp` the origin that its latest items have.
-    __slots__ = ("_max_items", "_open", "_room", "_shared", "_stamp", "_tail", "origin")
+    __slots__ = ("_max_items", "_open", "_room", "_shared", "_stamp", "_tail", "origin", "size")
 
     origin: Origin | None
     """The run and branch of whatever is appended from now on."""
+    size: int
+    """How many items it holds, as an attribute: what `len` says, for those who ask at every step."""
 
     def __init__(
         self, items: Iterable[Item] = (), /, *, max_items: int = MAX_ITEMS, origin: Origin | None = None
@@ -328,12 +330,13 @@ class ItemLog(ItemView):
         length = ends[-1] if ends else 0
         self._see(sealed, ends, _Segment(), length)
         self._tail = self._segment.items
+        self.size = length
         self._room = self._max_items - length
         self._stamp: Origin | None = None
         self._shared = 0
 
     def __len__(self) -> int:
-        return self._base + len(self._tail)
+        return self.size
 
     @property
     def max_items(self) -> int:
@@ -359,6 +362,7 @@ class ItemLog(ItemView):
             self._segment.origin_starts.append(len(tail))
             self._segment.origins.append(self._stamp)
         tail.append(item)
+        self.size += 1
 
     def extend(self, items: Iterable[Item], /) -> None:
         """Add items at the end: all of them or, when one is refused, none.
@@ -381,9 +385,9 @@ class ItemLog(ItemView):
     def _admit(self, item: object) -> None:
         """Check an item that may be half of a pair, and note where it will stand."""
         if isinstance(item, FunctionCall):
-            if self._position(item.call_id) is not None:
+            if self._find(item.call_id) is not None:
                 raise DuplicateCall(item.call_id)
-            self._segment.calls[item.call_id] = len(self._tail)
+            self._segment.calls[item.call_id] = len(self._tail), item
             self._open[item.call_id] = item
         elif isinstance(item, FunctionCallOutput):
             if self._open.pop(item.call_id, None) is None:
@@ -393,18 +397,18 @@ class ItemLog(ItemView):
 
     def has_call(self, call_id: str) -> bool:
         """Whether a call with this id is in the log, open or not."""
-        return self._position(call_id) is not None
+        return self._find(call_id) is not None
 
-    def _position(self, call_id: str) -> int | None:
-        """Where the call with this id stands, as far as this log sees."""
-        offset = self._segment.calls.get(call_id)
-        if offset is not None:
-            return self._base + offset
+    def _find(self, call_id: str) -> tuple[int, FunctionCall] | None:
+        """The call with this id and where it stands, as far as this log sees."""
+        found = self._segment.calls.get(call_id)
+        if found is not None:
+            return self._base + found[0], found[1]
         start = 0
         for segment, end in zip(self._sealed, self._ends, strict=True):
-            offset = segment.calls.get(call_id)
-            if offset is not None and start + offset < end:
-                return start + offset
+            found = segment.calls.get(call_id)
+            if found is not None and start + found[0] < end:
+                return start + found[0], found[1]
             start = end
         return None
 
@@ -426,23 +430,19 @@ class ItemLog(ItemView):
         dropped = self.since(mark)
         if not dropped:
             return
-        for item in reversed(dropped):
+        answered = [self._find(item.call_id) for item in dropped if isinstance(item, FunctionCallOutput)]
+        for _, call in filter(None, answered):
+            self._open[call.call_id] = call
+        for item in dropped:
             if isinstance(item, FunctionCall):
                 del self._open[item.call_id]
-            elif isinstance(item, FunctionCallOutput):
-                self._reopen(item.call_id)
         kept = mark - self._base
         if kept >= self._shared:
             self._segment.cut(kept)
+            self.size = mark
             self._stamp = self._segment.origins[-1] if self._segment.origins else None
         else:
             self._begin(*self._sealed_at(mark))
-
-    def _reopen(self, call_id: str) -> None:
-        place = self._position(call_id)
-        call = None if place is None else self[place]
-        if isinstance(call, FunctionCall):
-            self._open[call_id] = call
 
     def _sealed_at(self, length: int) -> tuple[tuple[_Segment, ...], tuple[int, ...]]:
         """Sealed segments that show the first `length` items."""
@@ -478,7 +478,7 @@ class ItemLog(ItemView):
         """
         if not self._open:
             return self.frozen()
-        first = min(place for place in map(self._position, self._open) if place is not None)
+        first = min(place for place, _ in filter(None, map(self._find, self._open)))
         closed = _Segment()
         waiting: list[FunctionCallOutput] = []
         for offset, item in enumerate(self.since(first)):

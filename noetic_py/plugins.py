@@ -1,7 +1,7 @@
 """Plugins: found by entry point, narrowed by an allow-list, and never able to take a name that is taken.
 
-A plugin is a module, or an object, with functions marked [`hookimpl`][noetic_py.plugins.hookimpl]; its distribution names
-it under the entry-point group `noetic_py`. Plugins are loaded when a [`Harness`][noetic_py.Harness] is built.
+A plugin is a module, or an object, with functions marked [`hookimpl`][noetic_py.plugins.hookimpl]; its distribution
+names it under the entry-point group `noetic_py`. Plugins are loaded when a [`Harness`][noetic_py.Harness] is built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ GROUP = "noetic_py"
 ALLOW_LIST = "NOETIC_PLUGINS"
 """The environment variable that narrows the plugins: names, separated by commas."""
 
-_KNOWN = {"openai": "noetic-openai", "openai-chat": "noetic-openai", "openrouter": "noetic-openai", "local": "noetic-local"}
+_KNOWN = {
+    "openai": "noetic-openai",
+    "openai-chat": "noetic-openai",
+    "openrouter": "noetic-openai",
+    "local": "noetic-local",
+}
 
 
 class ModelRegistry:
@@ -75,9 +80,13 @@ class ModelRegistry:
         if colon and rest and found is not None:
             return found[0](rest)
         if not colon or not rest:
-            raise ModelNotFound(f"{name!r} is no model name", model=name, hint='"provider:name", such as "openai:gpt-5-mini"')
+            raise ModelNotFound(
+                f"{name!r} is no model name", model=name, hint='"provider:name", such as "openai:gpt-5-mini"'
+            )
         package = _KNOWN.get(prefix)
-        hint = f"pip install {package}" if package else f"the providers are {', '.join(sorted(self._providers)) or 'none'}"
+        hint = (
+            f"pip install {package}" if package else f"the providers are {', '.join(sorted(self._providers)) or 'none'}"
+        )
         raise ModelNotFound(f"no plugin provides models {prefix!r}:...", model=name, hint=hint)
 
     @property
@@ -110,8 +119,8 @@ class Plugins:
 
     def __init__(self, manager: pluggy.PluginManager) -> None:
         self.manager = manager
-        self.models = ModelRegistry()
-        self.item_types = ItemTypeRegistry()
+        self.models: ModelRegistry = ModelRegistry()
+        self.item_types: ItemTypeRegistry = ItemTypeRegistry()
 
     @property
     def names(self) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Any, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 from noetic_py._types import T
 from noetic_py.errors import ConfigError, StateTypeError
@@ -44,7 +44,7 @@ class StateBag:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateBag) and self._data == other._data
 
-    __hash__ = None  # type: ignore[assignment] # mutable, so it must not be a key
+    __hash__: ClassVar[None]  # type: ignore[assignment] # mutable, so it must not be a key
 
     def __repr__(self) -> str:
         return f"StateBag({self._data!r})"
@@ -105,6 +105,10 @@ def copy_state(state: object) -> Any:
         ) from error
 
 
+def _class_of(value: object) -> type[Any]:
+    return type(value)
+
+
 def _slots_of(cls: type) -> Iterator[str]:
     for base in cls.__mro__:
         slots = base.__dict__.get("__slots__", ())
@@ -116,7 +120,7 @@ def _slots_of(cls: type) -> Iterator[str]:
 
 def restore_state(target: Any, saved: Any) -> None:
     """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
-    kind: type[Any] = type(target)
+    kind = _class_of(target)
     if issubclass(kind, (dict, set)):
         target.clear()
         target.update(saved)
@@ -137,7 +141,7 @@ def state_fields(state: Any) -> dict[str, Any]:
     """A state object's contents by name."""
     if isinstance(state, StateBag):
         return dict(state.view())
-    kind: type[Any] = type(state)
+    kind = _class_of(state)
     if issubclass(kind, dict):
         return dict(state)
     fields = {name: getattr(state, name) for name in _slots_of(kind) if hasattr(state, name)}

@@ -25,7 +25,6 @@ from attrs.validators import ge
 from noetic_py.errors import ConfigError
 from noetic_py.items import (
     ContentPart,
-    Extension,
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -136,7 +135,7 @@ class TextCounter(ABC):
                 return count if item.encrypted_content is None else count + _sealed(item.encrypted_content)
             case Opaque():
                 return _guess(self.count_text(item.raw.decode(errors="replace")))
-            case Extension():
+            case _:
                 return _guess(self.count_text(json.dumps(item.data, ensure_ascii=False)))
 
     def _parts(self, parts: tuple[ContentPart, ...], frame: int) -> TokenCount:

@@ -444,23 +444,19 @@ async def test_spawns_too_deep() -> None:
 async def test_two_steps_in_flight_from_a_task_group() -> None:
     @step
     async def both(text: str, ctx: Context) -> str:
+        async def call(child: Step[str, str]) -> None:
+            await child(text, ctx)
+
         async with anyio.create_task_group() as group:
-            group.start_soon(echo, text, ctx)
-            group.start_soon(other, text, ctx)
+            group.start_soon(call, echo)
+            group.start_soon(call, other)
         return text
 
-    async with Harness() as harness:
-        result = await harness.run(both, "x", on_error="result")
-    found = result.error
-    assert found is not None
-    # The body's own group wraps what its tasks raise, and the group's text does not say it.
-    cause = found.__cause__
-    assert isinstance(cause, ExceptionGroup)
-    errors: Sequence[Exception] = cause.exceptions
-    for error in errors:
-        assert isinstance(error, ConcurrentStepCall)
-        assert "gather" in (error.hint or "")
-        explains(error, "both")
+    error = await failure(both)
+    assert isinstance(error, ConcurrentStepCall)
+    assert "both/echo" in str(error) or "both/other" in str(error)
+    assert "gather" in (error.hint or "")
+    explains(error, "both")
 
 
 async def test_child_called_while_another_is_in_flight() -> None:

@@ -10,7 +10,8 @@ import json
 import string
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 
 from noetic_py import codec
 from noetic_py.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
+from noetic_py.codec.text import kind_name
 from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
 from noetic_py.items import (
     ContentPart,
@@ -225,7 +227,7 @@ def test_what_a_provider_leaves_out_is_filled_in() -> None:
 
 
 def test_unknown_fields_are_kept() -> None:
-    wire = {
+    wire: dict[str, Any] = {
         "type": "message",
         "id": "msg_1",
         "status": "completed",
@@ -253,7 +255,7 @@ def test_extra_cannot_take_a_name() -> None:
 
 
 def test_unknown_fields_of_a_payload_are_kept() -> None:
-    wire = {
+    wire: dict[str, Any] = {
         "type": "test-codec:report",
         "id": "r",
         "status": "completed",
@@ -343,47 +345,47 @@ def content(part: object) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}, part]}
 
 
-@pytest.mark.parametrize(
-    ("wire", "where"),
-    [
-        ([], ""),
-        ({}, "type"),
-        ({"type": 5}, "type"),
-        ({"type": ""}, "type"),
-        ({"type": "message", "content": "x"}, "role"),
-        ({"type": "message", "role": "tool", "content": "x"}, "role"),
-        ({"type": "message", "role": ["user"], "content": "x"}, "role"),
-        ({"type": "message", "role": "user"}, "content"),
-        ({"type": "message", "role": "user", "content": 5}, "content"),
-        ({"type": "message", "role": "user", "content": "x", "status": "done"}, "status"),
-        ({"type": "message", "role": "user", "content": "x", "status": {}}, "status"),
-        ({"type": "message", "role": "user", "content": "x", "id": 5}, "id"),
-        (content("x"), "content[1]"),
-        (content({"text": "x"}), "content[1].type"),
-        (content({"type": "input_text"}), "content[1].text"),
-        (content({"type": "output_text", "text": None}), "content[1].text"),
-        (content({"type": "refusal", "refusal": 1}), "content[1].refusal"),
-        (content({"type": "input_image"}), "content[1]"),
-        (content({"type": "input_image", "image_url": 5}), "content[1].image_url"),
-        (content({"type": "input_file", "file_id": "a", "file_url": "b"}), "content[1]"),
-        (content({"type": "input_file", "file_data": "no base64!"}), "content[1].file_data"),
-        ({"type": "function_call", "call_id": "c", "name": "n"}, "arguments"),
-        ({"type": "function_call", "call_id": "c", "name": "n", "arguments": {}}, "arguments"),
-        ({"type": "function_call", "name": "n", "arguments": "{}"}, "call_id"),
-        ({"type": "function_call_output", "call_id": "c"}, "output"),
-        ({"type": "reasoning", "summary": "x"}, "summary"),
-        ({"type": "reasoning", "summary": [{"type": "summary_text"}]}, "summary[0].text"),
-        ({"type": "test-codec:report", "data": 5}, "data"),
-        ({"type": "test-codec:report", "data": {}}, "data.title"),
-        ({"type": "test-codec:report"}, "data.title"),
-        ({"type": "test-codec:report", "data": {"title": 5}}, "data.title"),
-        ({"type": "test-codec:report", "data": {"title": "x", "tags": ["a", 5]}}, "data.tags[1]"),
-        ({"type": "test-codec:report", "data": {"title": "x", "place": {"name": 5}}}, "data.place.name"),
-        ({"type": "test-codec:report", "data": {"title": "x", "place": {"name": "x", "no": 1}}}, "data.place"),
-        ({"type": "test-codec:report", "data": {"title": "x", "day": "soon"}}, "data.day"),
-        ({"type": "test-codec:report", "data": {"title": "x", "seen": [[]]}}, "data.seen[0]"),
-    ],
-)
+MISMATCHES: list[tuple[Any, str]] = [
+    ([], ""),
+    ({}, "type"),
+    ({"type": 5}, "type"),
+    ({"type": ""}, "type"),
+    ({"type": "message", "content": "x"}, "role"),
+    ({"type": "message", "role": "tool", "content": "x"}, "role"),
+    ({"type": "message", "role": ["user"], "content": "x"}, "role"),
+    ({"type": "message", "role": "user"}, "content"),
+    ({"type": "message", "role": "user", "content": 5}, "content"),
+    ({"type": "message", "role": "user", "content": "x", "status": "done"}, "status"),
+    ({"type": "message", "role": "user", "content": "x", "status": {}}, "status"),
+    ({"type": "message", "role": "user", "content": "x", "id": 5}, "id"),
+    (content("x"), "content[1]"),
+    (content({"text": "x"}), "content[1].type"),
+    (content({"type": "input_text"}), "content[1].text"),
+    (content({"type": "output_text", "text": None}), "content[1].text"),
+    (content({"type": "refusal", "refusal": 1}), "content[1].refusal"),
+    (content({"type": "input_image"}), "content[1]"),
+    (content({"type": "input_image", "image_url": 5}), "content[1].image_url"),
+    (content({"type": "input_file", "file_id": "a", "file_url": "b"}), "content[1]"),
+    (content({"type": "input_file", "file_data": "no base64!"}), "content[1].file_data"),
+    ({"type": "function_call", "call_id": "c", "name": "n"}, "arguments"),
+    ({"type": "function_call", "call_id": "c", "name": "n", "arguments": {}}, "arguments"),
+    ({"type": "function_call", "name": "n", "arguments": "{}"}, "call_id"),
+    ({"type": "function_call_output", "call_id": "c"}, "output"),
+    ({"type": "reasoning", "summary": "x"}, "summary"),
+    ({"type": "reasoning", "summary": [{"type": "summary_text"}]}, "summary[0].text"),
+    ({"type": "test-codec:report", "data": 5}, "data"),
+    ({"type": "test-codec:report", "data": {}}, "data.title"),
+    ({"type": "test-codec:report"}, "data.title"),
+    ({"type": "test-codec:report", "data": {"title": 5}}, "data.title"),
+    ({"type": "test-codec:report", "data": {"title": "x", "tags": ["a", 5]}}, "data.tags[1]"),
+    ({"type": "test-codec:report", "data": {"title": "x", "place": {"name": 5}}}, "data.place.name"),
+    ({"type": "test-codec:report", "data": {"title": "x", "place": {"name": "x", "no": 1}}}, "data.place"),
+    ({"type": "test-codec:report", "data": {"title": "x", "day": "soon"}}, "data.day"),
+    ({"type": "test-codec:report", "data": {"title": "x", "seen": [[]]}}, "data.seen[0]"),
+]
+
+
+@pytest.mark.parametrize(("wire", "where"), MISMATCHES)
 def test_mismatches_name_the_field(wire: Any, where: str) -> None:
     with pytest.raises(ItemSchemaMismatch) as caught:
         from_wire(wire)
@@ -425,7 +427,7 @@ def test_a_payload_without_a_json_form_is_named() -> None:
     with pytest.raises(CodecError) as caught:
         Codec().dumps({"a": Free(value=object())})
     assert caught.value.where == "['a'].data"
-    with pytest.raises(CodecError, match="nan"):
+    with pytest.raises(CodecError, match="not JSON compliant"):
         to_wire_json(Free(value=float("nan")))
 
 
@@ -469,7 +471,7 @@ def test_nesting_up_to_the_limit_is_fine() -> None:
         store.dumps(nested(65))
     with pytest.raises(LimitExceeded):
         store.dumps(nested(5000))
-    wide = [[[]]] * 100
+    wide: list[Any] = [[[]]] * 100
     assert store.loads(store.dumps(wide)) == wide
 
 
@@ -534,7 +536,7 @@ class Colour(enum.Enum):
     BLUE = "blue"
 
 
-class Word(str, enum.Enum):
+class Word(str, enum.Enum):  # noqa: UP042  # people have these
     YES = "yes"
 
 
@@ -557,15 +559,15 @@ class Inner:
 @attrs.define
 class State:
     drafts: int = 0
-    tags: set[str] = attrs.field(factory=set)
+    tags: set[str] = attrs.field(factory=set[str])
     inner: Inner | None = None
-    pairs: dict[tuple[int, int], Inner] = attrs.field(factory=dict)
+    pairs: dict[tuple[int, int], Inner] = attrs.field(factory=dict[tuple[int, int], Inner])
     choice: Literal["a", 1] = "a"
     word: Word = Word.YES
     free: JsonValue = None
-    log: list[Item] = attrs.field(factory=list)
+    log: list[Item] = attrs.field(factory=list[Item])
     either: int | str | list[int] | None = None
-    late: list[int] = attrs.field(init=False, factory=list)
+    late: list[int] = attrs.field(init=False, factory=list[int])
     _hidden: float = 1.5
 
 
@@ -576,7 +578,7 @@ class Box(Generic[T]):
 
 @dataclasses.dataclass
 class Tree:
-    children: list[Tree] = dataclasses.field(default_factory=list)
+    children: list[Tree] = dataclasses.field(default_factory=lambda: [])  # noqa: PIE807  # a class is not known in itself
     count: int = dataclasses.field(init=False, default=0)
 
 
@@ -610,7 +612,6 @@ CASES: list[tuple[object, Any]] = [
             free={"$": [1, {"x": None}]},
             log=[Message.user("hi"), Opaque(raw=b'{"type": "x"}')],
             either=[1],
-            hidden=2.5,
         ),
         State,
     ),
@@ -634,14 +635,15 @@ CASES: list[tuple[object, Any]] = [
     ((1, (2,)), tuple),
     ([(1,), (2, 3)], Sequence[tuple[int, ...]]),
     ((1, 2), Sequence[int]),
-    ({1, 2}, collections.abc.Set[int]),
-    (frozenset({1, 2}), collections.abc.Collection[int]),
-    ([1, 2], collections.abc.Iterable[int]),
+    ({1, 2}, AbstractSet[int]),
+    (frozenset({1, 2}), Collection[int]),
+    ([1, 2], Iterable[int]),
     ({1: {2: 3}}, dict[int, dict[int, int]]),
     ({"x": 1}, dict),
     (Distance(5), Distance),
     ("x", Short),
     (5, Distance | Short),
+    ([1], list[typing.Annotated[int, ["no hash"]]]),
     ("x", Literal["x", "y"]),
     ("x", Literal["x"] | int),
     (Message.assistant("x"), Item),
@@ -707,18 +709,24 @@ plain: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def same(left: Any, right: Any) -> bool:
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, dict):
-        return same(list(left.items()), list(right.items()))
-    if isinstance(left, datetime):
-        return left.replace(tzinfo=None) == right.replace(tzinfo=None) and left.fold == right.fold and (
-            left.utcoffset() == right.utcoffset()
-        )
-    return bool(left == right)
+def trace(value: Any) -> tuple[str, Any]:
+    """The value with the class of everything in it, and the wall time and offset of moments."""
+    kind = kind_name(value)
+    match value:
+        case list() | tuple():
+            return kind, [trace(part) for part in value]
+        case set() | frozenset():
+            return kind, sorted([trace(part) for part in value], key=repr)
+        case dict():
+            return kind, [(trace(key), trace(part)) for key, part in value.items()]
+        case datetime():
+            return kind, (value.replace(tzinfo=None), value.fold, value.utcoffset())
+        case _:
+            return kind, value
+
+
+def same(left: object, right: object) -> bool:
+    return repr(trace(left)) == repr(trace(right))
 
 
 @given(plain)
@@ -792,12 +800,7 @@ class Loud(pydantic.BaseModel):
 
 @attrs.define
 class Picky:
-    value: int = attrs.field()
-
-    @value.validator
-    def check(self, _: object, value: int) -> None:
-        if value < 0:
-            raise ValueError("it is negative")
+    value: int = attrs.field(validator=attrs.validators.ge(0))
 
 
 @pytest.mark.parametrize(
@@ -828,60 +831,61 @@ def test_an_integer_too_long_for_text_is_refused() -> None:
         Codec().dumps(10**5000)
 
 
-@pytest.mark.parametrize(
-    ("data", "kind", "where"),
-    [
-        ({"drafts": "x"}, State, "drafts"),
-        ({"drafts": True}, State, "drafts"),
-        ({"inner": {}}, State, "inner.number"),
-        ({"inner": {"number": "x"}}, State, "inner.number"),
-        ({"inner": {"number": 1, "more": 2}}, State, "inner"),
-        ({"tags": "abc"}, State, "tags"),
-        ({"tags": ["a", 5]}, State, "tags[1]"),
-        ({"choice": "z"}, State, "choice"),
-        ({"word": "no"}, State, "word"),
-        ({"log": [{"type": "message"}]}, State, "log[0]"),
-        ({"either": 1.5}, State, "either"),
-        ({"either": ["x"]}, State, "either[0]"),
-        ({"late": ["x"]}, State, "late[0]"),
-        ({"unknown": 1}, State, ""),
-        ([1], State, ""),
-        ({"value": -1}, Picky, ""),
-        ({"value": {"number": "x"}}, Box[Inner], "value.number"),
-        ({"left": "x"}, Pair, "left"),
-        ({"other": 1}, Pair, ""),
-        ({"right": []}, Pair, ""),
-        (5, Pair, ""),
-        ({"title": 5}, Movie, "title"),
-        ({"year": 5}, Movie, "title"),
-        (5, Movie, ""),
-        ({"name": 5}, Person, ""),
-        ([1, 2], tuple[int], ""),
-        ([1, "x"], tuple[int, int], "[1]"),
-        (5, tuple[int, ...], ""),
-        ({"a": "x"}, dict[str, int], "['a']"),
-        ([], dict[str, int], ""),
-        ({"$": "set", "v": [1]}, list[int], ""),
-        ({"$": "set", "v": [1]}, dict, ""),
-        ({"$": "dict", "v": [[1, 2]]}, set[int], ""),
-        ({"$": "set", "v": [[1]]}, object, ""),
-        ({"$": "set", "v": [[1]]}, set[list[int]], ""),
-        ({"$": "set", "v": ["x"]}, int | None, ""),
-        ({"$": "object:Other"}, int | str, ""),
-        ({"$": "set", "v": []}, int | str, ""),
-        ([[1], [[]]], list[list[int]], "[1][0]"),
-        (5, Literal["x"], ""),
-        (5, Colour, ""),
-        (5, Message, ""),
-        (5, Wrong, ""),
-        ("x", bytes, ""),
-        ("2030-01-02T00:00:00", date, ""),
-        ({"$": "datetime", "v": "2030-01-02T00:00:00"}, date, ""),
-        (5, timedelta, ""),
-        ("x", Decimal, ""),
-        ("x", UUID, ""),
-    ],
-)
+UNFIT: list[tuple[Any, Any, str]] = [
+    ({"drafts": "x"}, State, "drafts"),
+    ({"drafts": True}, State, "drafts"),
+    ({"inner": {}}, State, "inner.number"),
+    ({"inner": {"number": "x"}}, State, "inner.number"),
+    ({"inner": {"number": 1, "more": 2}}, State, "inner"),
+    ({"tags": "abc"}, State, "tags"),
+    ({"tags": ["a", 5]}, State, "tags[1]"),
+    ({"choice": "z"}, State, "choice"),
+    ({"word": "no"}, State, "word"),
+    ({"log": [{"type": "message"}]}, State, "log[0]"),
+    ({"either": 1.5}, State, "either"),
+    ({"either": ["x"]}, State, "either[0]"),
+    ({"late": ["x"]}, State, "late[0]"),
+    ({"unknown": 1}, State, ""),
+    ([1], State, ""),
+    ({"value": -1}, Picky, ""),
+    ({"value": {"number": "x"}}, Box[Inner], "value.number"),
+    ({"left": "x"}, Pair, "left"),
+    ({"other": 1}, Pair, ""),
+    ({"right": []}, Pair, ""),
+    (5, Pair, ""),
+    ({"title": 5}, Movie, "title"),
+    ({"year": 5}, Movie, "title"),
+    ({"title": "x", "more": 5}, Movie, ""),
+    (5, Movie, ""),
+    ({"name": 5}, Person, ""),
+    ([1, 2], tuple[int], ""),
+    ([1, "x"], tuple[int, int], "[1]"),
+    (5, tuple[int, ...], ""),
+    ({"a": "x"}, dict[str, int], "['a']"),
+    ([], dict[str, int], ""),
+    ({"$": "set", "v": [1]}, list[int], ""),
+    ({"$": "set", "v": [1]}, dict, ""),
+    ({"$": "dict", "v": [[1, 2]]}, set[int], ""),
+    ({"$": "set", "v": [[1]]}, object, ""),
+    ({"$": "set", "v": [[1]]}, set[list[int]], ""),
+    ({"$": "set", "v": ["x"]}, int | None, ""),
+    ({"$": "object:Other"}, int | str, ""),
+    ({"$": "set", "v": []}, int | str, ""),
+    ([[1], [[]]], list[list[int]], "[1][0]"),
+    (5, Literal["x"], ""),
+    (5, Colour, ""),
+    (5, Message, ""),
+    (5, Wrong, ""),
+    ("x", bytes, ""),
+    ("2030-01-02T00:00:00", date, ""),
+    ({"$": "datetime", "v": "2030-01-02T00:00:00"}, date, ""),
+    (5, timedelta, ""),
+    ("x", Decimal, ""),
+    ("x", UUID, ""),
+]
+
+
+@pytest.mark.parametrize(("data", "kind", "where"), UNFIT)
 def test_what_does_not_fit_is_named(data: object, kind: Any, where: str) -> None:
     with pytest.raises(CodecError) as caught:
         Codec().loads(json.dumps(data), kind)

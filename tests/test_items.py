@@ -61,7 +61,7 @@ class Report(Extension):
     colour: Colour
     place: Place
     tags: tuple[str, ...] = ()
-    amounts: dict[str, Decimal] = attrs.field(factory=dict)
+    amounts: dict[str, Decimal] = attrs.field(factory=dict[str, Decimal])
     seen: frozenset[int] = frozenset()
     raw: bytes = b""
     day: date | None = None
@@ -191,7 +191,7 @@ def test_final_is_a_completed_answer_with_text(message: Message, final: bool) ->
     assert message.is_final is final
 
 
-# ------------------------------------------------------------------------------------------------ calls, reasoning, opaque
+# ------------------------------------------------------------------------------------------------ calls and others
 
 
 @given(st.text())

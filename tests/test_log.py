@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from noetic_py.errors import DuplicateCall, LimitExceeded, UnpairedOutput
 from noetic_py.items import (
+    Extension,
     FunctionCall,
     FunctionCallOutput,
     InputImage,
@@ -18,8 +21,14 @@ from noetic_py.items import (
     OutputText,
     Reasoning,
     Refusal,
+    extension_item,
 )
 from noetic_py.log import ItemLog, ItemView
+
+
+@extension_item("test-log:mark")
+class Mark(Extension):
+    place: int
 
 
 def call(call_id: str) -> FunctionCall:
@@ -34,8 +43,14 @@ def said(text: str) -> Message:
     return Message(role="user", content=text, id=text)
 
 
-def ids(items: object) -> list[str]:
-    assert isinstance(items, ItemView | tuple | list)
+def thought(text: str) -> Reasoning:
+    return Reasoning(summary=text, id=f"r-{text}")
+
+
+MAKERS: dict[str, Callable[[str], Item]] = {"m": said, "c": call, "o": output, "r": thought}
+
+
+def ids(items: Sequence[Item]) -> list[str]:
     return [item.id for item in items]
 
 
@@ -99,6 +114,21 @@ def test_a_call_id_is_used_once() -> None:
     fork = log.fork()
     with pytest.raises(DuplicateCall):
         fork.append(call("1"))
+
+
+def test_any_kind_of_item_is_taken() -> None:
+    log = ItemLog([Opaque(raw=b'{"type":"x"}'), Mark(place=3), Reasoning(summary="hm")])
+    assert log.view(Mark) == (log[1],)
+
+
+def test_a_log_knows_its_calls() -> None:
+    log = ItemLog([call("1"), output("1"), call("2")])
+    fork = log.fork()
+    fork.append(call("3"))
+    assert all(fork.has_call(call_id) for call_id in "123")
+    assert not log.has_call("3")
+    log.append(call("4"))
+    assert not fork.has_call("4")
 
 
 def test_forks_may_use_one_call_id_each() -> None:
@@ -230,6 +260,22 @@ def test_rollback_reaches_into_what_is_shared() -> None:
     assert ids(root) == ["a", "c-1", "b"]
 
 
+def test_slices_across_segments() -> None:
+    log = ItemLog()
+    for group in ("ab", "cd", "ef"):
+        log.extend([said(name) for name in group])
+        log = log.fork()
+    log.append(said("g"))
+    names = "abcdefg"
+    assert log.size == len(log) == 7
+    for start in range(8):
+        for stop in range(8):
+            assert "".join(ids(log[start:stop])) == names[start:stop]
+        assert "".join(ids(log.since(min(start, 7)))) == names[start:]
+    assert "".join(ids(log[::2])) == names[::2]
+    assert [log[i].id for i in range(-7, 7)] == list(names + names)
+
+
 # ------------------------------------------------------------------------------------------------ filters
 
 
@@ -305,6 +351,8 @@ def test_final_answers() -> None:
     assert log.view(Message, final=True) == (answer,)
     assert answer not in log.view(final=False)
     assert len(log.view(final=False)) == len(log) - 1
+    late = Message.assistant("seen")
+    assert ItemLog([call("1"), Reasoning(summary="hm"), output("1"), late]).view(final=True) == (late,)
 
 
 # ------------------------------------------------------------------------------------------------ rendering
@@ -390,7 +438,7 @@ class LogModel(RuleBasedStateMachine):
         items = [item for item, _ in self.expected[id(log)]]
         calls = {item.call_id for item in items if isinstance(item, FunctionCall)}
         outputs = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
-        item: Item = {"m": said, "c": call, "o": output}.get(kind, lambda n: Reasoning(summary=n, id=n))(str(number))
+        item = MAKERS[kind](str(number))
         if isinstance(item, FunctionCall) and item.call_id in calls:
             with pytest.raises(DuplicateCall):
                 log.append(item)
@@ -456,12 +504,12 @@ class LogModel(RuleBasedStateMachine):
 TestLogModel = LogModel.TestCase
 
 
-@given(st.lists(st.sampled_from(["m", "c", "o", "x"]), max_size=30))
+@given(st.lists(st.sampled_from("mcor"), max_size=30))
 def test_refusals_leave_the_log_alone(kinds: list[str]) -> None:
     log = ItemLog()
     for kind in kinds:
         before = list(log)
-        item = {"m": said, "c": call, "o": output}.get(kind, lambda _: Opaque(raw=b'{"type":"x"}', id="x"))("1")
+        item = MAKERS[kind]("1")
         try:
             log.append(item)
         except (DuplicateCall, UnpairedOutput):

@@ -17,7 +17,6 @@ from noetic_py.testing.virtual import VirtualRuntime
 asynchronous = pytest.mark.anyio
 
 
-
 def test_ids_are_uuid7_in_order() -> None:
     ids = [SYSTEM.new_id() for _ in range(20_000)]
     assert ids == sorted(ids)
@@ -157,11 +156,11 @@ async def test_sleepers_wake_at_their_deadlines_in_order() -> None:
         tasks.start_soon(sleeper, "c", 0.0, 10.0)
         await runtime.advance(7)
         assert woken == [("c", 0), ("b", 2), ("b", 4), ("a", 5), ("a", 6)]
-        assert runtime.sleeping == 2
+        assert runtime.sleeping() == 2
         await runtime.advance(3)
         assert woken[-1] == ("c", 10)
         tasks.cancel_scope.cancel()
-    assert runtime.sleeping == 0
+    assert runtime.sleeping() == 0
 
 
 @asynchronous
@@ -173,5 +172,5 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
         with anyio.move_on_after(0):
             await runtime.sleep(1.5)
         await runtime.advance(0)
-        assert runtime.sleeping == 2
+        assert runtime.sleeping() == 2
         await runtime.advance(5)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py._engine.execute import HANDLERS
 from noetic_py._engine.state import Frame
@@ -34,7 +34,6 @@ from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.step import Step
 
 if TYPE_CHECKING:
-    from noetic_py.log import ItemView
     from noetic_py.tokens import TokenCounter
     from noetic_py.tools import Tool
 
@@ -55,52 +54,89 @@ class Ask:
     schema: OutputSchema | None
 
 
-async def run_answer(frame: Frame, ask: Ask) -> ModelResponse:
+async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
     """Ask the model once."""
     x = frame.x
-    instructions = await _instructions(frame, ask.spec)
-    view = frame.log.rendered("interrupted")
-    settings = _settings(frame, ask.spec)
-    definitions = tuple(tool.definition() for tool in ask.tools.values())
-    price = price_of(ask.model)
-    reservation, read = await _reserve(frame, ask, view, instructions, definitions, settings, price)
-    if reservation.max_output is not None and "max_output_tokens" not in settings:
-        settings = merge_settings(settings, {"max_output_tokens": reservation.max_output})
-    x.turns += 1
     bus = x.run.bus
+    instructions = await _instructions(frame, ask.spec)
+    settings = _settings(frame, ask.spec)
+    definitions = tuple([tool.definition() for tool in ask.tools.values()])
+    request = ModelRequest(frame.log.rendered("interrupted"), instructions, definitions, settings, ask.schema)
+    price = price_of(ask.model)
+    reservation, read = await _reserve(frame, ask, request, price)
+    if reservation.max_output is not None and "max_output_tokens" not in settings:
+        request = evolve(request, settings=merge_settings(settings, {"max_output_tokens": reservation.max_output}))
+    x.turns += 1
+    x.run.turns += 1
     if bus.active:
-        bus.publish(ModelStarted(frame.path, ask.model.name))
-    request = ModelRequest(view, instructions, definitions, settings, ask.schema)
-    used = NOTHING_USED
-    heard = _Heard(frame)
+        bus.publish(ModelStarted(frame.at, ask.model.name))
+    call = _Call(frame, ask, price, read)
     try:
-        try:
-            async with ask.model.respond(request) as stream:
-                if bus.active:
-                    async for event in stream:
-                        heard.take(event)
-                response = await stream.response()
-        except ModelError as error:
-            # Refused before an answer began costs nothing; what was cut off in the middle was read, and written so far.
-            if isinstance(error, ModelStreamError):
-                used = _cut_off(ask, price, read, heard.text)
-            raise error.at(frame.path) from error.__cause__
-        except Exception:
-            raise
-        except BaseException:
-            used = _cut_off(ask, price, read, heard.text)
-            raise
-        used = _used(frame, ask, response, price, read)
+        response = await call.make(request)
     finally:
+        used = call.used
         reservation.settle(used)
         if used is not NOTHING_USED:
-            frame.used_tokens, frame.used_cost = used.tokens, used.cost
-            frame.noted = True
+            frame.used_tokens, frame.used_cost, frame.noted = used.tokens, used.cost, True
     frame.log.extend(_fresh(frame, response.items))
     x.last_step = StepMeta((), used.tokens, used.cost, response.items)
     if bus.active:
-        bus.publish(ModelFinished(frame.path, ask.model.name, response.usage, used.cost))
+        bus.publish(ModelFinished(frame.at, ask.model.name, response.usage, used.cost))
     return response
+
+
+class _Call:
+    """One call in flight: what it has used is known at every moment, so that a cancelled one is settled too."""
+
+    __slots__ = ("_ask", "_frame", "_pieces", "_price", "_read", "used")
+
+    def __init__(self, frame: Frame, ask: Ask, price: Price | None, read: int) -> None:
+        self._frame = frame
+        self._ask = ask
+        self._price = price
+        self._read = read
+        self._pieces: list[str] = []
+        self.used = NOTHING_USED
+
+    async def make(self, request: ModelRequest) -> ModelResponse:
+        """Ask, and pass on what is heard."""
+        bus = self._frame.x.run.bus
+        try:
+            async with self._ask.model.respond(request) as stream:
+                if bus.active:
+                    async for event in stream:
+                        self._hear(event)
+                response = await stream.response()
+        except ModelError as error:
+            # Refused before an answer began costs nothing; what was cut off in the middle was read, and partly written.
+            if isinstance(error, ModelStreamError):
+                self.used = self._cut_off()
+            error.at(self._frame.at)
+            raise
+        except BaseException as stop:
+            if not isinstance(stop, Exception):
+                self.used = self._cut_off()
+            raise
+        self.used = _used(self._frame, self._ask, response, self._price, self._read)
+        return response
+
+    def _hear(self, event: ModelEvent) -> None:
+        out: Event
+        if isinstance(event, TextPart):
+            self._pieces.append(event.delta)
+            out = TextDelta(self._frame.at, event.delta)
+        elif isinstance(event, ReasoningPart):
+            out = ReasoningDelta(self._frame.at, event.delta)
+        else:
+            return
+        self._frame.x.run.bus.publish(out)
+
+    def _cut_off(self) -> Usage:
+        """What a call that never ended has used at the least: the request, and the text that was heard."""
+        text = "".join(self._pieces)
+        written = counter_of(self._ask.model).count_text(text).value if text and self._read else 0
+        tokens = TokenUsage(self._read, written)
+        return Usage(tokens, None if self._price is None else self._price.cost(tokens))
 
 
 async def _instructions(frame: Frame, spec: ModelSpec) -> str | None:
@@ -120,61 +156,42 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
     return merge_settings(run.resources.settings, spec.settings, run.model_settings)
 
 
-async def _reserve(
-    frame: Frame,
-    ask: Ask,
-    view: ItemView,
-    instructions: str | None,
-    definitions: tuple[Mapping[str, Any], ...],
-    settings: ModelSettings,
-    price: Price | None,
-) -> tuple[Reservation, int]:
+async def _reserve(frame: Frame, ask: Ask, request: ModelRequest, price: Price | None) -> tuple[Reservation, int]:
     """Hold the most this call can use, when anything limits it."""
     lease = frame.lease
+    most = request.settings.get("max_output_tokens")
     if lease.free or not lease.limited(*_TOKEN_LIMITS):
-        return await lease.reserve(max_output=settings.get("max_output_tokens")), 0
+        return await lease.reserve(max_output=most), 0
     cost_of = None
     if lease.limited("cost"):
         if price is None:
-            raise UnknownPrice(ask.model.name, path=frame.path)
+            raise UnknownPrice(ask.model.name, path=frame.at)
         cost_of = price.most
-    read = _count(_counter(ask.model), view, instructions, definitions, ask.schema)
-    profile = profile_of(ask.model)
-    reservation = await lease.reserve(
-        input_tokens=read,
-        max_output=settings.get("max_output_tokens"),
-        cost_of=cost_of,
-        output_cap=profile.max_output_tokens,
-    )
+    read = _count(counter_of(ask.model), request)
+    cap = profile_of(ask.model).max_output_tokens
+    reservation = await lease.reserve(input_tokens=read, max_output=most, cost_of=cost_of, output_cap=cap)
     amounts = reservation.amounts
-    frame.x.run.journal.append(
-        CallStarted(frame.path, int(amounts.get("tokens", 0)), amounts.get("cost", Decimal(0)))
-    )
+    frame.x.run.journal.append(CallStarted(frame.at, int(amounts.get("tokens", 0)), amounts.get("cost", Decimal(0))))
     return reservation, read
 
 
-def _counter(model: Model) -> TokenCounter:
+def counter_of(model: Model) -> TokenCounter:
+    """What counts tokens for a model."""
     from noetic_py.tokens import TiktokenCounter, counter_for
 
     encoding = profile_of(model).encoding
     return counter_for(model.name) if encoding is None else TiktokenCounter(encoding)
 
 
-def _count(
-    counter: TokenCounter,
-    view: ItemView,
-    instructions: str | None,
-    definitions: tuple[Mapping[str, Any], ...],
-    schema: OutputSchema | None,
-) -> int:
+def _count(counter: TokenCounter, request: ModelRequest) -> int:
     """Tokens of a request: its items, which a counter remembers, and what stands around them."""
     import json
 
-    total = sum(counter.count_item(item).value for item in view)
-    around = [instructions or ""]
-    around += [json.dumps(definition) for definition in definitions]
-    if schema is not None:
-        around.append(json.dumps(schema.schema))
+    total = sum(counter.count_item(item).value for item in request.items)
+    around = [request.instructions or ""]
+    around += [json.dumps(definition) for definition in request.tools]
+    if request.output is not None:
+        around.append(json.dumps(request.output.schema))
     return total + sum(counter.count_text(text).value for text in around if text)
 
 
@@ -182,7 +199,7 @@ def _used(frame: Frame, ask: Ask, response: ModelResponse, price: Price | None, 
     tokens = response.usage
     if tokens is None and frame.lease.limited(*_TOKEN_LIMITS):
         # A provider that reports nothing must not be free under a token budget.
-        counter = _counter(ask.model)
+        counter = counter_of(ask.model)
         tokens = TokenUsage(read, sum(counter.count_item(item).value for item in response.items))
     cost = response.cost
     if cost is None and price is not None:
@@ -192,45 +209,13 @@ def _used(frame: Frame, ask: Ask, response: ModelResponse, price: Price | None, 
     return Usage(tokens or NO_USAGE, cost)
 
 
-def _cut_off(ask: Ask, price: Price | None, read: int, text: str) -> Usage:
-    """What a call that never ended has used at the least: the request, and the text that was seen."""
-    written = _counter(ask.model).count_text(text).value if text and read else 0
-    tokens = TokenUsage(read, written)
-    return Usage(tokens, None if price is None else price.cost(tokens))
-
-
-class _Heard:
-    """Passes a stream's deltas on as events, and remembers the text."""
-
-    __slots__ = ("_frame", "_pieces")
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-        self._pieces: list[str] = []
-
-    def take(self, event: ModelEvent) -> None:
-        out: Event
-        if isinstance(event, TextPart):
-            self._pieces.append(event.delta)
-            out = TextDelta(self._frame.path, event.delta)
-        elif isinstance(event, ReasoningPart):
-            out = ReasoningDelta(self._frame.path, event.delta)
-        else:
-            return
-        self._frame.x.run.bus.publish(out)
-
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-
 def _fresh(frame: Frame, items: Any) -> list[Item]:
-    """The answer's items; a call id that the conversation has already seen, as some servers repeat them, is replaced."""
+    """The answer's items; a call id that the conversation has already seen, as some servers repeat, is replaced."""
     seen: set[str] = set()
     out: list[Item] = []
     for item in items:
         if isinstance(item, FunctionCall) and (item.call_id in seen or frame.log.has_call(item.call_id)):
-            item = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)  # noqa: PLW2901 # the one that is kept
+            item = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)
         if isinstance(item, FunctionCall):
             seen.add(item.call_id)
         out.append(item)

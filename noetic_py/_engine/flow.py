@@ -21,7 +21,7 @@ from noetic_py.steps.step import Step, is_step, require_step
 __all__ = ["Outcomes", "Path", "gather_step", "run_paths"]
 
 
-async def run_sequence(frame: Frame, value: Any) -> Any:
+async def run_sequence(value: Any, frame: Frame) -> Any:
     """Each step gets what the one before returned."""
     spec: SequenceSpec = frame.step.spec
     for step, name in zip(spec.steps, spec.frames, strict=True):
@@ -29,7 +29,7 @@ async def run_sequence(frame: Frame, value: Any) -> Any:
     return value
 
 
-async def run_branch(frame: Frame, value: Any) -> Any:
+async def run_branch(value: Any, frame: Frame) -> Any:
     """Ask the route, record what it said, run that."""
     spec: BranchSpec = frame.step.spec
     answer = spec.route(value, frame.read_only()) if spec.takes_context else spec.route(value)
@@ -121,7 +121,7 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
         outcomes.values[index] = value
 
 
-async def run_parallel(frame: Frame, value: Any) -> Any:
+async def run_parallel(value: Any, frame: Frame) -> Any:
     """All, the first, or whatever comes."""
     spec: ParallelSpec = frame.step.spec
     paths = await _paths(frame, spec, value)
@@ -193,8 +193,10 @@ def _win(frame: Frame, outcomes: Outcomes) -> Any:
         first = next(iter(outcomes.errors.values()), None)
         if first is None:
             raise RouteError("a race without a path has no winner", path=frame.path, hint="return at least one step")
-        raise first if isinstance(first, BudgetExceeded) else ParallelFailed(
-            succeeded={}, failed=outcomes.errors, first=first, path=frame.path
+        raise (
+            first
+            if isinstance(first, BudgetExceeded)
+            else ParallelFailed(succeeded={}, failed=outcomes.errors, first=first, path=frame.path)
         )
     winner, value = next(iter(outcomes.values.items()))
     domain = outcomes.domains[winner]
@@ -233,7 +235,7 @@ def gather_step(steps: Sequence[AnyStep]) -> AnyStep:
     return Step(id="gather", kind="gather", spec=GatherSpec(tuple(require_step(step, "gather") for step in steps)))
 
 
-async def run_gather(frame: Frame, value: Any) -> list[Any]:
+async def run_gather(value: Any, frame: Frame) -> list[Any]:
     """Bound steps at once."""
     spec: GatherSpec = frame.step.spec
     paths = [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(spec.steps)]

@@ -1,4 +1,4 @@
-"""Reading a journal back: the conversation is the fold of the layouts from the root, whatever order the records have."""
+"""Reading a journal back: the conversation is the fold of the layouts from the root, in whatever order records lie."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from noetic_py.checkpoints.records import (
-    CallStarted,
     Decision,
-    RunEnded,
-    RunStarted,
     Segment,
     StepFailed,
     StepFinished,
@@ -71,38 +68,52 @@ def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
     root = _Node(below)
     depth = len(below)
     for record in journal:
-        path = record.path
-        if path[:depth] != below or isinstance(record, _WITHOUT_ITEMS):
+        if record.path[:depth] != below:
             continue
-        parent, node = root, root
-        for name in path[depth:]:
-            parent, node = node, node.child(name)
-        if isinstance(record, StepFailed) and not record.final and node is not root:
-            parent.drop(node.name)
-        else:
-            _apply(node, record)
+        frames = record.path[depth:]
+        if isinstance(record, _PLACED):
+            node = root
+            for name in frames:
+                node = node.child(name)
+            _place(node, record)
+        elif (found := _find(root, frames)) is not None:
+            _note(*found, record)
     return root
 
 
-_WITHOUT_ITEMS = (RunStarted, RunEnded, CallStarted)
+# What takes a place in its parent's layout: whatever the parent had not written stands before it in the journal.
+_PLACED = (StepOpened, Segment, StepFinished, StepStopped)
 
 
-def _apply(node: _Node, record: JournalRecord) -> None:
+def _find(root: _Node, frames: Path) -> tuple[_Node, _Node] | None:
+    """The parent and the node of a path, when the path has a place already."""
+    parent, node = root, root
+    for name in frames:
+        found = node.children.get(name)
+        if found is None:
+            return None
+        parent, node = node, found
+    return parent, node
+
+
+def _place(node: _Node, record: StepOpened | Segment | StepFinished | StepStopped) -> None:
+    if isinstance(record, Segment):
+        node.layout.append(record.items)
+        return
+    node.kind = record.kind
+    if not isinstance(record, StepOpened):
+        node.layout.append(record.items)
+    if isinstance(record, StepFinished):
+        node.finished = record
+
+
+def _note(parent: _Node, node: _Node, record: JournalRecord) -> None:
     match record:
-        case StepOpened():
-            node.kind = record.kind
-        case Segment():
-            node.layout.append(record.items)
-        case StepFinished():
-            node.kind = record.kind
-            node.finished = record
-            node.layout.append(record.items)
+        case StepFailed(final=False) if node is not parent:
+            parent.drop(node.name)
         case StepFailed():
             node.kind = record.kind
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
-        case StepStopped():
-            node.kind = record.kind
-            node.layout.append(record.items)
         case Decision(key="wrap_up"):
             node.show_last()
         case _:
@@ -138,7 +149,7 @@ def _visible(node: _Node, *, top: bool = False) -> Iterator[Item]:
 
 
 def _ended(node: _Node, entry: _Node) -> bool:
-    """Whether a step's failure is what ended its parent too: it shows how far things had come, a handled one nothing."""
+    """Whether a step's failure ended its parent too: then it shows how far things had come."""
     return node.cause is not None and node.layout[-1] is entry and node.cause[: len(entry.path)] == entry.path
 
 

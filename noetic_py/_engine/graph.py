@@ -33,7 +33,13 @@ def children(step: AnyStep) -> list[tuple[str, AnyStep]]:
             return []
 
 
-_SHAPES = {"branch": ("{", "}"), "loop": ("([", "])"), "parallel": ("[/", "/]"), "spawn": ("[[", "]]"), "model": ("(", ")")}
+_SHAPES = {
+    "branch": ("{", "}"),
+    "loop": ("([", "])"),
+    "parallel": ("[/", "/]"),
+    "spawn": ("[[", "]]"),
+    "model": ("(", ")"),
+}
 
 
 def mermaid(step: AnyStep) -> str:
@@ -66,4 +72,6 @@ def _label(step: AnyStep) -> str:
 
 
 def _text(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    return (
+        text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    )

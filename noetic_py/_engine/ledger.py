@@ -81,7 +81,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if parent is not None and not (parent.clean and parent.opened):
         flush(parent)
     step = frame.step
-    record = StepFinished(frame.at, step.kind, value, output)
+    record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
         record.items = _last_segment(frame)
     if frame.noted:
@@ -101,7 +101,9 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     """Commit an attempt that failed, before anybody reacts to it."""
     run = frame.x.run
     run.journal.append(
-        StepFailed(frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control)
+        StepFailed(
+            frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control
+        )
     )
     if run.bus.active:
         run.bus.publish(StepVoided(frame.at, frame.attempt, str(error), final))
@@ -112,17 +114,14 @@ def stopped(frame: Frame) -> None:
     run = frame.x.run
     kept = NO_ITEMS
     if frame.control is not None:
-        flush(frame.up)
         kept = _last_segment(frame)
-    elif frame.used_tokens is None and frame.used_cost is None:
-        if run.bus.active:
-            run.bus.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
-        return
-    run.journal.append(
-        StepStopped(
-            frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control
+    if frame.noted:
+        flush(frame.up)
+        run.journal.append(
+            StepStopped(
+                frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control
+            )
         )
-    )
     if run.bus.active:
         if kept:
             run.bus.publish(ItemsAppended(frame.at, kept))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from noetic_py._engine.execute import HANDLERS, as_error, execute
@@ -18,62 +19,45 @@ _KEPT = 100
 """How many outputs a snapshot shows."""
 
 
-async def run_loop(frame: Frame, value: Any) -> Any:
+async def run_loop(value: Any, frame: Frame) -> Any:
     """Iterate until a verdict, `stop_loop`, or the cap."""
     spec: LoopSpec = frame.step.spec
     body = spec.body
     until = spec.until
     judge = until.judge if isinstance(until, Predicate) else until
-    outputs: list[Any] = []
+    outputs: deque[Any] = deque(maxlen=_KEPT)
     bus = frame.x.run.bus
+    name = f"{body.id}["
     for iteration in range(spec.max_iterations):
         try:
-            output = await execute(body, value, frame, f"{body.id}[{iteration}]")
-        except Exception as error:
-            if spec.on_error is None:
-                raise
-            if await _on_error(frame, spec, error, iteration):
-                continue
-            raise
+            output = await execute(body, value, frame, f"{name}{iteration}]")
+        except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
+            await _on_error(frame, spec, error, iteration)
+            continue
         if frame.loop_stop is not None:
             return _stopped(frame, output)
         outputs.append(output)
-        if len(outputs) > 2 * _KEPT:
-            del outputs[:-_KEPT]
-        verdict = _ask(judge, Snapshot(frame, iteration, outputs, output))
-        if not isinstance(verdict, Verdict):
-            verdict = await _wait(verdict)
+        try:
+            verdict = judge(Snapshot(frame, iteration, outputs, output))
+            if not isinstance(verdict, Verdict):
+                verdict = await _wait(verdict)
+        except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why
+            verdict = Verdict(True, f"until raised {type(error).__name__}: {error}")
         if bus.active:
-            bus.publish(LoopIteration(frame.path, iteration, verdict.stop, verdict.reason, verdict.feedback))
+            bus.publish(LoopIteration(frame.at, iteration, verdict.stop, verdict.reason, verdict.feedback))
         if verdict.stop:
             return _ended(frame, verdict, output)
+        value = None if body.goes_on else output
         if spec.prepare_next is not None:
-            value = await _prepare(frame, spec, output, verdict, iteration)
-        else:
-            value = None if body.goes_on else output
-    raise LoopLimit(spec.max_iterations, path=frame.path)
-
-
-def _ask(judge: Any, snapshot: Snapshot[Any]) -> Verdict | Awaitable[Verdict]:
-    try:
-        verdict: Verdict | Awaitable[Verdict] = judge(snapshot)
-    except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why
-        return _raised(error)
-    return verdict
+            value = await _prepare(frame, spec.prepare_next, output, verdict, iteration)
+    raise LoopLimit(spec.max_iterations, path=frame.at)
 
 
 async def _wait(verdict: Awaitable[object]) -> Verdict:
-    try:
-        found = await verdict
-    except Exception as error:  # noqa: BLE001 # as above
-        return _raised(error)
+    found = await verdict
     if not isinstance(found, Verdict):
-        return _raised(TypeError(f"until gave {found!r}, not a Verdict"))
+        raise TypeError(f"until gave {found!r}, not a Verdict")
     return found
-
-
-def _raised(error: Exception) -> Verdict:
-    return Verdict(True, f"until raised {type(error).__name__}: {error}")
 
 
 def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
@@ -98,28 +82,27 @@ def _stopped(frame: Frame, output: Any) -> Any:
     return output if stop is None or stop[0] is None else stop[0]
 
 
-async def _on_error(frame: Frame, spec: LoopSpec, error: Exception, iteration: int) -> bool:
-    """Whether the loop goes on after a failed iteration."""
+async def _on_error(frame: Frame, spec: LoopSpec, error: Exception, iteration: int) -> None:
+    """Ask what to do about a failed iteration; raises it unless the loop goes on."""
     if spec.on_error is None:
-        return False
+        raise error
     decided: Any = spec.on_error(as_error(frame, error), frame)
     if inspect.isawaitable(decided):
         decided = await decided
-    frame.x.run.journal.append(Decision(frame.path, f"on_error[{iteration}]", decided))
+    frame.x.run.journal.append(Decision(frame.at, f"on_error[{iteration}]", decided))
     if decided not in ("retry", "skip", "abort"):
         raise ConfigError(
-            f"on_error returned {decided!r}", code="loop", path=frame.path, hint='"retry", "skip" or "abort"'
+            f"on_error returned {decided!r}", code="loop", path=frame.at, hint='"retry", "skip" or "abort"'
         ) from error
-    return bool(decided != "abort")
+    if decided == "abort":
+        raise error
 
 
-async def _prepare(frame: Frame, spec: LoopSpec, output: Any, verdict: Verdict, iteration: int) -> Any:
-    if spec.prepare_next is None:
-        return output
-    value = spec.prepare_next(output, verdict, frame)
+async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdict: Verdict, iteration: int) -> Any:
+    value = prepare(output, verdict, frame)
     if inspect.isawaitable(value):
         value = await value
-    frame.x.run.journal.append(Decision(frame.path, f"next[{iteration}]", value))
+    frame.x.run.journal.append(Decision(frame.at, f"next[{iteration}]", value))
     return value
 
 

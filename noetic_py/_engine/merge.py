@@ -16,7 +16,7 @@ _MISSING = object()
 def join_states(target: Any, paths: Sequence[Domain]) -> None:
     """Apply to `target`, which all paths began with, what each path changed.
 
-    A list that only grew is extended, so that two calls can both append; of two calls that set one field the later wins.
+    A list that only grew is extended, so that two calls can both append; of two that set one field the later wins.
     """
     touched = [path.state for path in paths if not path.untouched]
     if len(touched) == 1:

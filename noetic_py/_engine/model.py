@@ -37,7 +37,7 @@ class _Fit:
     error: Exception | None = None
 
 
-async def run_model(frame: Frame, value: Any) -> Any:
+async def run_model(value: Any, frame: Frame) -> Any:
     """Ask, run the tools, read the output; ask again while it does not fit."""
     spec: ModelSpec = frame.step.spec
     _take_input(frame, value)
@@ -155,7 +155,10 @@ def _refuse(frame: Frame, response: ModelResponse, model: Model) -> None:
             for part in item.content:
                 if isinstance(part, Refusal):
                     raise ModelRefused(
-                        f"the model refused: {part.refusal}", model=model.name, path=frame.path, hint="rephrase the input"
+                        f"the model refused: {part.refusal}",
+                        model=model.name,
+                        path=frame.path,
+                        hint="rephrase the input",
                     )
 
 
@@ -175,12 +178,14 @@ async def _fit(spec: ModelSpec, plan: OutputPlan | None, text: str) -> _Fit:
         return _Fit(problem=error.message, error=error)
 
 
-async def _run_tools(
-    frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[str, Tool[..., Any, Any, Any]]
-) -> None:
+async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[str, Tool[..., Any, Any, Any]]) -> None:
     """Run a round's calls at once; their outputs enter the conversation in the order of the calls."""
     paths = [
-        Path(TOOL_CALL, Call(call, tools.get(call.name), tuple(tools)), f"{call.name if call.name in tools else 'tool'}[{index}]")
+        Path(
+            TOOL_CALL,
+            Call(call, tools.get(call.name), tuple(tools)),
+            f"{call.name if call.name in tools else 'tool'}[{index}]",
+        )
         for index, call in enumerate(calls)
     ]
     outcomes = await run_paths(frame, paths, "settle")

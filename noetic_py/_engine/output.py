@@ -78,14 +78,16 @@ def output_plan(outputs: tuple[Any, ...]) -> OutputPlan:
     from pydantic import PydanticUserError, TypeAdapter
     from pydantic.errors import PydanticInvalidForJsonSchema
 
-    wanted: Any = outputs[0] if len(outputs) == 1 else Union[outputs]
+    wanted: Any = outputs[0] if len(outputs) == 1 else Union[outputs]  # noqa: UP007 # of a tuple that is only known here
     name = "_or_".join(getattr(each, "__name__", "output") for each in outputs)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(wanted)
         schema: dict[str, Any] = adapter.json_schema()
     except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
         raise ConfigError(
-            f"output type {name} has no JSON schema: {error}", code="output-type", hint="a pydantic model, a dataclass, ..."
+            f"output type {name} has no JSON schema: {error}",
+            code="output-type",
+            hint="a pydantic model, a dataclass, ...",
         ) from error
     wrapped = schema.get("type") != "object" or "$ref" in schema or len(outputs) > 1
     if wrapped:
@@ -104,10 +106,10 @@ def _short(name: str) -> str:
 def _close(node: JsonValue) -> bool:
     """Forbid unknown keys where keys are known; says whether every key is required, as strict providers want it."""
     if isinstance(node, list):
-        return all([_close(each) for each in node])
+        return all([_close(each) for each in node])  # noqa: C419 # every one has to be closed
     if not isinstance(node, dict):
         return True
-    strict = all([_close(each) for each in node.values()])
+    strict = all([_close(each) for each in node.values()])  # noqa: C419 # as above
     properties = node.get("properties")
     if isinstance(properties, dict):
         node.setdefault("additionalProperties", False)

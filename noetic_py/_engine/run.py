@@ -175,6 +175,7 @@ def _result(
         usage=x.lease.tokens,
         cost=None if run.unpriced else x.lease.cost,
         steps=x.lease.steps,
+        model_calls=x.lease.calls,
         seconds=run.runtime.monotonic() - began,
         checkpoint=Checkpoint(run.run_id, len(run.journal)),
         transcript=transcript,

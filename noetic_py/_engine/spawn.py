@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from noetic_py._engine.execute import HANDLERS, execute, open_lease, under_budget
+from noetic_py._engine.execute import HANDLERS, close_lease, execute, open_lease, under_budget
 from noetic_py._engine.state import Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Domain
@@ -28,7 +28,7 @@ def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
     return root
 
 
-async def run_spawn(frame: Frame, value: Any) -> Any:
+async def run_spawn(value: Any, frame: Frame) -> Any:
     """Run the child, and make of its end a value or an error of the parent's."""
     spec: SpawnSpec = frame.step.spec
     parent = frame.x
@@ -72,8 +72,7 @@ async def _under_budget(root: Frame, budget: Budget, step: Any, value: Any) -> A
     try:
         return await under_budget(root, budget, lambda: execute(step, value, root, step.id))
     finally:
-        if root.own_lease is not None:
-            root.own_lease.close(root.wrap_up)
+        close_lease(root)
 
 
 def _stopped(stop: Control, root: Frame) -> Any:
@@ -105,7 +104,11 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
         return Domain(log, None, branch, source=frame.domain)
     # Looking at the state notes what it was, so that a step around the spawn can still go back.
     state = frame.state
-    return Domain(log, state if spec.state == "share" else copy.copy(state) if not isinstance(state, StateBag) else copy_state(state), branch)
+    return Domain(
+        log,
+        state if spec.state == "share" else copy.copy(state) if not isinstance(state, StateBag) else copy_state(state),
+        branch,
+    )
 
 
 HANDLERS.update(spawn=run_spawn, spawn_shared=run_spawn)

@@ -66,8 +66,9 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "bus", "children", "early", "executed", "journal", "metadata", "model_settings", "request_id", "resources", "root",
-        "run_id", "runtime", "services", "stopping", "thread_id", "tracer", "unpriced", "user_id", "verdict",
+        "bus", "children", "early", "executed", "journal", "metadata", "model_settings", "request_id", "resources",
+        "root", "run_id", "runtime", "services", "stopping", "thread_id", "tracer", "turns", "unpriced", "user_id",
+        "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +102,7 @@ class Run:
         # How many executions are being stopped: a step looks for a stop only then.
         self.stopping = 0
         self.unpriced = False
+        self.turns = 0
         self.verdict: str | None = None
         self.root: Execution | None = None
         # A stop that was asked for before the run had begun.
@@ -177,6 +179,11 @@ class Execution:
     def elapsed(self) -> float:
         return self.run.runtime.monotonic() - self._began
 
+    @property
+    def run_turns(self) -> int:
+        """Model calls of the whole run."""
+        return self.run.turns
+
     def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
         """What the leases in force for a step still allow."""
         return _frame(ctx).lease.remaining(self.run.runtime.monotonic())
@@ -240,7 +247,9 @@ class Execution:
                 node.loop_stop = (value, ctx.path)
                 return
             node = node.up
-        raise ConfigError("stop_loop() was called outside a loop", code="no-loop", hint="complete(value) ends the execution")
+        raise ConfigError(
+            "stop_loop() was called outside a loop", code="no-loop", hint="complete(value) ends the execution"
+        )
 
     def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
         if self.run.bus.active:

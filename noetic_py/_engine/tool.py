@@ -10,7 +10,7 @@ from attrs import frozen
 
 from noetic_py._engine.execute import HANDLERS
 from noetic_py._engine.state import Frame
-from noetic_py.context import CURRENT
+from noetic_py.context import CURRENT, StepMeta
 from noetic_py.errors import (
     BudgetExceeded,
     CodecError,
@@ -45,7 +45,7 @@ class Call:
     known: tuple[str, ...]
 
 
-async def run_tool_call(frame: Frame, value: Call) -> FunctionCallOutput:
+async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
     call, bus = value.call, frame.x.run.bus
     if bus.active:
@@ -151,7 +151,7 @@ def _injector(frame: Frame) -> Any:
     return inject
 
 
-async def run_tool_step(frame: Frame, value: Any) -> Any:
+async def run_tool_step(value: Any, frame: Frame) -> Any:
     """`call_tool` as a step: its value is the function's own."""
     spec: ToolSpec = frame.step.spec
     tool = spec.tool
@@ -165,7 +165,9 @@ async def run_tool_step(frame: Frame, value: Any) -> Any:
         error.at(frame.path)
         raise
     frame.lease.take_tool_call(tool.name)
-    return await call_tool(frame, tool, values)
+    output = await call_tool(frame, tool, values)
+    frame.x.last_step = StepMeta()
+    return output
 
 
 def _binding() -> RunBinding | None:

@@ -1,9 +1,9 @@
 """What a journal is made of.
 
-A run's journal is a list of records, and a position in it is a checkpoint. A step's place is its path: a tuple of frames
-such as `("pipeline", "agent[3]", "search#2")`. The work a body does itself is cut into segments by its child calls; a
-body's layout is the order of its segments and its children, and the conversation is the fold of the layouts from the
-root, never the order of the records.
+A run's journal is a list of records, and a position in it is a checkpoint. A step's place is its path: a tuple of
+frames such as `("pipeline", "agent[3]", "search#2")`. The work a body does itself is cut into segments by its child
+calls; a body's layout is the order of its segments and its children, and the conversation is the fold of the layouts
+from the root, never the order of the records.
 
 When a step commits, whatever its ancestors in flight had not written yet goes before it in the same transaction:
 `StepOpened` the first time, then a `Segment`. A child's first record stands for the reference to it in its parent's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Target = Annotated[str, typer.Argument(metavar="FILE[:STEP]", help="A Python file, and the variable that holds the step.")]
+Target = Annotated[str, typer.Argument(metavar="FILE[:STEP]", help="A Python file, and the variable of its step.")]
 Trace = Annotated[bool, typer.Option("--traceback", help="Print Python tracebacks of errors.")]
 
 
@@ -33,10 +34,10 @@ def run_command_line() -> int:
     """Run the command the process was started with, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character is no reason to lose the result.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        app(prog_name="noetic")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
@@ -71,7 +72,8 @@ def run(
 ) -> None:
     """Run a step of a file and print its value.
 
-    Exit codes: 0 completed, 1 failed, 2 usage, 3 aborted, 4 out of budget, 5 suspended, 130 and 143 stopped by a signal.
+    Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 aborted or interrupted, 4 out of budget, 5 suspended,
+    130 and 143 stopped by a signal.
     """
     raise typer.Exit(run_request(Request(target, input, model, json, quiet, trace)))
 

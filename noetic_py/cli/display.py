@@ -21,6 +21,7 @@ __all__ = ["Display", "PlainDisplay", "ScreenDisplay", "SilentDisplay", "make_di
 
 Clock = Callable[[], float]
 
+
 class Display(Protocol):
     """What a run's events are shown on. Nothing of it raises when nobody reads the stream any more.
 
@@ -159,7 +160,9 @@ class ScreenDisplay:
     # Shows the cursor, which the screen hides.
     farewell = "\x1b[?25h\n"
 
-    def __init__(self, progress: Progress, title: str, relay: Relay, stream: TextIO, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, progress: Progress, title: str, relay: Relay, stream: TextIO, clock: Clock = time.monotonic
+    ) -> None:
         self._progress = progress
         self._title = title
         self._relay = relay

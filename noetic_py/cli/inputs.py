@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
-import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Generator as AbcGenerator
 from collections.abc import Iterable as AbcIterable
 from collections.abc import Iterator as AbcIterator
 from enum import Enum
 from pathlib import Path
+from types import GenericAlias, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import attrs
 
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.steps.flow import AnyStep, BranchSpec, ParallelSpec
@@ -74,9 +76,9 @@ def _of_branch(spec: BranchSpec) -> Any:
 def _of_section(spec: ParallelSpec) -> Any:
     if spec.each is not None:
         element = input_type(spec.each)
-        return list[Any] if isinstance(element, Special) else list[element]
-    if not isinstance(spec.paths, tuple):
-        return _of_function(spec.paths, Special.TEXT)
+        return _list_of(Any if isinstance(element, Special) else element)
+    if spec.make is not None:
+        return _of_function(spec.make, Special.TEXT)
     kinds = [input_type(path) for path in spec.paths]
     return next((kind for kind in kinds if kind is not Special.NOTHING), Special.NOTHING)
 
@@ -88,12 +90,15 @@ def _plain(hint: Any) -> Any:
     if hint in (Any, object, str, inspect.Parameter.empty) or isinstance(hint, (str, TypeVar)):
         return Special.TEXT
     origin = get_origin(hint)
-    if origin in (Union, types.UnionType) and str in get_args(hint):
+    if origin in (Union, UnionType) and str in get_args(hint):
         return Special.TEXT
     if (origin or hint) in (AbcIterable, AbcIterator, AbcGenerator):
-        (element, *_) = get_args(hint) or (Any,)
-        return list[element]
+        return _list_of((*get_args(hint), Any)[0])
     return hint
+
+
+def _list_of(element: Any) -> Any:
+    return GenericAlias(list, (element,))
 
 
 def read_input(step: AnyStep, argument: str | None) -> Any:
@@ -181,7 +186,9 @@ def _structure(step: AnyStep, kind: Any, text: str) -> Any:
     try:
         return Codec().loads(text, kind)
     except (NoeticError, TypeError) as error:
-        raise _unfit(step, kind, getattr(error, "message", str(error)), None) from error
+        fields = [each.name for each in attrs.fields(kind)] if isinstance(kind, type) and attrs.has(kind) else []
+        example = _outline(dict.fromkeys(fields, "..."))
+        raise _unfit(step, kind, getattr(error, "message", str(error)), example) from error
 
 
 def _unfit(step: AnyStep, kind: Any, problems: str, example: str | None) -> ConfigError:
@@ -196,11 +203,12 @@ def _problems(error: Any) -> str:
 
 def _example(adapter: Any) -> str | None:
     """The outline of an object, from its schema."""
-    schema = adapter.json_schema()
-    fields = schema.get("properties")
-    if not fields:
-        return None
-    return "{" + ", ".join(f'"{name}": {about.get("type", "...")}' for name, about in fields.items()) + "}"
+    fields = adapter.json_schema().get("properties", {})
+    return _outline({name: about.get("type", "...") for name, about in fields.items()})
+
+
+def _outline(fields: Mapping[str, str]) -> str | None:
+    return "{" + ", ".join(f'"{name}": {kind}' for name, kind in fields.items()) + "}" if fields else None
 
 
 def _wanted(kind: Any) -> str:

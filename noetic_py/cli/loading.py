@@ -10,7 +10,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from attrs import frozen
 
@@ -140,7 +140,7 @@ def place_of(error: BaseException, path: Path) -> str | None:
 
 def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
     """The variable that holds the step."""
-    steps = {name: value for name, value in names.items() if isinstance(value, Step)}
+    steps = {name: value for name, value in names.items() if _is_step(value)}
     if wanted is not None:
         if wanted not in names:
             raise ConfigError(f"{path} has no {wanted!r}", code="flow-file", hint=_offer(path, steps))
@@ -153,6 +153,14 @@ def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
         return next(iter(public))
     what = "defines no step" if not steps else "defines more than one step, and none is called flow or main"
     raise ConfigError(f"{path} {what}", code="flow-file", hint=_offer(path, steps))
+
+
+def _is_step(value: object) -> TypeGuard[AnyStep]:
+    return isinstance(value, Step)
+
+
+def _is_harness(value: object) -> TypeGuard[Harness[Any]]:
+    return isinstance(value, Harness)
 
 
 def _offer(path: Path, steps: Mapping[str, object]) -> str:
@@ -178,29 +186,29 @@ async def make_harness(file: FlowFile, model: str | None) -> Harness[Any]:
     Raises:
         ConfigError: `harness` in the file gives none, or takes no model and one was asked for.
     """
-    found: Any = file.harness
-    if found is None:
+    given = file.harness
+    if given is None:
         return Harness(model=model)
-    makes = callable(found) and not isinstance(found, Harness)
-    takes_model = makes and _takes_argument(found)
+    make: Callable[..., Any] | None = given if callable(given) and not _is_harness(given) else None
+    takes_model = make is not None and _takes_argument(make)
     if model is not None and not takes_model:
         raise ConfigError(
             f"--model has no effect: {file.path} has a harness of its own",
             code="flow-file",
             hint="let it take the model: def harness(model: str | None) -> Harness",
         )
-    if makes:
-        found = found(model) if takes_model else found()
-        if inspect.isawaitable(found):
-            found = await found
-    if not isinstance(found, Harness):
+    made = given
+    if make is not None:
+        made = make(model) if takes_model else make()
+        if inspect.isawaitable(made):
+            made = await made
+    if not _is_harness(made):
         raise ConfigError(
-            f"harness in {file.path} gives {found!r}, which is no Harness",
+            f"harness in {file.path} gives {made!r}, which is no Harness",
             code="flow-file",
             hint="harness = Harness(...), or def harness(model: str | None) -> Harness",
         )
-    harness: Harness[Any] = found
-    return harness
+    return made
 
 
 def _takes_argument(function: Callable[..., Any]) -> bool:

@@ -11,7 +11,7 @@ from decimal import Decimal
 
 from attrs import define, field
 
-from noetic_py.budget import Budget, TokenUsage
+from noetic_py.budget import NO_USAGE, Budget, TokenUsage
 from noetic_py.events import (
     BudgetWarning,
     Event,
@@ -19,8 +19,6 @@ from noetic_py.events import (
     ModelFinished,
     ModelStarted,
     ReasoningDelta,
-    RunFinished,
-    RunStarted,
     StepCommitted,
     StepStarted,
     StepVoided,
@@ -63,7 +61,7 @@ class Node:
 
     name: str
     kind: str
-    children: dict[str, Node] = field(factory=dict)
+    children: dict[str, Node] = field(factory=dict[str, "Node"])
     running: int = 0
     done: int = 0
     failed: int = 0
@@ -98,17 +96,15 @@ class Progress:
 
     budgets: tuple[Budget, ...] = ()
     root: Node = field(factory=lambda: Node("", "run"))
-    run_id: str | None = None
-    status: str = "running"
     steps: int = 0
     model_calls: int = 0
     tool_calls: int = 0
-    tools: dict[str, int] = field(factory=dict)
-    usage: TokenUsage = TokenUsage()
+    tools: dict[str, int] = field(factory=dict[str, int])
+    usage: TokenUsage = NO_USAGE
     cost: Decimal = Decimal(0)
     unpriced: bool = False
-    warnings: dict[str, Meter] = field(factory=dict)
-    _streams: dict[tuple[str, ...], str] = field(factory=dict)
+    warnings: dict[str, Meter] = field(factory=dict[str, Meter])
+    _streams: dict[tuple[str, ...], str] = field(factory=dict[tuple[str, ...], str])
     _nodes: int = 0
     _events: int = 0
 
@@ -129,6 +125,11 @@ class Progress:
                 self._voided(event)
             case TextDelta() | ReasoningDelta():
                 self._said(event.path, event.delta)
+            case _:
+                self._count(event)
+
+    def _count(self, event: Event) -> None:
+        match event:
             case ModelStarted():
                 self.model_calls += 1
             case ModelFinished():
@@ -142,10 +143,6 @@ class Progress:
                     node.rounds += 1
             case BudgetWarning():
                 self.warnings[event.dimension] = Meter(event.dimension, event.spent, event.limit)
-            case RunStarted():
-                self.run_id = event.run_id
-            case RunFinished():
-                self.status = event.status
             case _:
                 pass
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -62,7 +62,7 @@ class Relay(io.TextIOBase):
 
 
 @contextmanager
-def relayed() -> Iterator[Relay]:
+def relayed() -> Generator[Relay]:
     """Send what is printed inside the block, on either stream, through one relay."""
     out, error = sys.stdout, sys.stderr
     relay = Relay(error)

@@ -40,7 +40,13 @@ ASCII = Glyphs(spinner="|/-\\", done="+", failed="x", stopped="-", full="#", emp
 
 
 def screen(
-    progress: Progress, *, title: str, seconds: float, size: tuple[int, int], glyphs: Glyphs = UNICODE, final: bool = False
+    progress: Progress,
+    *,
+    title: str,
+    seconds: float,
+    size: tuple[int, int],
+    glyphs: Glyphs = UNICODE,
+    final: bool = False,
 ) -> Text:
     """The whole screen as one text.
 
@@ -55,7 +61,7 @@ def screen(
     width, height = max(size[0], 1), max(size[1] - 1, 1)
     head = [_head(progress, title, seconds, width)]
     text = [] if final else _speech(progress, width, glyphs)
-    bars = [_meter(meter, width, glyphs) for meter in progress.meters(seconds)[:_METERS]]
+    bars = _bars(progress.meters(seconds)[:_METERS], width, glyphs)
     # The tree keeps at least a third of the screen: text goes first when there is no room, then the bars.
     room = height - 1
     bars = bars[: room // 3]
@@ -147,7 +153,7 @@ def _interest(node: Node) -> tuple[bool, bool, int]:
 
 
 def _indent(level: int, width: int) -> str:
-    return "  " * min(level, width // 6)
+    return ("  " if width >= 50 else " ") * min(level, width // 6)
 
 
 def _node(node: Node, level: int, width: int, seconds: float, glyphs: Glyphs) -> Text:
@@ -175,7 +181,7 @@ def _facts(node: Node, seconds: float) -> str:
         found.append("retried" if node.retried == 1 else f"retried {node.retried} times")
     if node.rounds:
         found.append(plural(node.rounds, "round"))
-    if node.running and seconds - node.since >= 1:
+    if node.running == 1 and seconds - node.since >= 1:
         found.append(f"{seconds - node.since:.0f} s")
     return ", ".join(found)
 
@@ -188,23 +194,23 @@ def _counts(node: Node) -> str:
 # -- bars and text
 
 
-def _meter(meter: Meter, width: int, glyphs: Glyphs) -> Text:
+def _bars(meters: Sequence[Meter], width: int, glyphs: Glyphs) -> list[Text]:
+    names = [printable(meter.dimension).replace("_", " ") for meter in meters]
+    widest = max(map(cell_len, names), default=0)
+    return [_bar(meter, set_cell_size(name, widest), width, glyphs) for meter, name in zip(meters, names, strict=True)]
+
+
+def _bar(meter: Meter, name: str, width: int, glyphs: Glyphs) -> Text:
     spent, limit = (money(x) if meter.dimension == "cost" else amount(x) for x in (meter.spent, meter.limit))
     share = float(min(Decimal(1), meter.spent / meter.limit)) if meter.limit else 1.0
     style = "green" if share < 0.8 else "yellow" if share < 1 else "red"
-    name = printable(meter.dimension).replace("_", " ")
     numbers = f"{spent} of {limit}"
     cells = min(24, width - cell_len(name) - len(numbers) - 4)
     if cells < 4:
         return _line(width, (f"{name}  ", "dim"), (numbers, style))
     full = round(share * cells)
-    return _line(
-        width,
-        (f"{name}  ", "dim"),
-        (glyphs.full * full, style),
-        (glyphs.empty * (cells - full), "dim"),
-        (f"  {numbers}", ""),
-    )
+    rest = glyphs.empty * (cells - full)
+    return _line(width, (f"{name}  ", "dim"), (glyphs.full * full, style), (rest, "dim"), (f"  {numbers}", ""))
 
 
 def _speech(progress: Progress, width: int, glyphs: Glyphs) -> list[Text]:

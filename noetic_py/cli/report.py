@@ -6,11 +6,10 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeGuard
 
 import attrs
 
@@ -85,12 +84,16 @@ def _outline(value: object) -> Any:
         from noetic_py.codec import to_wire
 
         return to_wire(value)
-    if isinstance(value, Settled):
+    if _is_settled(value):
         return {"value": value.value} if value.ok else {"error": value.error}
     kind: type[Any] = type(value)
     if attrs.has(kind):
         return {each.name: getattr(value, each.name) for each in attrs.fields(kind)}
     return str(value)
+
+
+def _is_settled(value: object) -> TypeGuard[Settled[object]]:
+    return isinstance(value, Settled)
 
 
 def _readable(value: object) -> str:
@@ -133,7 +136,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def _quiet_pipe(out: TextIO) -> Iterator[TextIO]:
+def _quiet_pipe(out: TextIO) -> Generator[TextIO]:
     try:
         yield out
         out.flush()
@@ -165,16 +168,18 @@ def print_error(error: BaseException, path: Path | None, *, trace: bool) -> None
     if place is not None:
         lines.append(f"  in: {place}")
     hint = getattr(leaf, "hint", None) or getattr(error, "hint", None)
-    again = "look there" if place else "find out where it was raised"
-    lines.append(f"  try: {hint or f'{again}, or run again with --traceback'}")
+    look = f"look at {place}, or " if place else ""
+    lines.append(f"  try: {hint or f'{look}run again with --traceback'}")
     if trace:
         lines.insert(0, "".join(traceback.format_exception(error)).rstrip("\n"))
     say("\n".join(lines))
 
 
 def _message(error: BaseException) -> str:
+    if isinstance(error, ParallelFailed):
+        # The first line: path and hint of its first failure follow on their own.
+        return error.message.partition("\n")[0].partition(" [at ")[0]
     if isinstance(error, NoeticError):
-        # Of a section's message the first line: path and hint of its first failure follow on their own.
-        return error.message.partition(" [at ")[0].partition("\n")[0] if isinstance(error, ParallelFailed) else error.message
+        return error.message
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

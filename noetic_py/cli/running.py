@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeGuard
 
 import anyio
 from attrs import frozen
@@ -70,11 +70,18 @@ def run_request(request: Request) -> int:
         say("interrupted before the run could be asked to stop")
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 # the last place where an error can become a message and an exit code
-        found: BaseException = error
-        while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
-            found = found.exceptions[0]
+        found = _only(error)
         print_error(found, None if file is None else file.path, trace=request.trace)
         return USAGE if file is None or isinstance(found, (ConfigError, MissingExtra, PluginError)) else FAILED
+
+
+def _only(error: Exception) -> Exception:
+    """The one exception in a group of one."""
+    return _only(error.exceptions[0]) if _is_group(error) and len(error.exceptions) == 1 else error
+
+
+def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
+    return isinstance(error, ExceptionGroup)
 
 
 def _prepare(request: Request) -> tuple[FlowFile, Any]:
@@ -116,11 +123,10 @@ async def _follow(stream: RunStream[Any, Any], display: Display, signals: Signal
             async for event in stream.events:
                 begun.set()
                 display.event(event)
-            result = await stream.result()
             group.cancel_scope.cancel()
     finally:
         display.stop()
-    return result
+    return await stream.result()
 
 
 async def _draw(display: Display) -> None:

@@ -9,10 +9,9 @@ import sys
 import threading
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 import anyio
-from typing_extensions import Self
 
 __all__ = ["Signals"]
 

@@ -23,6 +23,8 @@ from typing import (
     ForwardRef,
     Literal,
     NewType,
+    NotRequired,
+    Required,
     TypeVar,
     Union,
     get_args,
@@ -32,6 +34,7 @@ from typing import (
 from uuid import UUID
 
 import attrs
+from typing_extensions import is_typeddict
 
 from noetic_py.codec.text import Unfit, is_array, is_dict, is_list, is_mapping, kind_name
 from noetic_py.items import ItemBase
@@ -141,6 +144,7 @@ class Structurer:
         Raises:
             Unfit: It is none.
         """
+        kind = _bare(kind)
         hook = self._hook(kind)
         if hook is not None:
             return hook(value)
@@ -174,17 +178,17 @@ class Structurer:
     def _hook(self, kind: Any) -> Hook | None:
         """What makes a `kind` here; `None` leaves it to cattrs."""
         try:
-            if kind in self._hooks:
-                return self._hooks[kind]
+            if kind not in self._hooks:
+                self._hooks[kind] = self._find(kind)
+            return self._hooks[kind]
         except TypeError:
+            # An annotation inside of it cannot be hashed, so it cannot be remembered.
             return self._find(kind)
-        hook = self._hooks[kind] = self._find(kind)
-        return hook
 
     def _find(self, kind: Any) -> Hook | None:
         if _is_open(kind):
             return self.untyped
-        if kind is None or kind in _SCALARS:
+        if kind is None or (_is_class(kind) and kind in _SCALARS):
             return partial(_scalar, type(None) if kind is None else kind)
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
@@ -207,10 +211,12 @@ class Structurer:
             return partial(_instance, base)
         if is_named_tuple(base):
             return partial(self._named_tuple, base)
+        if is_typeddict(base):
+            return partial(self._typed_dict, base)
         if is_model(base):
             return partial(self._model, base)
         if attrs.has(base) or dataclasses.is_dataclass(base):
-            return partial(self._record, kind)
+            return partial(self.record, kind)
         return None
 
     def _at(self, frame: str, make: Hook, value: Any) -> Any:
@@ -300,6 +306,21 @@ class Structurer:
         except TypeError as error:
             raise Unfit(str(error)) from error
 
+    def _typed_dict(self, kind: Any, value: Any) -> dict[str, Any]:
+        fields = _fields(kind, value)
+        # Where annotations are texts, the class itself does not know which of its keys are required.
+        hints = get_type_hints(kind, include_extras=True)
+        made: dict[str, Any] = {}
+        for key, hint in hints.items():
+            if key in fields:
+                plain = get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
+                made[key] = self._at(f".{key}", partial(self.structure, kind=plain), fields[key])
+            elif key in kind.__required_keys__ and get_origin(hint) is not NotRequired:
+                raise Unfit("is missing").inside(f".{key}")
+        if unknown := fields.keys() - hints.keys():
+            raise Unfit(f"has no field {', '.join(sorted(unknown))}")
+        return made
+
     def _model(self, kind: Any, value: Any) -> Any:
         plain = self.untyped(value.fields if isinstance(value, Record) else value)
         try:
@@ -307,7 +328,12 @@ class Structurer:
         except Exception as error:  # a validator of the user's may raise anything
             raise Unfit(f"does not fit {kind.__qualname__}: {error}") from error
 
-    def _record(self, kind: Any, value: Any) -> Any:
+    def record(self, kind: Any, value: Any) -> Any:
+        """An instance of an attrs class or a dataclass, made of its fields.
+
+        Raises:
+            Unfit: A field is missing, unknown or does not fit, or the class refuses its values.
+        """
         fields = _fields(kind, value)
         late = _init_false(kind)
         try:
@@ -333,7 +359,7 @@ class Structurer:
         from cattrs import Converter
 
         def ours(kind: Any) -> bool:
-            return self._hook(kind) is not None
+            return self._hook(_bare(kind)) is not None
 
         def factory(_: Any) -> Callable[[Any, Any], Any]:
             return self.structure
@@ -402,10 +428,16 @@ def _gather(kind: Literal["set", "frozenset", "dict"], parts: list[Any]) -> Any:
     return _hashed(makers[kind], parts)
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value was stored from this member of a union, as far as its own class shows."""
+def _bare(kind: Any) -> Any:
+    """A type without its annotations, which need not be hashable, and its new name."""
     while get_origin(kind) is Annotated or isinstance(kind, NewType):
         kind = kind.__supertype__ if isinstance(kind, NewType) else get_args(kind)[0]
+    return kind
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value was stored from this member of a union, as far as its own class shows."""
+    kind = _bare(kind)
     base = get_origin(kind) or kind
     if base is Literal:
         return any(type(choice) is type(value) and choice == value for choice in get_args(kind))

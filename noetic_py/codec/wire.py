@@ -375,7 +375,7 @@ def _read_extension(cls: type[Extension], data: Mapping[str, Any]) -> Extension:
     if unknown := {key: value for key, value in payload.items() if key not in known}:
         base["extra"] = (base["extra"] or {}) | {"data": unknown}
     try:
-        made: Extension = _payloads.structure(known, cls)
+        made: Extension = _payloads.record(cls, known)
     except Unfit as error:
         raise error.inside(".data") from None
     return attrs.evolve(made, **{key: value for key, value in base.items() if value is not None})

@@ -32,7 +32,8 @@ __all__ = [
     "ToolCallPart",
 ]
 
-JsonValue: TypeAlias = "None | bool | int | float | str | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+"""Anything that JSON can say."""
 
 StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "other"]
 
@@ -217,7 +218,9 @@ class Price:
 
     def most(self, read: int, written: int) -> Decimal:
         """USD that a call of so many input and output tokens costs at the most."""
-        return (read * max(self.input, self.cached_input or self.input) + written * self.output) / 1_000_000 + self.per_call
+        return (
+            read * max(self.input, self.cached_input or self.input) + written * self.output
+        ) / 1_000_000 + self.per_call
 
 
 @frozen

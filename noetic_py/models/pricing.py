@@ -10,7 +10,8 @@ from noetic_py.models.base import Model, ModelProfile, Price, ProfiledModel
 __all__ = ["price_of", "profile_of", "set_price"]
 
 _NONE = ModelProfile()
-# No provider's list is shipped: a price that nobody keeps up to date is worse than `UnknownPrice`, which says what to do.
+# No provider's list is shipped: a price that nobody keeps up to date is worse than `UnknownPrice`, which says how to
+# register one.
 _prices: dict[str, Price] = {}
 _FREE = Price()
 

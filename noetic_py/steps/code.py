@@ -80,15 +80,19 @@ def _body(fn: Any, arity: int) -> Body:
         body: Body = fn
         return body
     if arity == 1:
-        return lambda input, ctx: fn(input)
-    return lambda input, ctx: fn()
+        return lambda given, ctx: fn(given)
+    return lambda given, ctx: fn()
 
 
 def _check(fn: Any) -> list[inspect.Parameter]:
     if isinstance(fn, Step):
-        raise ConfigError(f"{fn!r} is a step already", code="step-signature", hint="with_options(...) changes its options")
+        raise ConfigError(
+            f"{fn!r} is a step already", code="step-signature", hint="with_options(...) changes its options"
+        )
     if not callable(fn) or isinstance(fn, type):
-        raise ConfigError(f"@step needs an async function, not {fn!r}", code="step-signature", hint="put it on an async def")
+        raise ConfigError(
+            f"@step needs an async function, not {fn!r}", code="step-signature", hint="put it on an async def"
+        )
     if isinstance(fn, (staticmethod, classmethod)) or inspect.ismethod(fn) or _is_method(fn):
         raise ConfigError(
             f"{_where(fn)} is a method",
@@ -97,7 +101,9 @@ def _check(fn: Any) -> list[inspect.Parameter]:
         )
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(
-            f"{_where(fn)} is not async", code="step-signature", hint="async def; anyio.to_thread.run_sync for blocking work"
+            f"{_where(fn)} is not async",
+            code="step-signature",
+            hint="async def; anyio.to_thread.run_sync for blocking work",
         )
     parameters = list(inspect.signature(fn).parameters.values())
     if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) or len(parameters) > 2:

@@ -181,7 +181,7 @@ def branch(
 ) -> Step[T, R, M, S]: ...
 @overload
 def branch(
-    route: Callable[[T, ReadContext[M, S]], Step[T, R, M, S] | None | Awaitable[Step[T, R, M, S] | None]],
+    route: Callable[[T, ReadContext[M, S]], Step[T, R, M, S] | Awaitable[Step[T, R, M, S] | None] | None],
     /,
     *,
     id: str | None = None,
@@ -206,7 +206,9 @@ def branch(
         ConfigError: A key of the return annotation has no case, or a case no key; code `"branch-cases"`.
     """
     if not callable(route):
-        raise ConfigError(f"branch needs a function, not {route!r}", code="branch-route", hint="branch(route, {'a': step_a})")
+        raise ConfigError(
+            f"branch needs a function, not {route!r}", code="branch-route", hint="branch(route, {'a': step_a})"
+        )
     steps = None if cases is None else {key: require_step(step, "branch") for key, step in cases.items()}
     if steps is not None:
         _check_cases(route, steps, default is not None)
@@ -232,7 +234,9 @@ def _check_cases(route: Callable[..., Any], cases: Mapping[Any, AnyStep], has_de
     if missing and not has_default:
         raise ConfigError(f"branch has no case for {missing[0]!r}", code="branch-cases", hint="add it, or default=")
     if unknown:
-        raise ConfigError(f"the route never gives {unknown[0]!r}", code="branch-cases", hint=f"its keys are {list(keys)}")
+        raise ConfigError(
+            f"the route never gives {unknown[0]!r}", code="branch-cases", hint=f"its keys are {list(keys)}"
+        )
 
 
 def _returned_keys(route: Callable[..., Any]) -> Sequence[object] | None:
@@ -397,7 +401,9 @@ def each(
     """
     inner: AnyStep = require_step(step, "each")
     spec = ParallelSpec(mode="all", concurrency=_check_concurrency(concurrency), each=inner)
-    made: AnyStep = Step(id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None)
+    made: AnyStep = Step(
+        id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None
+    )
     return made
 
 

@@ -91,7 +91,9 @@ def loop(
     if not callable(until):
         raise ConfigError(f"until={until!r} is no predicate", code="loop", hint="until=until.max_rounds(10)")
     if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
-        raise ConfigError(f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000")
+        raise ConfigError(
+            f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000"
+        )
     for name, function in (("prepare_next", prepare_next), ("on_error", on_error)):
         if function is not None and not callable(function):
             raise ConfigError(f"{name}={function!r} is not a function", code="loop", hint=f"{name}=lambda ...: ...")

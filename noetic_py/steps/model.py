@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from attrs import field, frozen
 
-from noetic_py._types import A, B, C, MD, R, SD
+from noetic_py._types import MD, SD, A, B, C, R
 from noetic_py.budget import Budget
 from noetic_py.context import ReadContext
 from noetic_py.errors import ConfigError
@@ -109,8 +109,9 @@ def call_model(
 ) -> Any:
     """Ask a model once, and run the tools it calls, at once; put it into a `loop` for an agent.
 
-    The input becomes a part of the conversation: a text is a user message, `None` goes on from what is there. The output
-    is the answer's text, or a value of `output`. A round that holds only tool calls has no value: `None` inside a loop.
+    The input becomes a part of the conversation: a text is a user message, `None` goes on from what is there. The
+    output is the answer's text, or a value of `output`. A round that holds only tool calls has no value: `None`
+    inside a loop.
 
     Args:
         model: A model, its name such as `"openai:gpt-5-mini"`, or `None` for the harness's.
@@ -139,9 +140,15 @@ def call_model(
     elif isinstance(output, tuple):
         outputs = tuple(output)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] # types of any kind
     if isinstance(output_retries, bool) or not isinstance(output_retries, int) or output_retries < 0:
-        raise ConfigError(f"output_retries={output_retries!r} is not 0 or more", code="call-model", hint="output_retries=1")
+        raise ConfigError(
+            f"output_retries={output_retries!r} is not 0 or more", code="call-model", hint="output_retries=1"
+        )
     if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
-        raise ConfigError(f"instructions={instructions!r} is neither text nor a function", code="call-model", hint='instructions="..."')
+        raise ConfigError(
+            f"instructions={instructions!r} is neither text nor a function",
+            code="call-model",
+            hint='instructions="..."',
+        )
     if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
         raise ConfigError(f"model={model!r} is no model", code="call-model", hint='call_model("openai:gpt-5-mini")')
     for each in tools or ():

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from attrs import frozen
 
-from noetic_py._types import M, R, S, S2, Share, ShareItems, T
+from noetic_py._types import S2, M, R, S, Share, ShareItems, T
 from noetic_py.budget import Budget
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import AnyStep
@@ -80,7 +80,9 @@ def spawn(
     """
     inner = require_step(step, "spawn")
     if not callable(state) and state not in ("share", "copy", "deepcopy", "new"):
-        raise ConfigError(f"state={state!r} is unknown", code="spawn", hint='"share", "copy", "deepcopy", "new" or a function')
+        raise ConfigError(
+            f"state={state!r} is unknown", code="spawn", hint='"share", "copy", "deepcopy", "new" or a function'
+        )
     if items not in ("share", "copy", "new", "view"):
         raise ConfigError(f"items={items!r} is unknown", code="spawn", hint='"new", "copy", "view" or "share"')
     if budget is not None and not isinstance(budget, Budget):

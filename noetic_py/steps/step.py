@@ -7,10 +7,10 @@ from a body runs it as a child of that body.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overload
 
 from attrs import evolve, field, frozen
-from typing_extensions import Self, TypedDict, TypeIs, Unpack
+from typing_extensions import TypedDict, TypeIs, Unpack
 
 from noetic_py._types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
 from noetic_py.budget import Budget
@@ -63,11 +63,15 @@ class Retry:
                 hint="Retry(3, initial=0.5, max=30.0)",
             )
         if isinstance(on, tuple) and not all(isinstance(each, type) and issubclass(each, Exception) for each in on):
-            raise ConfigError(f"on={on!r} holds something that is no exception class", code="retry", hint="on=(TimeoutError,)")
+            raise ConfigError(
+                f"on={on!r} holds something that is no exception class", code="retry", hint="on=(TimeoutError,)"
+            )
         if isinstance(on, type) or not (isinstance(on, tuple) or callable(on)):
             raise ConfigError(f"on={on!r} is neither a tuple nor a function", code="retry", hint="on=(TimeoutError,)")
         if backoff not in ("fixed", "linear", "exponential"):
-            raise ConfigError(f"backoff={backoff!r} is unknown", code="retry", hint='"fixed", "linear" or "exponential"')
+            raise ConfigError(
+                f"backoff={backoff!r} is unknown", code="retry", hint='"fixed", "linear" or "exponential"'
+            )
         self.attempts: int = attempts
         self.backoff: Backoff = backoff
         self.initial: float = initial
@@ -130,7 +134,9 @@ def check_id(id: Any) -> str:
     if not isinstance(id, str) or not id or len(id) > 200:
         raise ConfigError(f"id={id!r} is not a text of 1 to 200 characters", code="step-id", hint='id="search"')
     if not id.isprintable() or not _RESERVED.isdisjoint(id):
-        raise ConfigError(f"id={id!r} holds a character that paths use", code="step-id", hint="leave out / # [ ] and controls")
+        raise ConfigError(
+            f"id={id!r} holds a character that paths use", code="step-id", hint="leave out / # [ ] and controls"
+        )
     return str(id)
 
 
@@ -247,11 +253,17 @@ def read_options(options: Any) -> dict[str, Any]:
         fields["retry"] = None if once else Retry(attempts)
     timeout = fields.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
-        raise ConfigError(f"timeout={timeout!r} is not a number of seconds above 0", code="step-option", hint="timeout=30.0")
+        raise ConfigError(
+            f"timeout={timeout!r} is not a number of seconds above 0", code="step-option", hint="timeout=30.0"
+        )
     if fields.get("replay", "repeatable") not in ("repeatable", "keyed", "once"):
-        raise ConfigError(f"replay={fields['replay']!r} is unknown", code="step-option", hint='"repeatable", "keyed" or "once"')
+        raise ConfigError(
+            f"replay={fields['replay']!r} is unknown", code="step-option", hint='"repeatable", "keyed" or "once"'
+        )
     if fields.get("budget") is not None and not isinstance(fields["budget"], Budget):
-        raise ConfigError(f"budget={fields['budget']!r} is no Budget", code="step-option", hint="budget=Budget(steps=10)")
+        raise ConfigError(
+            f"budget={fields['budget']!r} is no Budget", code="step-option", hint="budget=Budget(steps=10)"
+        )
     if fields.get("version") is not None and not isinstance(fields["version"], str):
         raise ConfigError(f"version={fields['version']!r} is not a text", code="step-option", hint='version="2"')
     if "tags" in fields:
@@ -294,7 +306,9 @@ def frames(steps: Iterable[Step[Any, Any, Any, Any]], where: str) -> tuple[str, 
     for each in steps:
         first, count = seen.get(each.id, (each, 0))
         if first is not each and first.named and each.named and first.spec is not each.spec:
-            raise ConfigError(f"{where} has two different steps with id {each.id!r}", code="duplicate-id", hint="rename one")
+            raise ConfigError(
+                f"{where} has two different steps with id {each.id!r}", code="duplicate-id", hint="rename one"
+            )
         seen[each.id] = (first, count + 1)
         found.append(frame(each.id, count))
     return tuple(found)

@@ -57,9 +57,13 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
     called: Tool[..., Any, Any, Any] = tool
     given: Any = args
     if not _is(tool, Tool):
-        raise ConfigError(f"call_tool got {tool!r}, which is no tool", code="call-tool", hint="put @tool on the function")
+        raise ConfigError(
+            f"call_tool got {tool!r}, which is no tool", code="call-tool", hint="put @tool on the function"
+        )
     if not _is(args, Mapping) and not callable(args):
-        raise ConfigError(f"args={args!r} is neither a mapping nor a function", code="call-tool", hint='args={"name": ...}')
+        raise ConfigError(
+            f"args={args!r} is neither a mapping nor a function", code="call-tool", hint='args={"name": ...}'
+        )
     made: Step[Any, Any, Any, Any] = Step(
         id=check_id(id) if id is not None else called.wire_name,
         kind="tool",

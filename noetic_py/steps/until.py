@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any, Generic, Literal, Protocol, overload
@@ -64,7 +65,7 @@ class Snapshot(Generic[O_co]):
     iteration: int
     output: O_co
 
-    def __init__(self, ctx: Context[Any, Any], iteration: int, outputs: list[Any], output: O_co) -> None:
+    def __init__(self, ctx: Context[Any, Any], iteration: int, outputs: deque[Any], output: O_co) -> None:
         self._ctx = ctx
         self._outputs = outputs
         self.iteration = iteration
@@ -83,7 +84,7 @@ class Snapshot(Generic[O_co]):
     @property
     def run_turns(self) -> int:
         """Model calls of the whole run."""
-        return self._ctx.root.turns
+        return self._ctx.engine.run_turns
 
     @property
     def tokens(self) -> TokenUsage:
@@ -151,8 +152,8 @@ class Predicate(Until[Any]):
     __slots__ = ("judge", "name")
 
     def __init__(self, name: str, judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]) -> None:
-        self.name = name
-        self.judge = judge
+        self.name: str = name
+        self.judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]] = judge
 
     async def __call__(self, snapshot: Snapshot[Any], /) -> Verdict:
         verdict = self.judge(snapshot)
@@ -172,7 +173,9 @@ class Predicate(Until[Any]):
 
 def _require(value: object, where: str) -> None:
     if not callable(value):
-        raise ConfigError(f"until: {where} got {value!r}, which is no predicate", code="until", hint="until.max_rounds(10)")
+        raise ConfigError(
+            f"until: {where} got {value!r}, which is no predicate", code="until", hint="until.max_rounds(10)"
+        )
 
 
 def _name(other: object) -> str:
@@ -251,7 +254,9 @@ def max_rounds(n: int, /) -> Until:
     counted = _reached("max_rounds", n, lambda snapshot: snapshot.iteration + 1, "rounds")
     last = n - 1
     # Asked after every iteration of nearly every loop: most answers are no, and need not be worked out.
-    return Predicate(f"max_rounds({n})", lambda snapshot: GO_ON if snapshot.iteration < last else counted.judge(snapshot))
+    return Predicate(
+        f"max_rounds({n})", lambda snapshot: GO_ON if snapshot.iteration < last else counted.judge(snapshot)
+    )
 
 
 def max_steps(n: int, /) -> Until:

@@ -38,7 +38,6 @@ class VirtualRuntime(Runtime):
         self._order = 0
         self._sleepers: list[tuple[float, int, anyio.Event]] = []
 
-    @property
     def sleeping(self) -> int:
         """How many tasks wait in `sleep`."""
         return len(self._sleepers)

@@ -202,7 +202,7 @@ async def test_items_of_finished_steps_stay_after_the_wrap_up_of_a_step():
         ctx.items.append(say("wrap"))
         return 9
 
-    @step(budget=Budget(steps=4, wrap_up=wrap, reserve=Budget(steps=1)))
+    @step(budget=Budget(steps=3, wrap_up=wrap, reserve=Budget(steps=1)))
     async def parent(x: int, ctx: Context) -> int:
         ctx.items.append(say("parent"))
         return await sequence(work, work, work)(x, ctx)
@@ -352,3 +352,40 @@ async def test_a_block_of_steps_kept_for_a_wrap_up_is_kept_above_too():
     result = await Harness().run(parent, 1, budget=Budget(steps=4), on_error="result")
     assert result.steps <= 4
     assert result.output_or(None) == 9
+
+
+async def test_items_before_a_child_that_handles_a_failure_stand_before_its_items():
+    @step
+    async def broken(x: int, ctx: Context) -> int:
+        raise ValueError("broken")
+
+    @step
+    async def child(x: int, ctx: Context) -> int:
+        with pytest.raises(errors.StepFailed):
+            await broken(x, ctx)
+        ctx.items.append(say("child"))
+        return x
+
+    @step
+    async def parent(x: int, ctx: Context) -> int:
+        ctx.items.append(say("parent"))
+        return await child(x, ctx)
+
+    result = await Harness().run(parent, 1)
+    assert texts(result.items) == ["parent", "child"]
+
+
+async def test_state_of_finished_steps_in_a_shared_state_stays_when_the_run_fails():
+    @step
+    async def work(x: int, ctx: Ctx) -> int:
+        ctx.state.a = ctx.state.b = x
+        return x
+
+    @step
+    async def broken(x: int, ctx: Ctx) -> int:
+        ctx.state.a = 99
+        raise ValueError("broken")
+
+    result = await Harness().run(spawn(work >> broken, state="share"), 1, state=Pair(), on_error="result")
+    assert result.status == "failed"
+    assert result.state == Pair(1, 1)

@@ -17,7 +17,6 @@ from noetic_py.errors import ConfigError
 from noetic_py.models import (
     ModelProfile,
     ModelRequest,
-    ModelSettings,
     ModelStream,
     Price,
     check_real_model,
@@ -33,7 +32,8 @@ class LocalModel:
     It ends with the process, or with `aclose()` of the last model that uses it.
 
     Answers with an output type always fit its JSON schema, and a tool call always fits the tool's parameters: the
-    grammar of what the model may write is made from them. What it writes is as wise as a model of its size.
+    grammar of what the model may write is made from them. Both are what the model finds likeliest, unless the settings
+    have a `temperature`. What it writes is as wise as a model of its size.
 
     Args:
         model: `"smollm2"`, whose weights are a package, or the path of a GGUF file.
@@ -110,7 +110,7 @@ class LocalModel:
             idle_timeout=self._idle,
         )
         packed = needs_packing(request)
-        asked = attrs.evolve(pack(request) if packed else request, settings=self._settings(request))
+        asked = self._bounded(pack(request) if packed else request)
         async with model.respond(asked) as stream:
             yield CallStream(stream, request) if packed else stream
 
@@ -125,7 +125,10 @@ class LocalModel:
         self._server.start()
         return self._server
 
-    def _settings(self, request: ModelRequest) -> ModelSettings:
+    def _bounded(self, request: ModelRequest) -> ModelRequest:
         settings = request.settings.copy()
         settings["max_output_tokens"] = min(settings.get("max_output_tokens", self._most), self._most)
-        return settings
+        if request.output is not None:
+            # A label is picked, not drawn.
+            settings.setdefault("temperature", 0.0)
+        return attrs.evolve(request, settings=settings)

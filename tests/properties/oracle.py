@@ -1,0 +1,506 @@
+"""What must come out of a program: plain recursion, without a journal, a scheduler or an event loop.
+
+Where a run had a choice the oracle looks up what was chosen. The rules it follows: a sequence, a loop and a branch share
+their parent's state and conversation; a path of a section has copies, of which only a race's winner's come back; a spawn
+has a conversation and a state as it asks for. A step that fails leaves nothing for who handles it. What is stopped, or
+ends in a failure that nobody handles, leaves what had been committed: whenever a step finishes, all that stands around
+it at that moment counts as written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.properties import programs as p
+from tests.properties.programs import Key, Node, Program, World, mix, question, see
+
+ItemText = tuple[str, ...]
+"""An item, as far as it can be foretold."""
+
+State = dict[str, Any]
+NEVER_RETRIED = frozenset({"BudgetExceeded", "Aborted"})
+
+
+class Ambiguous(Exception):
+    """Two outcomes are right, and the choice between them was not noted."""
+
+
+class Unfinished(Exception):
+    """This path was cancelled; the section around it knows why."""
+
+
+class Failed(Exception):
+    """A step failed."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        # What each domain that it passed had written by then.
+        self.left: dict[Domain, tuple[list[ItemText], State]] = {}
+
+
+class Stopped(Exception):
+    """An execution was stopped from inside."""
+
+    def __init__(self, execution: Key) -> None:
+        super().__init__(execution)
+        self.execution = execution
+
+
+@dataclass(eq=False)
+class Domain:
+    """A conversation and a state, what of them is written, and the domain around."""
+
+    items: list[ItemText]
+    state: State
+    up: Domain | None = None
+    version: int = 0
+    written: tuple[list[ItemText], State] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written = self.now()
+
+    def now(self) -> tuple[list[ItemText], State]:
+        """A copy of its contents."""
+        return list(self.items), deepcopy(self.state)
+
+    def put(self, contents: tuple[list[ItemText], State]) -> None:
+        """Go back to earlier contents, in place: somebody may share them."""
+        items, state = contents
+        self.items[:] = items
+        self.state.clear()
+        self.state.update(deepcopy(state))
+
+    def commit(self) -> None:
+        """Something below has finished: all that stands here and around is written."""
+        node: Domain | None = self
+        while node is not None:
+            node.written = node.now()
+            node.version += 1
+            node = node.up
+
+    def path(self) -> Domain:
+        """The domain of a path; what is committed in it is its section's business."""
+        return Domain(list(self.items), deepcopy(self.state))
+
+
+@dataclass
+class Expected:
+    """What must come out."""
+
+    status: str
+    value: int | None
+    error: str | None
+    items: list[ItemText]
+    live: list[ItemText]
+    state: State
+
+
+def blank() -> State:
+    """The state a program begins with."""
+    return {"n": 0, "l": [], "a": 0, "b": 0}
+
+
+class Oracle:
+    """Foretells one run."""
+
+    def __init__(self, program: Program, world: World) -> None:
+        self.program = program
+        self.world = world
+        self.serial = 0
+        # Of each loop in flight, the nearest last, what it was told to end with.
+        self.loops: list[list[int | None]] = []
+
+    def run(self) -> Expected:
+        """The outcome of the whole program."""
+        root = Domain([], blank())
+        flow = self.program.flow
+        try:
+            value = self.call(flow, self.program.value, root, (), flow.id, ())
+            return Expected("completed", value, None, closed(root.items), root.items, root.state)
+        except Stopped:
+            _, kind, value = self.world.controls[()]
+            root.put(root.written)
+            status = "completed" if kind == "complete" else "aborted"
+            return Expected(
+                status, value if kind == "complete" else None, None, closed(root.items), root.items, root.state
+            )
+        except Failed as failure:
+            root.put(failure.left[root])
+            status = "budget_exceeded" if failure.kind == "BudgetExceeded" else "failed"
+            return Expected(status, None, failure.kind, closed(root.items), root.items, root.state)
+
+    def call(self, node: Node, value: Any, domain: Domain, above: Key, name: str, execution: Key) -> Any:
+        """A step with all its attempts."""
+        attempt = 1
+        while True:
+            start, version, written = domain.now(), domain.version, domain.written
+            ends = [list(each) for each in self.loops]
+            key = (*above, (name, attempt))
+            try:
+                out = self.kind(node, value, domain, key, execution)
+            except Failed as failure:
+                failure.left.setdefault(domain, domain.written)
+                domain.put(start)
+                domain.written = written if domain.version == version else start
+                self.loops = ends
+                if attempt >= node.attempts or failure.kind in NEVER_RETRIED:
+                    raise
+                attempt += 1
+                continue
+            domain.commit()
+            if isinstance(node, p.Code) and self.asked_for_stop(key, execution):
+                raise Stopped(execution)
+            return out
+
+    def asked_for_stop(self, key: Key, execution: Key) -> bool:
+        """Whether this body was the first to ask for the end of its execution."""
+        control = self.world.controls.get(execution)
+        return control is not None and control[0] == key
+
+    def kind(self, node: Node, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
+        """One attempt."""
+        match node:
+            case p.Code():
+                return Body(self, node, domain, key, execution).run(value)
+            case p.Split():
+                return [mix(value, index) for index in range(node.count)]
+            case p.Mark():
+                return value * 16 + node.index
+            case p.Reduce(mode="race"):
+                return value // 16
+            case p.Reduce():
+                return mix(*value)
+            case p.Seq():
+                for each in node.nodes:
+                    value = self.call(each, value, domain, key, each.id, execution)
+                return value
+            case p.Branch():
+                chosen = node.choice(value)
+                if chosen == len(node.cases):
+                    return value
+                case_ = node.cases[chosen]
+                return self.call(case_, value, domain, key, case_.id, execution)
+            case p.Loop():
+                return self.loop(node, value, domain, key, execution)
+            case p.Section():
+                return self.section(node, value, domain, key, execution)
+            case p.Spawn():
+                return self.spawn(node, value, domain, key)
+
+    # -- loops
+
+    def loop(self, node: p.Loop, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
+        """Iterations; an iteration that was told to end the loop says so by its value."""
+        depth = len(self.loops)
+        self.loops.append([])
+        try:
+            for index in range(node.most):
+                self.loops[depth] = []
+                try:
+                    out = self.call(node.body, value, domain, key, f"{node.body.id}[{index}]", execution)
+                except Failed:
+                    if node.on_error in (None, "abort"):
+                        raise
+                    continue
+                ended = self.loops[depth]
+                if ended:
+                    return out if ended[0] is None else ended[0]
+                if index + 1 >= node.rounds:
+                    return out
+                value = mix(out, 5) if node.prepare else out
+            raise Failed("LoopLimit")
+        finally:
+            del self.loops[depth:]
+
+    # -- sections
+
+    def section(self, node: p.Section, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
+        """Paths, each in a domain of its own."""
+        nodes = node.nodes if node.mode != "each" else node.nodes * len(value)
+        paths = [
+            (each, value[index] if node.mode == "each" else value, f"{each.id}[{index}]")
+            for index, each in enumerate(nodes)
+        ]
+        if node.mode == "race":
+            return self.race(node, paths, domain, key, execution)
+        mode = "all" if node.mode == "each" else node.mode
+        results, domains = self.paths(mode, paths, domain, key, execution)
+        if node.join == "tuple":
+            return results
+        if node.join == "merge":
+            domain.items.append(("message", f"merged {len(results)}"))
+            domain.state["n"] += len(results)
+        else:
+            domain.state["l"] = [x for each in domains for x in each.state["l"]]
+            domain.state["n"] = sum(each.state["n"] for each in domains)
+        return mix(*results)
+
+    def paths(
+        self, mode: str, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Key, execution: Key
+    ) -> tuple[list[int], list[Domain]]:
+        """The results of all paths, 9999 for a failed one, and their domains."""
+        results: list[int] = []
+        domains: list[Domain] = []
+        failures: list[Failed] = []
+        stop: Stopped | None = None
+        unfinished = False
+        for node, value, name in paths:
+            own = domain.path()
+            domains.append(own)
+            try:
+                results.append(self.call(node, value, own, key, name, execution))
+            except Failed as failure:
+                results.append(9999)
+                failures.append(failure)
+            except Stopped as stopped:
+                stop = stopped
+            except Unfinished:
+                unfinished = True
+        if stop is not None:
+            domain.commit()
+            raise stop
+        if any(done[: len(key)] == key for done in self.world.done):
+            domain.commit()
+        if failures and mode == "all":
+            raise self.first(failures)
+        if unfinished:
+            raise Unfinished(key)
+        return results, domains
+
+    def first(self, failures: Sequence[Failed]) -> Failed:
+        """What a section fails of."""
+        kinds = {failure.kind == "BudgetExceeded" for failure in failures}
+        if len(kinds) == 2:
+            raise Ambiguous("a budget and a failure in one section")
+        return failures[0] if kinds == {True} else Failed("ParallelFailed")
+
+    def race(
+        self, node: p.Section, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Key, execution: Key
+    ) -> int:
+        """The winner's value; its conversation and state replace the parent's."""
+        failures: list[Failed] = []
+        for each, value, name in paths:
+            try:
+                self.call(each, value, domain.path(), key, name, execution)
+            except Failed as failure:
+                failures.append(failure)
+            except (Unfinished, Ambiguous):
+                pass
+        if any(done[: len(key)] == key for done in self.world.done):
+            domain.commit()
+        if len(failures) == len(paths):
+            raise self.first(failures)
+        winner = self.world.winners.get((key[:-1], node.id))
+        if winner is None:
+            raise Unfinished(key)
+        each, value, name = paths[winner]
+        own = domain.path()
+        out: int = self.call(each, value, own, key, name, execution)
+        domain.put(own.now())
+        return out
+
+    # -- spawns
+
+    def spawn(self, node: p.Spawn, value: Any, domain: Domain, key: Key) -> Any:
+        """An execution below."""
+        items = domain.items if node.items == "share" else [] if node.items == "new" else list(domain.items)
+        state = domain.state if node.state == "share" else blank() if node.state == "new" else deepcopy(domain.state)
+        child = Domain(items, state, domain)
+        try:
+            return self.call(node.node, value, child, key, node.node.id, key)
+        except Stopped as stopped:
+            if stopped.execution != key:
+                raise
+            child.put(child.written)
+            _, kind, found = self.world.controls[key]
+            if kind == "abort":
+                raise Failed("Aborted") from None
+            return found
+
+
+class Body:
+    """One attempt of a code step."""
+
+    def __init__(self, oracle: Oracle, node: p.Code, domain: Domain, key: Key, execution: Key) -> None:
+        self.oracle = oracle
+        self.node = node
+        self.domain = domain
+        self.key = key
+        self.execution = execution
+        self.occurrences: dict[str, int] = {}
+        self.asked = False
+
+    def run(self, value: int) -> int:
+        """All that the body does."""
+        begin, version = self.domain.now(), self.domain.version
+        acc = value
+        for index, op in enumerate(self.node.ops):
+            try:
+                acc = self.do(op, index, acc)
+            except Failed:
+                if not self.asked:
+                    raise
+                # A failure after the stop is none; the body's own unwritten work is gone, what stood before is written.
+                self.domain.put(begin if self.domain.version == version else self.domain.written)
+                self.domain.commit()
+                raise Stopped(self.execution) from None
+        return acc
+
+    def do(self, op: p.Op, index: int, acc: int) -> int:
+        """One operation."""
+        if isinstance(op, (p.Call, p.Gather, p.Ask)):
+            self.wait()
+            try:
+                return self.child(op, index, acc)
+            except Failed as failure:
+                if not op.catch:
+                    raise
+                del failure
+                return mix(acc, 9999)
+        if isinstance(op, (p.Tick, p.Both, p.Pair)):
+            self.waiting(op, index, acc)
+            return acc
+        return self.at_once(op, index, acc)
+
+    def at_once(self, op: p.Op, index: int, acc: int) -> int:
+        """What needs no wait."""
+        items, state = self.domain.items, self.domain.state
+        match op:
+            case p.Say():
+                items.append(("message", f"{self.node.id}.{index}={acc}"))
+            case p.Inc():
+                state["n"] += 1
+            case p.Push():
+                state["l"] = [*state["l"], acc]
+            case p.See():
+                return see(acc, len(items), state)
+            case p.Fail():
+                if sum(attempt - 1 for _, attempt in self.key) < op.until:
+                    raise Failed("StepFailed")
+            case p.Stop():
+                self.stop()
+            case p.EndLoop():
+                self.oracle.loops[-1][:] = [op.value]
+            case p.Open():
+                self.open(index, acc)
+            case _:
+                raise AssertionError(op)
+        return acc
+
+    def waiting(self, op: p.Tick | p.Both | p.Pair, index: int, acc: int) -> None:
+        """What lets others run in its middle."""
+        match op:
+            case p.Tick():
+                self.wait()
+            case p.Both():
+                self.domain.state["a"] += 1
+                self.wait()
+                self.domain.state["b"] += 1
+            case p.Pair():
+                call = self.open(index, acc)
+                self.wait()
+                self.domain.items.append(("output", call, f"{acc}"))
+
+    def open(self, index: int, acc: int) -> str:
+        """A function call; its id is a number of the oracle's own."""
+        return self.call_item(f"{self.node.id}.{index}={acc}")
+
+    def call_item(self, name: str) -> str:
+        self.oracle.serial += 1
+        call = f"call {self.oracle.serial}"
+        self.domain.items.append(("call", call, name))
+        return call
+
+    # -- stops
+
+    def stop(self) -> None:
+        """Ask for the end; it comes with the next wait."""
+        control = self.oracle.world.controls.get(self.execution)
+        if control is None:
+            raise Unfinished(self.key)
+        if control[0] == self.key:
+            self.asked = True
+        else:
+            # Somebody else was first, so this body ends at its next wait or, without one, right behind its end.
+            raise Unfinished(self.key)
+
+    def wait(self) -> None:
+        """A point at which a stop takes hold; what the asking body did until then is kept."""
+        if self.asked:
+            self.domain.commit()
+            raise Stopped(self.execution)
+
+    # -- children
+
+    def child(self, op: p.Call | p.Gather | p.Ask, index: int, acc: int) -> int:
+        """A child step."""
+        if isinstance(op, p.Ask):
+            return self.ask(op, index, acc)
+        if isinstance(op, p.Call):
+            name = self.occurrence(op.node.id)
+            return mix(acc, self.oracle.call(op.node, acc, self.domain, self.key, name, self.execution))
+        section = (*self.key, (self.occurrence("gather"), 1))
+        paths = [(node, mix(acc, at), f"{node.id}[{at}]") for at, node in enumerate(op.nodes)]
+        start, version, written = self.domain.now(), self.domain.version, self.domain.written
+        try:
+            results, _ = self.oracle.paths("all", paths, self.domain, section, self.execution)
+        except Failed as failure:
+            failure.left.setdefault(self.domain, self.domain.written)
+            self.domain.put(start)
+            self.domain.written = written if self.domain.version == version else start
+            raise
+        self.domain.commit()
+        return mix(acc, *results)
+
+    def occurrence(self, id: str) -> str:
+        """The frame of a child's path."""
+        count = self.occurrences.get(id, 0)
+        self.occurrences[id] = count + 1
+        return f"{id}#{count}" if count else id
+
+    def ask(self, op: p.Ask, index: int, acc: int) -> int:
+        """A model round, or an agent's loop of two."""
+        world, items = self.oracle.world, self.domain.items
+        if self.oracle.program.model_calls is not None:
+            if (self.key, index) in world.refused:
+                raise Failed("BudgetExceeded")
+            if (self.key, index) not in world.answered:
+                raise Unfinished(self.key)
+        if op.how == "down":
+            raise Failed("ModelUnavailable")
+        items.append(("message", question(op.how, acc)))
+        if op.how != "agent":
+            items.append(("message", f"re:{acc}"))
+        if op.how != "text":
+            calls = [self.call_item("note") for _ in range(2)]
+            for at, call in enumerate(calls):
+                items.append(("output", call, f"noted {acc + at}"))
+                self.domain.state["l"] = [*self.domain.state["l"], acc + at]
+        if op.how == "agent":
+            items.append(("message", f"re:{acc}"))
+        self.domain.commit()
+        return mix(acc, len(f"re:{acc}"))
+
+
+def closed(items: Sequence[ItemText]) -> list[ItemText]:
+    """The conversation with an output for every call: a missing one stands behind the calls and outputs next to it."""
+    answered = {item[1] for item in items if item[0] == "output"}
+    out: list[ItemText] = []
+    waiting: list[ItemText] = []
+    for item in items:
+        if item[0] == "message":
+            out += waiting
+            waiting = []
+        out.append(item)
+        if item[0] == "call" and item[1] not in answered:
+            waiting.append(("output", item[1], "Not finished"))
+    return out + waiting
+
+
+def foretell(program: Program, world: World) -> Expected:
+    """What must come out of a program, given the choices of one run."""
+    return Oracle(program, world).run()
