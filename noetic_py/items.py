@@ -7,7 +7,6 @@ codec's business. An item that the library does not know is kept whole, as [`Opa
 from __future__ import annotations
 
 import json
-import mimetypes
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ from uuid import UUID
 
 import attrs
 from attrs import field, frozen
-from typing_extensions import dataclass_transform
+from typing_extensions import TypeAliasType, dataclass_transform
 
 from noetic_py.errors import ConfigError
 from noetic_py.runtime import SYSTEM
@@ -51,7 +50,7 @@ __all__ = [
     "extension_types",
 ]
 
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+JsonValue = TypeAliasType("JsonValue", "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None")
 """What JSON can say."""
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
@@ -101,7 +100,7 @@ class InputText(ContentPart):
     text: str
 
     def __init__(self, *, text: str, extra: Mapping[str, JsonValue] | None = None) -> None:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(text, str):
             raise TypeError(f"text is a str, not {type(text).__name__}")
         _set_part_extra(self, extra)
         _set_input_text(self, text)
@@ -164,6 +163,8 @@ class InputFile(ContentPart):
         if self.media_type is not None and self.data is None:
             raise ValueError("media_type= of an InputFile goes with data=")
         if self.media_type is None and self.data is not None:
+            import mimetypes
+
             guess, _ = mimetypes.guess_type(self.filename or "")
             object.__setattr__(self, "media_type", guess or "application/octet-stream")
 
@@ -175,7 +176,7 @@ class OutputText(ContentPart):
     text: str
 
     def __init__(self, *, text: str, extra: Mapping[str, JsonValue] | None = None) -> None:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(text, str):
             raise TypeError(f"text is a str, not {type(text).__name__}")
         _set_part_extra(self, extra)
         _set_output_text(self, text)

@@ -75,6 +75,9 @@ class _Segment:
             self.origins.pop()
 
 
+_NOTHING = _Segment()
+
+
 class ItemView(Sequence[Item]):
     """A read-only sequence of items, which filters by type, role and origin.
 
@@ -327,13 +330,25 @@ class ItemLog(ItemView):
         self.extend(items)
 
     def _begin(self, sealed: tuple[_Segment, ...], ends: tuple[int, ...]) -> None:
-        length = ends[-1] if ends else 0
-        self._see(sealed, ends, _Segment(), length)
-        self._tail = self._segment.items
-        self.size = length
-        self._room = self._max_items - length
+        # A log that nothing was appended to yet shares the empty segment: most forks only ever read.
+        self._sealed = sealed
+        self._ends = ends
+        self._base = self.size = ends[-1] if ends else 0
+        self._segment = _NOTHING
+        self._visible = 0
+        self._tail = _NOTHING.items
+        self._room = 0
         self._stamp: Origin | None = None
         self._shared = 0
+
+    def _grow(self) -> list[Item]:
+        """The list to append to, when there seems to be no room: an own one now, unless the log is really full."""
+        if self.size >= self._max_items:
+            raise LimitExceeded("log length", self._max_items)
+        self._segment = _Segment()
+        self._tail = self._segment.items
+        self._room = self._max_items - self._base
+        return self._tail
 
     def __len__(self) -> int:
         return self.size
@@ -354,7 +369,7 @@ class ItemLog(ItemView):
         """
         tail = self._tail
         if len(tail) >= self._room:
-            raise LimitExceeded("log length", self._max_items)
+            tail = self._grow()
         if item.__class__ not in _UNPAIRED:
             self._admit(item)
         if self.origin is not self._stamp:
@@ -461,8 +476,11 @@ class ItemLog(ItemView):
         child.origin = self.origin
         child._max_items = self._max_items
         child._open = self._open.copy()
-        self._shared = len(self._tail)
-        child._begin(*self._sealed_at(len(self)))
+        if self.size == self._base:
+            child._begin(self._sealed, self._ends)
+        else:
+            self._shared = len(self._tail)
+            child._begin((*self._sealed, self._segment), (*self._ends, self.size))
         return child
 
     def frozen(self) -> ItemView:

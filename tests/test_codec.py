@@ -242,7 +242,7 @@ def test_unknown_fields_are_kept() -> None:
 
 
 def test_an_empty_list_of_annotations_is_nothing_special() -> None:
-    wire = {"type": "output_text", "text": "x", "annotations": []}
+    wire: dict[str, Any] = {"type": "output_text", "text": "x", "annotations": []}
     item = from_wire({"type": "message", "role": "assistant", "content": [wire]})
     assert isinstance(item, Message)
     assert item.content == (OutputText(text="x"),)
@@ -712,17 +712,15 @@ plain: st.SearchStrategy[Any] = st.recursive(
 def trace(value: Any) -> tuple[str, Any]:
     """The value with the class of everything in it, and the wall time and offset of moments."""
     kind = kind_name(value)
-    match value:
-        case list() | tuple():
-            return kind, [trace(part) for part in value]
-        case set() | frozenset():
-            return kind, sorted([trace(part) for part in value], key=repr)
-        case dict():
-            return kind, [(trace(key), trace(part)) for key, part in value.items()]
-        case datetime():
-            return kind, (value.replace(tzinfo=None), value.fold, value.utcoffset())
-        case _:
-            return kind, value
+    if kind in ("list", "tuple"):
+        return kind, [trace(part) for part in value]
+    if kind in ("set", "frozenset"):
+        return kind, sorted([trace(part) for part in value], key=repr)
+    if kind == "dict":
+        return kind, [(trace(key), trace(part)) for key, part in value.items()]
+    if kind == "datetime":
+        return kind, (value.replace(tzinfo=None), value.fold, value.utcoffset())
+    return kind, value
 
 
 def same(left: object, right: object) -> bool:
@@ -807,7 +805,7 @@ class Picky:
     ("value", "where", "named"),
     [
         ({"a": [1, {"f": print}]}, "['a'][1]['f']", "builtin_function_or_method"),
-        (State(inner=Inner(number=Wrong())), "inner.number", "Wrong"),  # type: ignore[arg-type]
+        (State(inner=Inner(number=Wrong())), "inner.number", "Wrong"),  # type: ignore[arg-type]  # that is the test
         ((1, {2: Wrong()}), "[1][2]", "Wrong"),
         ({Wrong(): 1}, "", "Wrong"),
         ([float("nan")], "[0]", "nan"),

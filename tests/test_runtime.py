@@ -155,10 +155,10 @@ async def test_sleepers_wake_at_their_deadlines_in_order() -> None:
         tasks.start_soon(sleeper, "b", 2.0, 2.0, 100.0)
         tasks.start_soon(sleeper, "c", 0.0, 10.0)
         await runtime.advance(7)
-        assert woken == [("c", 0), ("b", 2), ("b", 4), ("a", 5), ("a", 6)]
+        assert woken == [("c", 0.0), ("b", 2.0), ("b", 4.0), ("a", 5.0), ("a", 6.0)]
         assert runtime.sleeping() == 2
         await runtime.advance(3)
-        assert woken[-1] == ("c", 10)
+        assert woken[-1] == ("c", 10.0)
         tasks.cancel_scope.cancel()
     assert runtime.sleeping() == 0
 

@@ -161,8 +161,8 @@ async def test_a_route_may_be_any_function() -> None:
     assert await run(branch(Router(), cases)) == "X"
     assert await run(branch(Router().method, cases)) == "branch/where"
     assert await run(branch(partial(two, other="a"), cases)) == "X"
-    strip: Callable[[str], str] = str.strip
-    assert await run(branch(strip, {"x": shout})) == "X"
+    lower: Callable[[str], str] = str.lower
+    assert await run(branch(lower, {"x": shout})) == "X"
 
 
 async def test_a_route_may_take_any_number_of_arguments() -> None:
@@ -261,8 +261,10 @@ async def test_a_path_sees_the_parent_s_log_and_writes_its_own() -> None:
         lengths.append(len(ctx.items))
         return text
 
-    assert await run_items(sequence(write, parallel([look, look]), look), "x", state=State()) == ["x", "x"]  # fmt: skip
-    assert lengths == [1, 1, 2, 2, 1, 2]
+    both = parallel([look, look], merge=lambda outputs, ctx: "merged")
+    assert await run_items(sequence(write, both, look), "x", state=State()) == ["x", "merged"]
+    assert sorted(lengths[:4]) == [1, 1, 2, 2]
+    assert lengths[4:] == [1, 2]
 
 
 async def test_merge_takes_one_two_or_three_arguments() -> None:
@@ -373,7 +375,7 @@ async def test_concurrency_up_to_the_number_of_paths(make: Any, concurrency: int
     if make is parallel:
         assert outputs == ["a", "b"]
     elif make is race:
-        assert outputs == "a"
+        assert outputs in ("a", "b")
     else:
         assert [outcome.value for outcome in outputs] == ["a", "b"]
 
@@ -573,7 +575,7 @@ def test_the_graph_of_a_flow() -> None:
         parallel([echo, fail], id="both"),
         race([echo, shout]),
         settle(lambda text, ctx: [echo], id="made"),
-        each(call_model(id='ask "it" <&>')) if False else each(call_model()),
+        each(call_model()),
         loop(spawn(write), until=until.never()),
     )
     text = Harness().graph(flow)

@@ -66,7 +66,7 @@ def _chosen(frame: Frame, spec: BranchSpec, answer: Any) -> AnyStep | None:
     return found
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Path:
     """One path of a section: a step, its input, its frame."""
 
@@ -82,6 +82,9 @@ class Outcomes:
     values: dict[int, Any] = field(factory=dict[int, Any])
     errors: dict[int, NoeticError] = field(factory=dict[int, NoeticError])
     domains: dict[int, Domain] = field(factory=dict[int, Domain])
+    # What ends the section early, and when: in "all" the first error, in a race the first value.
+    scope: anyio.CancelScope | None = None
+    mode: Mode = "settle"
 
 
 async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None = None) -> Outcomes:
@@ -91,34 +94,35 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
         await _run_path(frame, paths[0], 0, outcomes)
         return outcomes
     async with anyio.create_task_group() as group:
-
-        async def work(index: int, path: Path) -> None:
-            await _run_path(frame, path, index, outcomes)
-            if (mode == "all" and outcomes.errors) or (mode == "race" and outcomes.values):
-                group.cancel_scope.cancel()
-
-        async def worker(queue: Iterator[tuple[int, Path]]) -> None:
-            for index, path in queue:
-                await work(index, path)
-
+        outcomes.scope = group.cancel_scope
+        outcomes.mode = mode
         if concurrency is None or concurrency >= len(paths):
             for index, path in enumerate(paths):
-                group.start_soon(work, index, path)
+                group.start_soon(_run_path, frame, path, index, outcomes)
         else:
             queue = iter(enumerate(paths))
             for _ in range(concurrency):
-                group.start_soon(worker, queue)
+                group.start_soon(_work_off, frame, queue, outcomes)
     return outcomes
 
 
+async def _work_off(frame: Frame, queue: Iterator[tuple[int, Path]], outcomes: Outcomes) -> None:
+    for index, path in queue:
+        await _run_path(frame, path, index, outcomes)
+
+
 async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) -> None:
-    domain = outcomes.domains[index] = frame.domain.fork(f"{frame.domain.branch}.{path.name}")
+    domain = frame.domain
+    own = outcomes.domains[index] = domain.fork(f"{domain.branch}.{path.name}")
     try:
-        value = await execute(path.step, path.value, frame, path.name, domain)
+        outcomes.values[index] = await execute(path.step, path.value, frame, path.name, own)
     except Exception as error:  # noqa: BLE001 # an outcome like a value: the section decides what it means
         outcomes.errors[index] = as_error(frame, error)
+        if outcomes.mode == "all" and outcomes.scope is not None:
+            outcomes.scope.cancel()
     else:
-        outcomes.values[index] = value
+        if outcomes.mode == "race" and outcomes.scope is not None:
+            outcomes.scope.cancel()
 
 
 async def run_parallel(value: Any, frame: Frame) -> Any:

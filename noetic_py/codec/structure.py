@@ -37,7 +37,7 @@ import attrs
 from typing_extensions import is_typeddict
 
 from noetic_py.codec.text import Unfit, is_array, is_dict, is_list, is_mapping, kind_name
-from noetic_py.items import ItemBase
+from noetic_py.items import ItemBase, JsonValue
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -385,8 +385,8 @@ def _is_class(kind: object) -> bool:
 
 
 def _is_open(kind: object) -> bool:
-    # A variable that nothing fills, or the inside of a recursive alias such as JsonValue.
-    return kind is Any or kind is object or isinstance(kind, TypeVar | ForwardRef | str)
+    # A variable that nothing fills, or the inside of a recursive alias.
+    return kind is Any or kind is object or kind is JsonValue or isinstance(kind, TypeVar | ForwardRef | str)
 
 
 def _scalar(kind: Any, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from noetic_py.models.base import Model, ModelProfile, Price, ProfiledModel
+from noetic_py.models.base import Model, ModelProfile, Price
 
 __all__ = ["price_of", "profile_of", "set_price"]
 
@@ -44,7 +44,9 @@ def set_price(
 
 def profile_of(model: Model) -> ModelProfile:
     """What the model says of itself, empty when it says nothing."""
-    return model.profile if isinstance(model, ProfiledModel) else _NONE
+    # Not by isinstance with the protocol: that walks its attributes, and this is asked for every call.
+    profile = getattr(model, "profile", None)
+    return profile if isinstance(profile, ModelProfile) else _NONE
 
 
 def price_of(model: Model) -> Price | None:

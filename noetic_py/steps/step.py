@@ -62,7 +62,7 @@ class Retry:
                 code="retry",
                 hint="Retry(3, initial=0.5, max=30.0)",
             )
-        if isinstance(on, tuple) and not all(isinstance(each, type) and issubclass(each, Exception) for each in on):
+        if isinstance(on, tuple) and not _are_exceptions(on):
             raise ConfigError(
                 f"on={on!r} holds something that is no exception class", code="retry", hint="on=(TimeoutError,)"
             )
@@ -248,7 +248,7 @@ def read_options(options: Any) -> dict[str, Any]:
             check_id(fields["id"])
             fields["named"] = True
     if "retry" in fields and not isinstance(fields["retry"], Retry):
-        attempts = fields["retry"]
+        attempts: Any = fields.pop("retry")
         once = attempts is None or (type(attempts) is int and attempts == 1)
         fields["retry"] = None if once else Retry(attempts)
     timeout = fields.get("timeout")
@@ -272,10 +272,17 @@ def read_options(options: Any) -> dict[str, Any]:
 
 
 def _tags(given: Any) -> frozenset[str]:
-    tags = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    try:
+        tags: frozenset[Any] = frozenset((given,) if isinstance(given, str) else given)
+    except TypeError:
+        tags = frozenset((None,))
     if not all(isinstance(tag, str) for tag in tags):
         raise ConfigError(f"tags={given!r} are not texts", code="step-option", hint='tags=("slow",)')
-    return frozenset(tags)
+    return tags
+
+
+def _are_exceptions(given: Any) -> bool:
+    return all(isinstance(each, type) and issubclass(each, Exception) for each in given)
 
 
 def is_step(value: object) -> TypeIs[Step[Any, Any, Any, Any]]:

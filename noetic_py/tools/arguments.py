@@ -276,7 +276,8 @@ def _close(schema: dict[str, JsonValue]) -> None:
 
 
 def _arguments_invalid(tool: str, problems: Sequence[str]) -> ToolArgumentsInvalid:
-    return ToolArgumentsInvalid("\n- ".join([f"the arguments of {tool} are not valid:", *problems]), tool=tool, hint=f"send a JSON object that fits the parameters of {tool}")
+    message = "\n- ".join([f"the arguments of {tool} are not valid:", *problems])
+    return ToolArgumentsInvalid(message, tool=tool, hint=f"send a JSON object that fits the parameters of {tool}")
 
 
 def _is_object(value: object) -> TypeGuard[dict[str, object]]:

@@ -283,20 +283,23 @@ class Oracle:
     ) -> int:
         """The winner's value; its conversation and state replace the parent's."""
         failures: list[Failed] = []
+        open_end = False
         for each, value, name in paths:
             try:
                 self.call(each, value, domain.path(), key, name, execution)
             except Failed as failure:
                 failures.append(failure)
-            except (Unfinished, Ambiguous):
+            except Unfinished:
                 pass
+            except Ambiguous:
+                open_end = True
         if any(done[: len(key)] == key for done in self.world.done):
             domain.commit()
         if len(failures) == len(paths):
             raise self.first(failures)
         winner = self.world.winners.get((key[:-1], node.id))
         if winner is None:
-            raise Unfinished(key)
+            raise Ambiguous("a path that may have failed") if open_end else Unfinished(key)
         each, value, name = paths[winner]
         own = domain.path()
         out: int = self.call(each, value, own, key, name, execution)

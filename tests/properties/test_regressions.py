@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 
 import anyio
 import pytest
@@ -12,6 +13,8 @@ from attrs import define
 from noetic_py import (
     Budget,
     Context,
+    FunctionCall,
+    FunctionCallOutput,
     Harness,
     Memory,
     Message,
@@ -23,6 +26,7 @@ from noetic_py import (
     sequence,
     spawn,
     step,
+    tool,
     until,
 )
 from noetic_py.testing import ScriptedModel
@@ -389,3 +393,25 @@ async def test_state_of_finished_steps_in_a_shared_state_stays_when_the_run_fail
     result = await Harness().run(spawn(work >> broken, state="share"), 1, state=Pair(), on_error="result")
     assert result.status == "failed"
     assert result.state == Pair(1, 1)
+
+
+async def test_the_conversation_of_a_cancelled_run_has_the_outputs_of_the_tools_that_finished():
+    done = anyio.Event()
+
+    @tool
+    async def work(x: int) -> str:
+        if x:
+            await anyio.sleep_forever()
+        done.set()
+        return "done"
+
+    calls = [FunctionCall(name="work", arguments={"x": x}) for x in range(2)]
+    ctx: Context[Memory, StateBag] = Context()
+    async with anyio.create_task_group() as group:
+        flow = loop(call_model(ScriptedModel(calls), tools=[work]), until=until.no_tool_calls())
+        group.start_soon(partial(Harness().run, flow, "go", ctx=ctx))
+        await done.wait()
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    outputs = [item.call_id for item in ctx.items if isinstance(item, FunctionCallOutput)]
+    assert outputs == [calls[0].call_id]

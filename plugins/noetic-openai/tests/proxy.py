@@ -71,7 +71,7 @@ class Connections:
 
     async def all_closed(self) -> None:
         """Wait until every connection is closed; a leaked one fails the test."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             while self.open:
                 await self._changed.wait()
 

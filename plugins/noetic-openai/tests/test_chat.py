@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from noetic_openai.chat import chat_messages, chat_request
 from noetic_openai.chat_reading import ChatReading
@@ -301,6 +301,7 @@ def rounds(draw: st.DrawFn) -> list[Item]:
     return items
 
 
+@settings(deadline=None)
 @given(rounds())
 def test_items_to_wire_to_items(items: list[Item]):
     assert bare(read_back(chat_messages(items))) == bare(items)
@@ -433,6 +434,7 @@ def test_an_answer_that_just_ends_is_not_whole():
         read(chunk({"content": "x"}))
 
 
+@settings(deadline=None)
 @given(st.lists(words, max_size=5), st.lists(st.lists(words, min_size=1, max_size=3), max_size=3))
 def test_pieces_are_put_together_in_order(texts: list[str], calls: list[list[str]]):
     events = [chunk({"content": text}) for text in texts]

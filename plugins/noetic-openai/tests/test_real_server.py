@@ -148,7 +148,7 @@ async def test_a_connection_that_fails_in_the_middle(
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 64})
     async with proxied(port, after=2000, then=then) as proxy:
         with pytest.raises(ModelStreamError, match="broke" if then == "cut" else "stalled"):
-            async with asked(local_server, api, request, url=proxy.url, idle=0.5) as stream:
+            async with asked(local_server, api, request, url=proxy.url, idle=60 if then == "cut" else 0.5) as stream:
                 await stream.response()
         await proxy.all_closed()
 
@@ -156,7 +156,7 @@ async def test_a_connection_that_fails_in_the_middle(
 @both
 async def test_a_stream_left_early_frees_the_server(local_server: LocalServer, api: Api):
     long = ModelRequest(items=[Message.user("Tell me a long story.")], settings={"max_output_tokens": 4000})
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with asked(local_server, api, long) as stream:
             async for event in stream:
                 if isinstance(event, TextPart):

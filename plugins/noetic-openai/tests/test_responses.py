@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from noetic_openai.responses import ResponsesReading, responses_input, responses_request
 from noetic_openai.stream import Malformed, ProviderError
@@ -217,6 +217,7 @@ items = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(items, max_size=5))
 def test_items_to_wire_to_items(found: list[Item]):
     wire = json.loads(json.dumps(responses_input(found, OPENAI)))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from noetic_openai import sse
 from noetic_openai.sse import SSEDecoder
@@ -14,6 +14,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(edges)]
 
 
+@settings(deadline=None)
 @given(
     texts=st.lists(st.text("ab: é𝄞\u2028\x00", min_size=1).filter(lambda text: text[0] != " "), max_size=5),
     newline=st.sampled_from(["\n", "\r\n", "\r"]),

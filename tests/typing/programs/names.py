@@ -1,6 +1,5 @@
 # A name that the package does not have is an error, however it is written.
 import noetic_py
-from noetic_py import Harnes  # E
 from noetic_py import until
 from noetic_py.errors import Abort  # E
 from noetic_py.until import max_round  # E

@@ -1,0 +1,526 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import anyio
+import anyio.lowlevel
+import pytest
+from attrs import define, field
+
+from noetic_py import (
+    Context,
+    FunctionCall,
+    FunctionCallOutput,
+    Harness,
+    LoopIteration,
+    Memory,
+    Message,
+    Retry,
+    StateBag,
+    Step,
+    branch,
+    call_model,
+    loop,
+    sequence,
+    spawn,
+    step,
+    step_tool,
+    tool,
+    until,
+)
+from noetic_py.errors import LoopLimit, NoOutput, StepFailed
+from noetic_py.testing import ScriptedModel
+from noetic_py.until import Snapshot, Verdict
+
+pytestmark = pytest.mark.anyio
+
+
+@define
+class State:
+    count: int = 0
+
+
+@step
+async def add_one(n: int) -> int:
+    return n + 1
+
+
+@tool
+async def search(query: str) -> str:
+    """Search."""
+    return f"found {query}"
+
+
+async def run(flow: Any, input: object = 0, **options: Any) -> Any:
+    async with Harness() as harness:
+        return (await harness.run(flow, input, **options)).value
+
+
+async def test_iterations_have_paths_of_their_own() -> None:
+    paths: list[tuple[str, ...]] = []
+
+    @step
+    async def note(n: int, ctx: Context) -> int:
+        paths.append(ctx.path)
+        return n
+
+    await run(loop(note, until=until.max_rounds(2), id="again"))
+    assert paths == [("again", "note[0]"), ("again", "note[1]")]
+
+
+async def test_a_loop_inside_a_loop() -> None:
+    inner = loop(add_one, until=until.max_rounds(2), id="inner")
+    assert await run(loop(inner >> add_one, until=until.max_rounds(3))) == 9
+
+
+async def test_state_and_conversation_are_shared_by_the_iterations() -> None:
+    @step
+    async def write(n: int, ctx: Context[Memory, State]) -> int:
+        ctx.state.count += 1
+        ctx.items.append(Message.user(str(n)))
+        assert len(ctx.items) == ctx.state.count
+        return n + 1
+
+    async with Harness() as harness:
+        result = await harness.run(loop(write, until=until.max_rounds(3)), 0, state=State())
+    assert (result.state.count, len(result.items)) == (3, 3)
+
+
+# ------------------------------------------------------------------------------------------------------------ verdicts
+
+
+async def test_until_may_be_a_function_of_the_user_s_own() -> None:
+    async def judge(snapshot: Snapshot[int]) -> Verdict:
+        return Verdict(snapshot.output == 3, reason="three")
+
+    made: Any = judge
+    async with Harness() as harness:
+        result = await harness.run(loop(add_one, until=made), 0)
+    assert (result.value, result.reason) == (3, "three")
+
+
+async def test_until_that_gives_something_else_stops_and_says_so() -> None:
+    async def judge(snapshot: Snapshot[int]) -> bool:
+        return True
+
+    made: Any = judge
+    async with Harness() as harness:
+        result = await harness.run(loop(add_one, until=made), 0)
+    assert "Verdict" in (result.reason or "")
+
+
+async def test_a_snapshot_shows_the_loop() -> None:
+    seen: list[tuple[int, int, int, int, float, str, tuple[int, ...]]] = []
+
+    def judge(snapshot: Snapshot[int]) -> bool:
+        assert snapshot.elapsed >= 0
+        assert snapshot.cost == 0
+        assert snapshot.last_step is not None
+        seen.append(
+            (
+                snapshot.iteration,
+                snapshot.step_count,
+                snapshot.turns,
+                snapshot.tokens.total,
+                snapshot.output,
+                snapshot.text,
+                tuple(snapshot.outputs),
+            )
+        )
+        return snapshot.iteration == 1
+
+    await run(sequence(add_one, loop(add_one, until=until.custom(judge))))
+    assert seen == [(0, 2, 0, 0, 2, "", (2,)), (1, 3, 0, 0, 3, "", (2, 3))]
+
+
+async def test_a_snapshot_s_text() -> None:
+    texts: list[str] = []
+
+    def judge(snapshot: Snapshot[object]) -> bool:
+        texts.append(snapshot.text)
+        return True
+
+    @step
+    async def number(text: str) -> int:
+        return 3
+
+    async with Harness(model=ScriptedModel("hello", "again")) as harness:
+        await harness.run(loop(call_model(), until=until.custom(judge)), "hi")
+        flow: Any = loop(sequence(call_model(), number), until=until.custom(judge))
+        await harness.run(flow, "hi")
+    assert texts == ["hello", "again"]
+
+
+async def test_a_snapshot_keeps_the_latest_outputs_only() -> None:
+    lengths: list[int] = []
+
+    def judge(snapshot: Snapshot[int]) -> bool:
+        lengths.append(len(snapshot.outputs))
+        assert snapshot.outputs[-1] == snapshot.output
+        return snapshot.iteration == 500
+
+    assert await run(loop(add_one, until=until.custom(judge))) == 501
+    assert lengths[:3] == [1, 2, 3]
+    assert max(lengths) <= 200
+    assert lengths[-1] >= 100
+
+
+async def test_the_reason_of_an_inner_loop_does_not_become_the_run_s() -> None:
+    inner = loop(add_one, until=until.max_rounds(1), id="inner")
+    outer = loop(inner, until=until.max_steps(2), id="outer")
+    async with Harness() as harness:
+        assert "max_steps" in ((await harness.run(outer, 0)).reason or "")
+        assert "max_steps" in ((await harness.run(outer >> spawn(inner), 0)).reason or "")
+
+
+async def test_feedback_of_two_predicates_reaches_prepare_next() -> None:
+    heard: list[str | None] = []
+
+    def first(snapshot: Snapshot[int]) -> Verdict:
+        return Verdict(False, feedback="first")
+
+    def second(n: int) -> Verdict:
+        return Verdict(n == 3, feedback="second")
+
+    def prepare(n: int, verdict: Verdict, ctx: Context) -> int:
+        heard.append(verdict.feedback)
+        return n
+
+    await run(loop(add_one, until=until.custom(first) | until.verified(second), prepare_next=prepare))
+    assert heard == ["first; second", "first; second"]
+
+
+# ------------------------------------------------------------------------------------------------------- errors and stops
+
+
+async def test_on_error_may_be_async() -> None:
+    tries = 0
+
+    @step
+    async def flaky(n: int) -> int:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise ValueError(n)
+        return n
+
+    async def decide(error: Exception, ctx: Context) -> Literal["skip"]:
+        await anyio.lowlevel.checkpoint()
+        return "skip"
+
+    slow: Any = decide
+    assert await run(loop(flaky, until=until.max_rounds(2), on_error=slow), 7) == 7
+    assert tries == 2
+
+
+async def test_on_error_sees_the_error_as_others_do_and_the_loop_s_context() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    @step
+    async def bad(n: int, ctx: Context[Memory, StateBag]) -> int:
+        ctx.state["n"] = n
+        raise KeyError(n)
+
+    def decide(error: Exception, ctx: Context[Memory, StateBag]) -> Literal["abort"]:
+        assert isinstance(error, StepFailed)
+        seen.append((error.path, error.error_type, ctx.path, "n" in ctx.state))
+        return "abort"
+
+    with pytest.raises(StepFailed):
+        await run(loop(bad, until=until.never(), on_error=decide))
+    assert seen == [(("loop", "bad[0]"), "KeyError", ("loop",), False)]
+
+
+async def test_on_error_that_raises_ends_the_loop() -> None:
+    @step
+    async def bad(n: int) -> int:
+        raise KeyError(n)
+
+    def decide(error: Exception, ctx: Context) -> Literal["skip"]:
+        raise ValueError("worse")
+
+    with pytest.raises(StepFailed, match="worse") as caught:
+        await run(loop(bad, until=until.never(), on_error=decide))
+    assert caught.value.path == ("loop",)
+
+
+async def test_prepare_next_that_raises_ends_the_loop() -> None:
+    def prepare(n: int, verdict: Verdict, ctx: Context) -> int:
+        raise ValueError("no")
+
+    with pytest.raises(StepFailed) as caught:
+        await run(loop(add_one, until=until.never(), prepare_next=prepare))
+    assert caught.value.path == ("loop",)
+
+
+async def test_a_loop_can_be_retried_as_a_whole() -> None:
+    counts: list[int] = []
+
+    @step
+    async def work(n: int, ctx: Context[Memory, State]) -> int:
+        ctx.state.count += 1
+        counts.append(ctx.state.count)
+        if len(counts) == 2:
+            raise ValueError(n)
+        return n + 1
+
+    flow = loop(work, until=until.max_rounds(3)).with_options(retry=Retry(2, initial=0))
+    async with Harness() as harness:
+        result = await harness.run(flow, 0, state=State())
+    assert (result.value, result.state.count) == (3, 3)
+    assert counts == [1, 2, 1, 2, 3]
+
+
+async def test_stop_loop_from_deep_inside_and_from_a_tool() -> None:
+    @step
+    async def deep(n: int, ctx: Context) -> int:
+        if n >= 2:
+            ctx.stop_loop("stopped")
+        return n + 1
+
+    flow = branch(lambda n: "a", {"a": sequence(deep)})
+    assert await run(loop(flow, until=until.never())) == "stopped"
+
+    @tool
+    async def enough(ctx: Context) -> str:
+        """Say that it is enough."""
+        ctx.stop_loop("by the tool")
+        return "thanks"
+
+    model = ScriptedModel(FunctionCall(name="enough"), "not asked")
+    async with Harness(model=model) as harness:
+        result = await harness.run(loop(call_model(tools=(enough,)), until=until.never()), "go")
+    assert (result.value, result.reason) == ("by the tool", "stop_loop")
+    assert len(model.requests) == 1
+
+
+async def test_a_stop_of_an_iteration_that_fails_is_forgotten() -> None:
+    tries = 0
+
+    @step
+    async def flaky(n: int, ctx: Context) -> int:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            ctx.stop_loop(99)
+            raise ValueError(n)
+        return n + 1
+
+    flow = loop(flaky, until=until.max_rounds(3), on_error=lambda error, ctx: "skip")
+    assert await run(flow) == 2
+    assert tries == 3
+
+
+async def test_iterations_are_events() -> None:
+    async with Harness() as harness:
+        async with harness.stream(loop(add_one, until=until.max_rounds(2)), 0) as stream:
+            events = [event async for event in stream.events if isinstance(event, LoopIteration)]
+    assert [(event.path, event.iteration, event.stop) for event in events] == [
+        (("loop",), 0, False),
+        (("loop",), 1, True),
+    ]
+    assert "max_rounds" in (events[1].reason or "")
+
+
+# ------------------------------------------------------------------------------------------------------ agents in a loop
+
+
+def agent(*tools: Any) -> Step[Any, str]:
+    return loop(call_model(tools=tools), until=until.no_tool_calls())
+
+
+async def test_a_loop_that_ends_on_tool_calls_has_no_output() -> None:
+    model = ScriptedModel(*[FunctionCall(name="search", arguments={"query": "x"})] * 2)
+    async with Harness(model=model) as harness:
+        flow = loop(call_model(tools=(search,)), until=until.no_tool_calls() | until.max_rounds(2))
+        with pytest.raises(NoOutput, match="max_rounds") as caught:
+            await harness.run(flow, "go")
+    assert caught.value.path == ("loop",)
+    assert caught.value.result is not None
+    assert len([item for item in caught.value.result.items if isinstance(item, FunctionCallOutput)]) == 2
+
+
+async def test_a_round_with_text_and_calls_has_its_text() -> None:
+    call = FunctionCall(name="search", arguments={"query": "x"})
+    model = ScriptedModel([Message.assistant("looking"), call])
+    async with Harness(model=model) as harness:
+        result = await harness.run(loop(call_model(tools=(search,)), until=until.max_rounds(1)), "go")
+    assert result.value == "looking"
+
+
+async def test_an_agent_that_never_stops_meets_the_cap() -> None:
+    model = ScriptedModel(*[FunctionCall(name="search", arguments={"query": "x"})] * 5)
+    async with Harness(model=model) as harness:
+        with pytest.raises(LoopLimit):
+            await harness.run(
+                loop(call_model(tools=(search,)), until=until.no_tool_calls(), max_iterations=3), "go"
+            )
+    assert len(model.requests) == 3
+
+
+async def test_tool_calls_of_a_round_run_at_once_and_answer_in_call_order() -> None:
+    event = anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        await event.wait()
+        return "waited"
+
+    @tool
+    async def release() -> str:
+        event.set()
+        return "released"
+
+    model = ScriptedModel([FunctionCall(name="wait"), FunctionCall(name="release")], "done")
+    async with Harness(model=model) as harness:
+        result = await harness.run(agent(wait, release), "go")
+    outputs = [item.output for item in result.items if isinstance(item, FunctionCallOutput)]
+    assert outputs == ["waited", "released"]
+
+
+@define
+class Words:
+    words: list[str] = field(factory=list[str])
+    seen: dict[str, bool] = field(factory=dict[str, bool])
+    last: str = ""
+
+
+async def two_calls(state: Any, change: Callable[[Any, str], None]) -> Any:
+    """The state after two calls of one round have each changed it."""
+
+    @tool
+    async def note(ctx: Context[Memory, object], name: str) -> str:
+        """Note a name."""
+        change(ctx.state, name)
+        await anyio.lowlevel.checkpoint()
+        return name
+
+    calls = [FunctionCall(name="note", arguments={"name": name}) for name in "ab"]
+    run: Any
+    async with Harness(model=ScriptedModel(calls, "done")) as harness:
+        run = harness.run
+        return (await run(agent(note), "go", state=state)).state
+
+
+async def test_tool_calls_of_a_round_both_change_the_state() -> None:
+    def change(state: Words, name: str) -> None:
+        state.words.append(name)
+        state.last = name
+
+    state = Words(["before"])
+    assert await two_calls(state, change) is state
+    assert state == Words(["before", "a", "b"], last="b")
+
+
+async def test_tool_calls_of_a_round_change_a_bag() -> None:
+    def change(state: StateBag, name: str) -> None:
+        state[name] = True
+        state["words"].append(name)
+        if name == "b":
+            del state["gone"]
+
+    state = await two_calls(StateBag({"words": [], "gone": 1}), change)
+    assert dict(state.view()) == {"a": True, "b": True, "words": ["a", "b"]}
+
+
+async def test_tool_calls_of_a_round_change_a_state_of_any_kind() -> None:
+    def append(state: list[str], name: str) -> None:
+        state.append(name)
+
+    def add(state: set[str], name: str) -> None:
+        state.add(name)
+
+    def put(state: dict[str, int], name: str) -> None:
+        state[name] = 1
+
+    assert await two_calls([], append) == ["a", "b"]
+    assert await two_calls({"x"}, add) == {"x", "a", "b"}
+    assert await two_calls({"x": 1}, put) == {"x": 1, "a": 1, "b": 1}
+
+
+async def test_one_tool_call_changes_a_state_of_any_kind() -> None:
+    @tool
+    async def note(ctx: Context[Memory, list[str]], name: str) -> str:
+        """Note a name."""
+        ctx.state.append(name)
+        return name
+
+    model = ScriptedModel(FunctionCall(name="note", arguments={"name": "a"}), "done")
+    async with Harness(model=model) as harness:
+        result = await harness.run(loop(call_model(tools=(note,)), until=until.no_tool_calls()), "go", state=["x"])
+    assert result.state == ["x", "a"]
+
+
+async def test_two_wrong_calls_in_one_round_are_told_to_the_model() -> None:
+    """A model that makes the same mistake twice in one answer has not been asked again yet."""
+    calls = [FunctionCall(name="search", arguments={"page": 1}), FunctionCall(name="search", arguments={"page": 2})]
+    model = ScriptedModel(calls, "sorry")
+    async with Harness(model=model) as harness:
+        result = await harness.run(agent(search), "go")
+    assert result.value == "sorry"
+
+
+async def test_a_good_call_forgives_the_bad_ones_before() -> None:
+    wrong = FunctionCall(name="search", arguments={"page": 1})
+    right = FunctionCall(name="search", arguments={"query": "x"})
+    model = ScriptedModel(wrong, right, wrong, right, "done")
+    async with Harness(model=model) as harness:
+        assert (await harness.run(agent(search), "go")).value == "done"
+
+
+async def test_a_step_tool_that_fails_tells_the_model() -> None:
+    """As a tool that is a function and raises."""
+
+    @step
+    async def bad(text: str) -> str:
+        raise ValueError("no such page")
+
+    @tool
+    async def also_bad(text: str) -> str:
+        raise ValueError("no such book")
+
+    calls = [
+        FunctionCall(name="bad", arguments={"input": "x"}),
+        FunctionCall(name="also_bad", arguments={"text": "x"}),
+    ]
+    model = ScriptedModel(calls, "done")
+    async with Harness(model=model) as harness:
+        result = await harness.run(agent(step_tool(bad, name="bad", description=""), also_bad), "go")
+    assert result.value == "done"
+    outputs = [str(item.output) for item in result.items if isinstance(item, FunctionCallOutput)]
+    assert "no such page" in outputs[0]
+    assert "no such book" in outputs[1]
+
+
+async def test_a_sub_agent_that_gives_up_tells_the_model() -> None:
+    @step
+    async def give_up(text: str, ctx: Context) -> str:
+        ctx.abort("too hard")
+        return text
+
+    sub = step_tool(spawn(give_up), name="sub", description="A sub-agent.")
+    model = ScriptedModel(FunctionCall(name="sub", arguments={"input": "x"}), "done")
+    async with Harness(model=model) as harness:
+        result = await harness.run(agent(sub), "go")
+    assert result.value == "done"
+    (output,) = [str(item.output) for item in result.items if isinstance(item, FunctionCallOutput)]
+    assert "too hard" in output
+
+
+async def test_a_handled_failure_of_a_round_leaves_a_valid_conversation() -> None:
+    """The round that broke is undone, call and all, and the next one starts from before it."""
+
+    @tool
+    async def broken() -> object:
+        return object()
+
+    model = ScriptedModel(FunctionCall(name="broken"), "done")
+    flow = loop(
+        call_model(tools=(broken,)), until=until.no_tool_calls(), on_error=lambda error, ctx: "retry"
+    )
+    async with Harness(model=model) as harness:
+        result = await harness.run(flow, "go")
+    assert result.value == "done"
+    assert [item.type for item in result.items] == ["message", "message"]
+    assert [len(request.items) for request in model.requests] == [1, 1]

@@ -1,0 +1,3 @@
+"""The programs are read by type checkers and never run."""
+
+collect_ignore = ["programs"]
