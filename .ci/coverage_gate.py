@@ -10,7 +10,10 @@ from typing import Any
 FLOOR = 90.0
 WHOLE = (
     "noetic_py/log.py",
-    "noetic_py/codec.py",
+    "noetic_py/codec/stored.py",
+    "noetic_py/codec/structure.py",
+    "noetic_py/codec/text.py",
+    "noetic_py/codec/wire.py",
     "noetic_py/budget.py",
     "noetic_py/control.py",
     "noetic_py/_engine/ledger.py",

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
+    from noetic_py.checkpoints.backend import CheckpointBackend as CheckpointBackend
+    from noetic_py.checkpoints.backend import Head as Head
+    from noetic_py.checkpoints.backend import Lease as Lease
+    from noetic_py.checkpoints.backend import Record as Record
+    from noetic_py.checkpoints.in_memory import InMemoryBackend as InMemoryBackend
     from noetic_py.context import Context as Context
     from noetic_py.context import ReadContext as ReadContext
     from noetic_py.context import Services as Services
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from noetic_py.items import InputImage as InputImage
     from noetic_py.items import InputText as InputText
     from noetic_py.items import Item as Item
+    from noetic_py.items import JsonValue as JsonValue
     from noetic_py.items import Message as Message
     from noetic_py.items import ModelInput as ModelInput
     from noetic_py.items import Opaque as Opaque
@@ -58,7 +64,6 @@ if TYPE_CHECKING:
     from noetic_py.log import ItemLog as ItemLog
     from noetic_py.log import ItemView as ItemView
     from noetic_py.memory.layer import Memory as Memory
-    from noetic_py.models.base import JsonValue as JsonValue
     from noetic_py.models.base import Model as Model
     from noetic_py.models.base import ModelEvent as ModelEvent
     from noetic_py.models.base import ModelRequest as ModelRequest
@@ -91,6 +96,7 @@ __all__ = [
     "Budget",
     "BudgetWarning",
     "Checkpoint",
+    "CheckpointBackend",
     "ContentPart",
     "Context",
     "Emitted",
@@ -99,6 +105,8 @@ __all__ = [
     "FunctionCall",
     "FunctionCallOutput",
     "Harness",
+    "Head",
+    "InMemoryBackend",
     "Inject",
     "InputFile",
     "InputImage",
@@ -108,6 +116,7 @@ __all__ = [
     "ItemView",
     "ItemsAppended",
     "JsonValue",
+    "Lease",
     "LoopIteration",
     "Memory",
     "Message",
@@ -125,6 +134,7 @@ __all__ = [
     "ReadContext",
     "Reasoning",
     "ReasoningDelta",
+    "Record",
     "Refusal",
     "Remaining",
     "Retry",
@@ -177,6 +187,7 @@ _HOMES = {
     "Budget": "noetic_py.budget",
     "BudgetWarning": "noetic_py.events",
     "Checkpoint": "noetic_py.control",
+    "CheckpointBackend": "noetic_py.checkpoints.backend",
     "ContentPart": "noetic_py.items",
     "Context": "noetic_py.context",
     "Emitted": "noetic_py.events",
@@ -185,6 +196,8 @@ _HOMES = {
     "FunctionCall": "noetic_py.items",
     "FunctionCallOutput": "noetic_py.items",
     "Harness": "noetic_py.harness",
+    "Head": "noetic_py.checkpoints.backend",
+    "InMemoryBackend": "noetic_py.checkpoints.in_memory",
     "Inject": "noetic_py.tools",
     "InputFile": "noetic_py.items",
     "InputImage": "noetic_py.items",
@@ -193,7 +206,8 @@ _HOMES = {
     "ItemLog": "noetic_py.log",
     "ItemView": "noetic_py.log",
     "ItemsAppended": "noetic_py.events",
-    "JsonValue": "noetic_py.models.base",
+    "JsonValue": "noetic_py.items",
+    "Lease": "noetic_py.checkpoints.backend",
     "LoopIteration": "noetic_py.events",
     "Memory": "noetic_py.memory.layer",
     "Message": "noetic_py.items",
@@ -211,6 +225,7 @@ _HOMES = {
     "ReadContext": "noetic_py.context",
     "Reasoning": "noetic_py.items",
     "ReasoningDelta": "noetic_py.events",
+    "Record": "noetic_py.checkpoints.backend",
     "Refusal": "noetic_py.items",
     "Remaining": "noetic_py.budget",
     "Retry": "noetic_py.steps.step",

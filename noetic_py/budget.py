@@ -197,7 +197,8 @@ class Budget:
         self._check()
 
     def _check(self) -> None:
-        if isinstance(self.warn_at, bool) or not isinstance(self.warn_at, (int, float)) or not 0 <= self.warn_at <= 1:
+        warn_at: object = self.warn_at
+        if isinstance(warn_at, bool) or not isinstance(warn_at, (int, float)) or not 0 <= warn_at <= 1:
             raise ConfigError(f"warn_at={self.warn_at!r} is not between 0 and 1", code="budget", hint="warn_at=0.8")
         if self.wrap_up is not None and not hasattr(self.wrap_up, "kind"):
             raise ConfigError(f"wrap_up={self.wrap_up!r} is no step", code="budget", hint="put @step on the function")
@@ -303,7 +304,7 @@ class Lease:
 
     __slots__ = (
         "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline", "depth",
-        "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free",
+        "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free",
         "tokens", "tool_calls",
     )  # fmt: skip
 
@@ -320,7 +321,10 @@ class Lease:
         self.parent: Lease | None = parent
         self.root: Lease = self if parent is None else parent.root
         self.depth: int = depth
-        self.on_warning: WarningSink | None = on_warning
+        # Whoever acts below tells its own run that a lease above, which belongs to several, has passed its mark.
+        self.on_warning: WarningSink | None = (
+            on_warning if on_warning is not None or parent is None else parent.on_warning
+        )
         self.steps: int = 0
         self.calls: int = 0
         self.tool_calls: int = 0
@@ -348,6 +352,7 @@ class Lease:
         own = None if budget is None or budget.seconds is None else now + budget.seconds
         if own is not None and budget is not None and budget.reserve is not None and budget.reserve.seconds is not None:
             own -= budget.reserve.seconds
+        self.ends = own
         above = None if parent is None else parent.deadline
         self.deadline: float | None = own if above is None else above if own is None else min(own, above)
 
@@ -393,7 +398,7 @@ class Lease:
                 if node.steps + kept >= limit:
                     self._give_back_step(node)
                     raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
-                node._warn("steps", Decimal(node.steps + 1), Decimal(limit))
+                node._warn("steps", Decimal(node.steps + 1), Decimal(limit), self.on_warning)
             node.steps += 1
             if node.steps_free:
                 # It hands its steps up when it closes.
@@ -581,7 +586,7 @@ class Lease:
                 settled[name] = settled.get(name, _ZERO) + value
                 limit = node.limits.get(name)
                 if limit is not None:
-                    node._warn(name, settled[name], limit)
+                    node._warn(name, settled[name], limit, self.on_warning)
             node.calls += calls
             if tokens is not NO_USAGE:
                 node.tokens = node.tokens + tokens
@@ -597,13 +602,13 @@ class Lease:
         if event is not None:
             event.set()
 
-    def _warn(self, name: str, spent: Decimal, limit: Decimal) -> None:
+    def _warn(self, name: str, spent: Decimal, limit: Decimal, sink: WarningSink | None) -> None:
         budget = self.budget
-        if budget is None or self.on_warning is None or name in self._warned:
+        if budget is None or sink is None or name in self._warned:
             return
         if spent >= limit * Decimal(str(budget.warn_at)):
             self._warned.add(name)
-            self.on_warning(name, spent, limit)
+            sink(name, spent, limit)
 
     # -- what is left
 

@@ -260,7 +260,9 @@ class ParallelFailed(StepError):
         path: tuple[str, ...] = (),
     ) -> None:
         what = f"{len(failed)} path failed" if len(failed) == 1 else f"{len(failed)} paths failed"
-        super().__init__(f"{what}, first: {first}", path=path, hint="use settle(...) to get every path's outcome")
+        super().__init__(
+            f"{what}, first: {first.message}", path=path, hint="use settle(...) to get every path's outcome"
+        )
         self.succeeded = succeeded
         self.failed = failed
         self.first = first

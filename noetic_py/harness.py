@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, overload
 
 import anyio
-from typing_extensions import TypedDict, TypeVar, Unpack
+from typing_extensions import TypedDict, Unpack
 
 from noetic_py._types import M2, M, M_co, O_co, R, S, S_co, T
 from noetic_py.budget import Budget, Lease
+from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.context import Context, Domain, Outside, Services
 from noetic_py.control import RunResult, StopKind
 from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, StepFailed, WrongThread
@@ -28,6 +29,7 @@ from noetic_py.steps.step import Step, is_seconds, require_step
 if TYPE_CHECKING:
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
+    from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.tools import Tool
@@ -100,6 +102,7 @@ class RunStream(Generic[O_co, S_co]):
         self._subscriptions: dict[str, Subscription] = {
             name: run.bus.subscribe() for name in ("events", "text", "items")
         }
+        self._read: set[str] = set()
 
     @property
     def run_id(self) -> str:
@@ -108,23 +111,27 @@ class RunStream(Generic[O_co, S_co]):
 
     @property
     def dropped(self) -> int:
-        """Events that were dropped because nobody read them in time; of the slowest reader."""
-        return max(each.dropped for each in self._subscriptions.values())
+        """Events that the slowest reader has lost because it did not read them in time."""
+        return max((self._subscriptions[name].dropped for name in self._read), default=0)
+
+    def _subscription(self, name: str) -> Subscription:
+        self._read.add(name)
+        return self._subscriptions[name]
 
     @property
     def events(self) -> AsyncIterator[Event]:
         """Every event in order, `RunFinished` last."""
-        return self._subscriptions["events"]
+        return self._subscription("events")
 
     @property
     def text(self) -> AsyncIterator[str]:
         """The answers' text, piece by piece."""
-        return _Text(self._subscriptions["text"])
+        return _Text(self._subscription("text"))
 
     @property
     def items(self) -> AsyncIterator[Item]:
         """Items as they are committed, of every step, in the order of the commits."""
-        return _Items(self._subscriptions["items"])
+        return _Items(self._subscription("items"))
 
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
@@ -150,8 +157,12 @@ class RunStream(Generic[O_co, S_co]):
         self._done.set()
 
     def abort(self, reason: str) -> None:
-        """Stop the run."""
-        _abort(self._run, reason)
+        """Stop the run: its status becomes `"aborted"`."""
+        self._run.stop_from_outside("abort", reason)
+
+    def interrupt(self, reason: str = "interrupted") -> None:
+        """Stop the run: its status becomes `"interrupted"`."""
+        self._run.stop_from_outside("interrupt", reason)
 
 
 class _Text(AsyncIterator[str]):
@@ -208,18 +219,11 @@ class RunHandle(Generic[O_co, S_co]):
 
     def abort(self, reason: str) -> None:
         """Stop the run: its status becomes `"aborted"`."""
-        _abort(self._run, reason)
+        self._run.stop_from_outside("abort", reason)
 
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
         self._run.stop_from_outside("interrupt", reason)
-
-
-def _abort(run: _Live, reason: str) -> None:
-    run.stop_from_outside("abort", reason)
-
-
-HM = TypeVar("HM")
 
 
 class Harness(Generic[M_co]):
@@ -231,6 +235,8 @@ class Harness(Generic[M_co]):
     Args:
         memory: The memory bundle; an instance of a [`Memory`][noetic_py.Memory] subclass.
         model: The model of `call_model()` steps that name none.
+        checkpoints: What keeps the journals of its runs: an [`InMemoryBackend`][noetic_py.checkpoints.InMemoryBackend].
+            Without one a journal lives as long as its result.
         budget: Limits that hold for all its runs together.
         tools: Tools that every model call may use.
         plugins: The plugins to load, by name or as objects; all that are installed when left out.
@@ -249,6 +255,7 @@ class Harness(Generic[M_co]):
         self: Harness[Memory],
         *,
         model: str | Model | None = ...,
+        checkpoints: str | CheckpointBackend | None = ...,
         budget: Budget | None = ...,
         tools: Sequence[Tool[..., object]] = ...,
         plugins: Sequence[object] | None = ...,
@@ -263,6 +270,7 @@ class Harness(Generic[M_co]):
         *,
         memory: M2,
         model: str | Model | None = ...,
+        checkpoints: str | CheckpointBackend | None = ...,
         budget: Budget | None = ...,
         tools: Sequence[Tool[..., object, M2]] = ...,
         plugins: Sequence[object] | None = ...,
@@ -276,6 +284,7 @@ class Harness(Generic[M_co]):
         *,
         memory: Any = None,
         model: str | Model | None = None,
+        checkpoints: str | CheckpointBackend | None = None,
         budget: Budget | None = None,
         tools: Sequence[Any] = (),
         plugins: Sequence[object] | None = None,
@@ -288,6 +297,7 @@ class Harness(Generic[M_co]):
         from noetic_py.plugins import load_plugins
 
         _check_parts(memory, model, budget, tools)
+        self._backend = _in_process(checkpoints)
         self._plugins = load_plugins(plugins)
         self._services = dict(services or {})
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
@@ -306,6 +316,11 @@ class Harness(Generic[M_co]):
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._closed = False
+
+    @property
+    def budget(self) -> Budget | None:
+        """The limits that hold for all its runs together."""
+        return self._resources.lease.budget
 
     # -- its life
 
@@ -525,6 +540,7 @@ class Harness(Generic[M_co]):
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
+            journal=[] if self._backend is None else self._backend.journal(run_id),
         )
         return run, RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
 
@@ -563,6 +579,16 @@ def _outside(ctx: object) -> Outside:
             f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
         )
     return engine
+
+
+def _in_process(checkpoints: object) -> InMemoryBackend | None:
+    if checkpoints is None or isinstance(checkpoints, InMemoryBackend):
+        return checkpoints
+    raise ConfigError(
+        f"checkpoints={checkpoints!r}: this version has no durable backend",
+        code="checkpoints",
+        hint="checkpoints=InMemoryBackend() from noetic_py.checkpoints, or leave it out",
+    )
 
 
 def _check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from decimal import Decimal
 from typing import Any, ClassVar, Self, overload
 
@@ -45,6 +45,10 @@ class StateBag:
         return isinstance(other, StateBag) and self._data == other._data
 
     __hash__: ClassVar[None]  # type: ignore[assignment] # mutable, so it must not be a key
+
+    def __copy__(self) -> StateBag:
+        """A bag of its own with the same values."""
+        return StateBag(self._data)
 
     def __repr__(self) -> str:
         return f"StateBag({self._data!r})"
@@ -121,11 +125,12 @@ def _slots_of(cls: type) -> Iterator[str]:
 def restore_state(target: Any, saved: Any) -> None:
     """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
     kind = _class_of(target)
-    if issubclass(kind, (dict, set)):
+    if issubclass(kind, (MutableMapping, set)):
         target.clear()
         target.update(saved)
-    elif issubclass(kind, list):
-        target[:] = saved
+    elif issubclass(kind, MutableSequence):
+        target.clear()
+        target.extend(saved)
     elif not issubclass(kind, (*_ATOMS, tuple, frozenset)):
         for name in _slots_of(kind):
             if hasattr(saved, name):

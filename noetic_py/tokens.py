@@ -309,6 +309,11 @@ class TiktokenCounter(TextCounter):
         self.encoding = encoding
         self._encode: Callable[[str], list[int]] | None = None
 
+    @property
+    def ready(self) -> bool:
+        """Whether the ranks are loaded, so that counting does not wait for them."""
+        return self._encode is not None or self.encoding in _loaded
+
     def load(self) -> Callable[[str], list[int]]:
         """Load the ranks now, for instance in a worker thread, rather than with the first count."""
         self._encode = _encoding(self.encoding).encode_ordinary

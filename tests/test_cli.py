@@ -661,6 +661,9 @@ def int_to_key(x: int) -> str:
     return "a"
 
 
+MIXED: list[Step[Any, Any, Any, Any]] = [takes_nothing, takes_int]
+
+
 @pytest.mark.parametrize(
     ("flow", "kind"),
     [
@@ -670,7 +673,7 @@ def int_to_key(x: int) -> str:
         (takes_int >> takes_int, int),
         (loop(takes_int, until=until.max_rounds(1)), int),
         (spawn(takes_int), int),
-        (parallel([takes_nothing, takes_int]), int),
+        (parallel(MIXED), int),
         (parallel([takes_nothing]), Special.NOTHING),
         (parallel(lambda x, ctx: [takes_int]), Special.TEXT),
         (each(takes_int), list[int]),
@@ -813,7 +816,8 @@ def test_a_signal_stops_the_run(shell: Shell, number: signal.Signals, code: int)
     assert process.returncode == code
     assert f"{number.name}: stopping the run" in said.decode()
     assert "1 step, 0 tokens" in said.decode()
-    assert f"interrupted by {number.name}" in json.loads(out)["reason"]
+    found = json.loads(out)
+    assert (found["status"], found["reason"], found["value"]) == ("interrupted", number.name, None)
     assert b"Traceback" not in said
 
 
@@ -871,8 +875,9 @@ class GatedModel(ScriptedModel):
         return Gated(super().respond(request), "gate")
 
 
-harness = Harness(model=GatedModel("high water is \\x1b[5mat noon", usage=TokenUsage(300, 40), cost="0.1"))
-budget = Budget(cost="0.20", steps=5)
+model = GatedModel("high water is \\x1b[5mat noon", usage=TokenUsage(300, 40), cost="0.1")
+harness = Harness(model=model, budget=Budget(steps=5))
+budget = Budget(cost="0.20")
 
 @step
 async def ask(topic: str) -> str:
@@ -946,6 +951,7 @@ def test_a_terminal_shows_the_run_while_it_goes_on(shell: Shell) -> None:
     last = screen_.frames()[-1]
     assert "✓ agent  1 round" in last
     assert "$0.10 of $0.20" in last
+    assert "2 of 5" in last
     assert "│" not in last
     assert re.search(r"completed.*: 2 steps, 340 tokens, \$0\.10", last)
     assert screen_.raw.rindex("\x1b[?25h") > screen_.raw.rindex("\x1b[?25l")
@@ -1143,7 +1149,7 @@ events_ = st.one_of(
     st.sampled_from([ASCII, UNICODE]),
     st.booleans(),
 )
-def test_no_screen_is_larger_than_the_Terminal(
+def test_no_screen_is_larger_than_the_terminal(
     events: list[Event], width: int, height: int, glyphs: Any, final: bool
 ) -> None:
     progress = fed(*events, budgets=[Budget(tokens=10, seconds=3)])
@@ -1222,3 +1228,34 @@ def test_words() -> None:
     assert (money(None), money(Decimal(0)), money(Decimal("1234.5678901"))) == ("cost unknown", "$0.00", "$1,234.56789")
     assert (amount(Decimal(2000)), amount(Decimal("2.50"))) == ("2,000", "2.5")
     assert printable("a\x1b[1m\nb") == "a [1m b"
+
+
+# -- the guide
+
+GUIDE = (ROOT / "docs" / "guides" / "cli.md").read_text(encoding="utf-8")
+FILES = re.findall(r'^```python title="(\S+)"\n(.*?)^```$', GUIDE, re.DOTALL | re.MULTILINE)
+COMMANDS = re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+
+
+@posix
+@pytest.mark.parametrize(("command", "printed"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_the_guide(tmp_path: Path, command: str, printed: str) -> None:
+    for name, text in FILES:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    functions = f'noetic() {{ "{sys.executable}" -m noetic_py.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
+    done = subprocess.run(
+        ["sh", "-c", functions + command],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+    )
+    assert done.stdout == printed, done.stderr
+
+
+def test_the_guide_shows_commands() -> None:
+    assert len(COMMANDS) >= 6
+    assert [name for name, _ in FILES] == ["tides.py"]

@@ -260,6 +260,21 @@ def test_rollback_reaches_into_what_is_shared() -> None:
     assert ids(root) == ["a", "c-1", "b"]
 
 
+def test_rollback_to_where_a_segment_ends() -> None:
+    root = ItemLog([said("a"), said("b")])
+    fork = root.fork().fork()
+    fork.append(said("c"))
+    deeper = fork.fork()
+    deeper.append(said("d"))
+    view = deeper.frozen()
+    deeper.rollback(3)
+    deeper.append(said("e"))
+    deeper.frozen()
+    deeper.rollback(2)
+    deeper.append(said("f"))
+    assert (ids(deeper), ids(view), ids(fork)) == (["a", "b", "f"], ["a", "b", "c", "d"], ["a", "b", "c"])
+
+
 def test_slices_across_segments() -> None:
     log = ItemLog()
     for group in ("ab", "cd", "ef"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 from attrs import evolve, frozen
 
 from noetic_py._engine.execute import HANDLERS
@@ -32,9 +35,9 @@ from noetic_py.models.base import (
 from noetic_py.models.pricing import price_of, profile_of
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.step import Step
+from noetic_py.tokens import TiktokenCounter, TokenCounter, counter_for
 
 if TYPE_CHECKING:
-    from noetic_py.tokens import TokenCounter
     from noetic_py.tools import Tool
 
 __all__ = ["ANSWER", "Ask"]
@@ -167,7 +170,11 @@ async def _reserve(frame: Frame, ask: Ask, request: ModelRequest, price: Price |
         if price is None:
             raise UnknownPrice(ask.model.name, path=frame.at)
         cost_of = price.most
-    read = _count(counter_of(ask.model), request)
+    counter = counter_of(ask.model)
+    if isinstance(counter, TiktokenCounter) and not counter.ready:
+        # Loading the ranks takes half a second, in which other runs shall go on.
+        await anyio.to_thread.run_sync(counter.load)
+    read = _count(counter, request)
     cap = profile_of(ask.model).max_output_tokens
     reservation = await lease.reserve(input_tokens=read, max_output=most, cost_of=cost_of, output_cap=cap)
     amounts = reservation.amounts
@@ -177,16 +184,12 @@ async def _reserve(frame: Frame, ask: Ask, request: ModelRequest, price: Price |
 
 def counter_of(model: Model) -> TokenCounter:
     """What counts tokens for a model."""
-    from noetic_py.tokens import TiktokenCounter, counter_for
-
     encoding = profile_of(model).encoding
     return counter_for(model.name) if encoding is None else TiktokenCounter(encoding)
 
 
 def _count(counter: TokenCounter, request: ModelRequest) -> int:
     """Tokens of a request: its items, which a counter remembers, and what stands around them."""
-    import json
-
     total = sum(counter.count_item(item).value for item in request.items)
     around = [request.instructions or ""]
     around += [json.dumps(definition) for definition in request.tools]

@@ -183,14 +183,16 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
         if budget.wrap_up is None or frame.wrap_up is not None:
             raise
         settle_failure(frame, error)
-        return await _until_deadline(frame, *open_wrap_up(frame, lease, budget.wrap_up))
+        return await _until_deadline(frame, *open_wrap_up(frame, lease, budget.wrap_up, error))
 
 
-def open_wrap_up(frame: Frame, lease: Lease, step: AnyStep) -> tuple[Lease, Callable[[], Awaitable[Any]]]:
+def open_wrap_up(
+    frame: Frame, lease: Lease, step: AnyStep, error: BudgetExceeded | None
+) -> tuple[Lease, Callable[[], Awaitable[Any]]]:
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
-    run.journal.append(Decision(frame.at, "wrap_up", None))
+    run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
 
 
@@ -206,7 +208,7 @@ async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitab
 def settle_failure(frame: Frame, error: NoeticError) -> None:
     """Nobody below handled the failure: what finished steps left becomes visible again in the frame's domain."""
     left = error.left
-    if left is not None and left[0] is frame.domain:
+    if left is not None and left[0] is frame.domain.state:
         restore_state(frame.domain.state, left[1])
     restore_log(frame, error.path)
 
@@ -227,9 +229,23 @@ def as_error(frame: Frame, error: Exception) -> NoeticError:
     """The failure as everybody outside the step sees it, live and on replay."""
     if isinstance(error, NoeticError):
         return error.at(frame.at)
+    hidden = _misuse(error)
+    if hidden is not None:
+        hidden.__cause__ = error
+        return hidden
     failure = StepFailed(path=frame.at, error_type=type(error).__name__, error_message=str(error))
     failure.__cause__ = error
     return failure
+
+
+def _misuse(error: BaseException) -> ConcurrentStepCall | None:
+    """A step called from a body's own task group, which wraps what it raises."""
+    if isinstance(error, ConcurrentStepCall):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        inside: tuple[BaseException, ...] = error.exceptions
+        return next(filter(None, map(_misuse, inside)), None)
+    return None
 
 
 # What another attempt cannot change.
@@ -256,8 +272,10 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     )
     unwritten = frame.touched and not frame.clean
     frame.drop_unwritten()
-    if final and frame.has_base and (unwritten or failure.left is None or failure.left[0] is not frame.domain):
-        failure.left = (frame.domain, copy_state(frame.domain.state))
+    if final and frame.has_base:
+        state = frame.domain.state
+        if unwritten or failure.left is None or failure.left[0] is not state:
+            failure.left = (state, copy_state(state))
     frame.rewind()
     _forget_loop_stop(frame)
     ledger.failed(frame, failure, final=final)

@@ -111,7 +111,14 @@ async def _work_off(frame: Frame, queue: Iterator[tuple[int, Path]], outcomes: O
         await _run_path(frame, path, index, outcomes)
 
 
+def _over(outcomes: Outcomes) -> bool:
+    """Whether the section has its outcome, so that a path that has not begun need not."""
+    return outcomes.scope is not None and outcomes.scope.cancel_called
+
+
 async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) -> None:
+    if _over(outcomes):
+        return
     domain = frame.domain
     own = outcomes.domains[index] = domain.fork(f"{domain.branch}.{path.name}")
     try:

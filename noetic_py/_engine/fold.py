@@ -57,11 +57,12 @@ class _Node:
         """An attempt is void: the next one takes its place where the layout then ends."""
         self.layout.remove(self.children.pop(name))
 
-    def show_last(self) -> None:
+    def show_last(self, cause: Path) -> None:
+        """Show the steps on the way to the failure after which a wrap-up was run."""
         last = self.layout[-1] if self.layout else None
-        if isinstance(last, _Node):
+        if isinstance(last, _Node) and cause[: len(last.path)] == last.path:
             last.shown = True
-            last.show_last()
+            last.show_last(cause)
 
 
 def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
@@ -114,8 +115,8 @@ def _note(parent: _Node, node: _Node, record: JournalRecord) -> None:
         case StepFailed():
             node.kind = record.kind
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
-        case Decision(key="wrap_up"):
-            node.show_last()
+        case Decision(key="wrap_up", value=tuple(cause)):
+            node.show_last(cause)
         case _:
             pass
 

@@ -63,8 +63,7 @@ async def _wait(verdict: Awaitable[object]) -> Verdict:
 def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
     x = frame.x
     x.run.journal.append(Decision(frame.path, "verdict", verdict))
-    if x.depth == 0:
-        x.run.verdict = verdict.reason
+    x.run.verdict = (frame.at, verdict.reason)
     last = x.last_step
     if output is None and last is not None and last.tool_calls:
         raise NoOutput(
@@ -77,8 +76,7 @@ def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
 
 def _stopped(frame: Frame, output: Any) -> Any:
     stop, frame.loop_stop = frame.loop_stop, None
-    if frame.x.depth == 0:
-        frame.x.run.verdict = "stop_loop"
+    frame.x.run.verdict = (frame.at, "stop_loop()")
     return output if stop is None or stop[0] is None else stop[0]
 
 

@@ -18,35 +18,48 @@ def join_states(target: Any, paths: Sequence[Domain]) -> None:
 
     A list that only grew is extended, so that two calls can both append; of two that set one field the later wins.
     """
-    touched = [path.state for path in paths if not path.untouched]
+    touched = [copy_state(path.state) for path in paths if not path.untouched]
     if len(touched) == 1:
-        restore_state(target, copy_state(touched[0]))
+        restore_state(target, touched[0])
         return
     base = copy_state(target)
-    before = state_fields(base)
     for state in touched:
-        _apply(target, before, state_fields(copy_state(state)))
+        restore_state(target, _joined(base, state, copy_state(target)))
 
 
-def _apply(target: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
-    now = state_fields(target)
+def _joined(base: Any, changed: Any, now: Any) -> Any:
+    """`now` with the changes that lead from `base` to `changed`."""
+    if changed == base:
+        return now
+    if isinstance(now, list):
+        return [*now, *changed[len(base) :]] if _grew(base, changed) else changed
+    if isinstance(now, set):
+        return (now | (changed - base)) - (base - changed)
+    if not (before := state_fields(base)) and not state_fields(changed):
+        return changed
+    _join_fields(now, before, state_fields(changed))
+    return now
+
+
+def _join_fields(now: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+    fields = state_fields(now)
     for name, value in after.items():
         old = before.get(name, _MISSING)
-        if old is not _MISSING and old == value:
-            continue
-        if _grew(old, value) and isinstance(now.get(name), list):
-            now[name] = [*now[name], *value[len(old) :]]
-        else:
-            now[name] = value
+        if old is _MISSING or name not in fields:
+            fields[name] = value
+        elif _grew(old, value) and isinstance(fields[name], list):
+            fields[name] = [*fields[name], *value[len(old) :]]
+        elif old != value:
+            fields[name] = value
     for name in before:
         if name not in after:
-            now.pop(name, None)
-    _put(target, now)
+            fields.pop(name, None)
+    _put(now, fields)
 
 
 def _grew(old: Any, new: Any) -> bool:
     """Whether a list was only appended to."""
-    return type(old) is list and type(new) is list and bool(new[: len(old)] == old)  # pyright: ignore[reportUnknownArgumentType] # any list
+    return type(old) is list and type(new) is list and bool(new[: len(old)] == old)
 
 
 def _put(target: Any, fields: dict[str, Any]) -> None:

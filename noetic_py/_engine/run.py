@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -22,8 +23,9 @@ from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcr
 from noetic_py.errors import BudgetExceeded, NoeticError
 from noetic_py.events import RunFinished
 from noetic_py.events import RunStarted as RunStartedEvent
-from noetic_py.items import Item
+from noetic_py.items import ID_SOURCE, Item
 from noetic_py.log import ItemLog
+from noetic_py.runtime import SYSTEM
 from noetic_py.steps.step import Step
 
 __all__ = ["RunPlan", "run_flow"]
@@ -52,27 +54,32 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     lease = Lease(plan.budget, run.resources.lease, now=now)
     x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
+    # Items that steps make get their ids from the run's own source, so that a second run of it makes the same.
+    ids = ID_SOURCE.set(run.runtime.new_id) if run.runtime is not SYSTEM else None
     if run.early is not None:
         x.request(run.early)
     lease.on_warning = x.warned
     root = _spawn.head(x, None, _ROOT, plan.domain)
     root.opened = True
-    history = tuple(plan.domain.log)
+    history = plan.domain.log.frozen()
     run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, len(history)))
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
     try:
         output, stop, error = await _attempt(x, root, plan, lease)
         if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
-            output = await _wrap_up(x, root, plan.budget, lease)
+            output = await _wrap_up(x, root, plan.budget, lease, stop.error)
         return _result(run, x, plan, history, output, stop, error, now)
     except BaseException as cancelled:
         if isinstance(cancelled, Exception):
             return _result(run, x, plan, history, no_value(), None, as_error(root, cancelled), now)
         stop = x.stop if x.stop is not None else Control("cancel", reason="cancelled from outside")
+        restore_log(root)
         _end(run, "cancelled", stop.reason, stop)
         raise
     finally:
+        if ids is not None:
+            ID_SOURCE.reset(ids)
         lease.close(root.wrap_up)
         run.bus.close()
         # Without these the run would be a ring that only the garbage collector could break.
@@ -84,10 +91,12 @@ async def _attempt(
     x: Execution, root: Frame, plan: RunPlan, lease: Lease
 ) -> tuple[Any, Control | None, NoeticError | None]:
     """Run the flow; what comes out is its output, what stopped it, or what broke it."""
-    limit = _seconds(x, plan, lease)
-    if limit is not None:
-        x.scope.deadline = anyio.current_time() + limit
+    left, limit = _seconds(x, plan, lease) or (None, 0.0)
     output: Any = no_value()
+    if left is not None:
+        if left <= 0:
+            return output, x.out_of_time(limit), None
+        x.scope.deadline = anyio.current_time() + left
     try:
         lease.keep_reserve()
         with x.scope:
@@ -102,7 +111,7 @@ async def _attempt(
             settle_failure(root, failure)
             return no_value(), None, failure
     if x.stop is None and x.scope.cancelled_caught:
-        x.out_of_time(limit or 0.0)
+        x.out_of_time(limit)
     stop = x.stop
     if stop is None:
         return output, None, None
@@ -110,21 +119,28 @@ async def _attempt(
     return (stop.value if stop.kind == "complete" else no_value()), stop, None
 
 
-def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> float | None:
-    left = [] if lease.deadline is None else [max(0.0, lease.deadline - x.run.runtime.monotonic())]
+def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> tuple[float, float] | None:
+    """How long the run may take from now on, and the limit that says so."""
+    bounds: list[tuple[float, float]] = []
+    now = x.run.runtime.monotonic()
+    node: Lease | None = lease
+    while node is not None:
+        if node.budget is not None and node.budget.seconds is not None and node.ends is not None:
+            bounds.append((max(0.0, node.ends - now), node.budget.seconds))
+        node = node.parent
     if plan.deadline is not None:
-        left.append(plan.deadline)
-    return min(left, default=None)
+        bounds.append((plan.deadline, plan.deadline))
+    return min(bounds, default=None)
 
 
-async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease) -> Any:
+async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease, error: BudgetExceeded | None) -> Any:
     """Run the wrap-up on the reserve; when even that fails, the run simply has no value."""
     if budget.wrap_up is None:
         return no_value()
     x.ended()
     x.stop = None
     x.scope = anyio.CancelScope()
-    reserve, work = open_wrap_up(root, lease, budget.wrap_up)
+    reserve, work = open_wrap_up(root, lease, budget.wrap_up, error)
     if reserve.deadline is not None:
         x.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
     try:
@@ -141,18 +157,34 @@ def _end(run: Run, status: RunStatus, reason: str | None, control: Control | Non
         run.bus.publish(RunFinished((), run.run_id, status, reason))
 
 
+def _verdict(run: Run, flow: AnyStep) -> str | None:
+    """Why the flow ended, when it is a loop that ended it: the flow itself, or the last step of its sequences."""
+    if run.verdict is None:
+        return None
+    path, reason = run.verdict
+    for place, frame in enumerate(path):
+        last = flow.id if place == 0 else flow.spec.frames[-1]
+        if frame != last:
+            return None
+        if place > 0:
+            flow = flow.spec.steps[-1]
+        if flow.kind != "sequence":
+            return reason if place == len(path) - 1 else None
+    return None
+
+
 def _result(
     run: Run,
     x: Execution,
     plan: RunPlan,
-    history: tuple[Item, ...],
+    history: Sequence[Item],
     output: Any,
     stop: Control | None,
     error: NoeticError | None,
     began: float,
 ) -> RunResult[Any, Any]:
     status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
-    reason = (error.message if error is not None else run.verdict) if stop is None else stop.reason
+    reason = (error.message if error is not None else _verdict(run, plan.step)) if stop is None else stop.reason
     if stop is not None and stop.kind == "complete":
         reason = f"complete() at {'/'.join(stop.path)}"
     _end(run, status, reason, stop)

@@ -14,7 +14,7 @@ from noetic_py.context import Domain
 from noetic_py.control import Control
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.log import ItemLog
-from noetic_py.state import StateBag, copy_state
+from noetic_py.state import StateBag
 from noetic_py.steps.spawn import SpawnSpec
 
 __all__ = ["head", "run_spawn"]
@@ -87,14 +87,11 @@ def _stopped(stop: Control, root: Frame) -> Any:
 
 
 def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
-    branch = f"{frame.domain.branch}.{frame.step.id}"
     if spec.items == "share":
-        log = frame.log
-    elif spec.items == "new":
-        log = ItemLog()
+        log, branch = frame.log, frame.branch
     else:
-        log = frame.log.fork()
-    if log is not frame.log:
+        log = ItemLog() if spec.items == "new" else frame.log.fork()
+        branch = f"{frame.branch}.{frame.step.id}"
         log.origin = (frame.x.run_id, branch)
     if callable(spec.state):
         return Domain(log, spec.state(), branch)
@@ -104,11 +101,7 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
         return Domain(log, None, branch, source=frame.domain)
     # Looking at the state notes what it was, so that a step around the spawn can still go back.
     state = frame.state
-    return Domain(
-        log,
-        state if spec.state == "share" else copy.copy(state) if not isinstance(state, StateBag) else copy_state(state),
-        branch,
-    )
+    return Domain(log, state if spec.state == "share" else copy.copy(state), branch)
 
 
 HANDLERS.update(spawn=run_spawn, spawn_shared=run_spawn)

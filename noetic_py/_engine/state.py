@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Token
 from decimal import Decimal
+from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.from_thread
 
+from noetic_py._types import T
 from noetic_py.budget import Lease, Remaining, TokenUsage
-from noetic_py.context import Context, Domain, Services, StepMeta
+from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
 from noetic_py.control import Control, StopKind
-from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded
+from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, WrongThread
 from noetic_py.events import BudgetWarning, Bus, Emitted
 from noetic_py.state import copy_state, restore_state
 
@@ -66,8 +70,26 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "bus", "children", "early", "executed", "journal", "metadata", "model_settings", "request_id", "resources",
-        "root", "run_id", "runtime", "services", "stopping", "thread_id", "tracer", "turns", "unpriced", "user_id",
+        "_thread",
+        "bus",
+        "children",
+        "early",
+        "executed",
+        "journal",
+        "metadata",
+        "model_settings",
+        "request_id",
+        "resources",
+        "root",
+        "run_id",
+        "runtime",
+        "services",
+        "stopping",
+        "thread_id",
+        "tracer",
+        "turns",
+        "unpriced",
+        "user_id",
         "verdict",
     )  # fmt: skip
 
@@ -84,6 +106,7 @@ class Run:
         model_settings: ModelSettings,
         bus: Bus,
         tracer: Tracer | None,
+        journal: list[JournalRecord],
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
@@ -96,17 +119,34 @@ class Run:
         self.model_settings = model_settings
         self.bus = bus
         self.tracer = tracer
-        self.journal: list[JournalRecord] = []
+        self.journal = journal
         self.executed = 0
         self.children = 0
         # How many executions are being stopped: a step looks for a stop only then.
         self.stopping = 0
         self.unpriced = False
         self.turns = 0
-        self.verdict: str | None = None
+        # The loop that ended last, and why.
+        self.verdict: tuple[tuple[str, ...], str | None] | None = None
         self.root: Execution | None = None
+        self._thread = get_ident()
         # A stop that was asked for before the run had begun.
         self.early: Control | None = None
+
+    def in_its_thread(self, work: Callable[[], T]) -> T:
+        """Do something in the run's own thread: at once there, and from a sync tool's worker thread by handing it over.
+
+        Raises:
+            WrongThread: This is neither.
+        """
+        if get_ident() == self._thread:
+            return work()
+        try:
+            return anyio.from_thread.run_sync(work)
+        except RuntimeError as error:
+            raise WrongThread(
+                "the run belongs to another thread", hint="call it from a step, or from a sync tool that the run called"
+            ) from error
 
     def stop_from_outside(self, kind: StopKind, reason: str) -> None:
         """Stop the run for a reason that no step gave."""
@@ -142,8 +182,8 @@ class Execution:
         self._memory = run.resources.memory
         self.last_step: StepMeta | None = None
         self.turns = 0
-        # How often in a row a tool refused its arguments or asked for another try.
-        self.tool_failures: dict[str, int] = {}
+        # In how many rounds a tool refused its arguments or asked for another try, and the latest of them.
+        self.tool_failures: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.stop: Control | None = None
         self.scope = anyio.CancelScope()
         self._began = run.runtime.monotonic()
@@ -160,7 +200,7 @@ class Execution:
         root = self.run.root
         frame = self.frame if root is None else root.frame
         if frame is None:
-            raise ConfigError("the run has not begun", code="not-running")
+            raise ConfigError("the run is over", code="not-running", hint="use ctx.root while the step runs")
         return frame
 
     @property
@@ -216,10 +256,17 @@ class Execution:
 
     def request(self, control: Control, frame: Frame | None = None) -> bool:
         """Stop this execution unless something has stopped it already; cancels all that runs in it."""
+        return self.run.in_its_thread(partial(self._request, control, frame))
+
+    def _request(self, control: Control, frame: Frame | None) -> bool:
         if self.stop is not None:
             return False
         self.stop = control
         self.run.stopping += 1
+        if frame is not None and frame.virtual:
+            # Asked for through `ctx.root` or `ctx.parent`: it belongs to the body that asks.
+            asking = CURRENT.get()
+            frame = asking if isinstance(asking, Frame) else None
         if frame is not None:
             frame.control = control
             frame.noted = True
@@ -253,7 +300,7 @@ class Execution:
 
     def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
         if self.run.bus.active:
-            self.run.bus.publish(Emitted(ctx.path, event))
+            self.run.in_its_thread(partial(self.run.bus.publish, Emitted(ctx.path, event)))
 
     def span(self, ctx: Context[Any, Any], /) -> Span:
         from noetic_py.tracing import current_span

@@ -13,13 +13,18 @@ from noetic_py._engine.state import Frame
 from noetic_py.context import CURRENT, StepMeta
 from noetic_py.errors import (
     BudgetExceeded,
+    CheckpointError,
     CodecError,
+    ConcurrentStepCall,
     ConfigError,
+    LimitExceeded,
+    LogError,
     ModelRetry,
     NoeticError,
     ToolArgumentsInvalid,
     ToolError,
     ToolFailed,
+    UnknownPrice,
     UnknownTool,
 )
 from noetic_py.events import Emitted, ToolFinished, ToolStarted
@@ -54,8 +59,6 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
-    except (BudgetExceeded, ConfigError, CodecError):
-        raise
     except ToolFailed as error:
         failed, output = True, str(error.message)
     except (ToolError, ModelRetry) as error:
@@ -74,7 +77,12 @@ def _again(frame: Frame, value: Call, error: ToolError | ModelRetry) -> str:
         ToolError: The tool's `retries` are used up; the error itself, with the step's path.
     """
     failures = frame.x.tool_failures
-    count = failures[value.call.name] = failures.get(value.call.name, 0) + 1
+    count, round_path = failures.get(value.call.name, (0, ()))
+    above = frame.at[:-1]
+    # Several calls of one round are told to the model at once, so they count once.
+    if round_path != above:
+        count += 1
+    failures[value.call.name] = (count, above)
     if count > (1 if value.tool is None else value.tool.retries):
         if isinstance(error, ToolError):
             raise error.at(frame.path)
@@ -117,6 +125,21 @@ def _refuse_unattended(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
         )
 
 
+# What is no failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
+_THROUGH = (
+    BudgetExceeded,
+    UnknownPrice,
+    LimitExceeded,
+    ConfigError,
+    CodecError,
+    LogError,
+    CheckpointError,
+    ConcurrentStepCall,
+    ToolError,
+    ModelRetry,
+)
+
+
 async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
     """Run a tool's function with injected services, under its timeout.
 
@@ -133,12 +156,11 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
             return await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
         with anyio.move_on_after(tool.timeout):
             return await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
-    except NoeticError:
+    except _THROUGH:
         raise
     except Exception as error:
-        raise ToolFailed(
-            f"tool {tool.name!r} raised {type(error).__name__}: {error}", tool=tool.name, path=frame.path
-        ) from error
+        what = error.message if isinstance(error, NoeticError) else f"{type(error).__name__}: {error}"
+        raise ToolFailed(f"tool {tool.name!r} failed: {what}", tool=tool.name, path=frame.path) from error
     raise ToolFailed(f"tool {tool.name!r} took longer than {tool.timeout:g} s", tool=tool.name, path=frame.path)
 
 

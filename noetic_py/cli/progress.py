@@ -41,6 +41,11 @@ _TAIL = 2_000
 """Characters of an answer that are kept for the screen."""
 
 
+def _id(frame: str) -> str:
+    """The step's id, without its place among others of that id."""
+    return _PLACE.sub("", frame) if frame[-1:] == "]" or "#" in frame else frame
+
+
 @define(eq=False)
 class Node:
     """All steps with one id at one place of the flow.
@@ -223,7 +228,7 @@ class Progress:
     def _find(self, path: tuple[str, ...]) -> Node | None:
         node = self.root
         for frame in path:
-            name = _PLACE.sub("", frame)
+            name = _id(frame)
             below = node.children.get(name) or node.children.get(OTHERS)
             if below is None:
                 return None
@@ -233,7 +238,7 @@ class Progress:
     def _make(self, path: tuple[str, ...], kind: str) -> Node:
         node = self.root
         for frame in path:
-            name = _PLACE.sub("", frame)
+            name = _id(frame)
             below = node.children.get(name)
             if below is None:
                 if self._nodes >= MAX_NODES:

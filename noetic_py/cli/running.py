@@ -104,24 +104,24 @@ async def _run(request: Request, file: FlowFile, value: Any, relay: Relay, termi
         options["budget"] = file.budget
     if file.state is not None:
         options["state"] = file.state()
-    budgets = [each for each in (file.budget, file.step.budget) if each is not None]
-    display = make_display(Progress(tuple(budgets)), file.title, relay, terminal, quiet=request.quiet)
+    progress = Progress()
+    display = make_display(progress, file.title, relay, terminal, quiet=request.quiet)
     with Signals(display.farewell) as signals:
         harness = await make_harness(file, request.model)
+        budgets = (file.budget, file.step.budget, harness.budget)
+        progress.budgets = tuple(budget for budget in budgets if budget is not None)
         async with harness, harness.stream(file.step, value, **options) as stream:
             result = await _follow(stream, display, signals)
         return Outcome(result, signals.received)
 
 
 async def _follow(stream: RunStream[Any, Any], display: Display, signals: Signals) -> RunResult[Any, Any]:
-    begun = anyio.Event()
     display.start()
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(_stop_on_signal, stream, signals, begun)
+            group.start_soon(_stop_on_signal, stream, signals)
             group.start_soon(_draw, display)
             async for event in stream.events:
-                begun.set()
                 display.event(event)
             group.cancel_scope.cancel()
     finally:
@@ -135,9 +135,7 @@ async def _draw(display: Display) -> None:
         display.tick()
 
 
-async def _stop_on_signal(stream: RunStream[Any, Any], signals: Signals, begun: anyio.Event) -> None:
+async def _stop_on_signal(stream: RunStream[Any, Any], signals: Signals) -> None:
     received = await signals.wait()
-    # Before its first event there is nothing to stop yet.
-    await begun.wait()
     say(f"{received.name}: stopping the run; once more ends the program at once")
-    stream.abort(f"interrupted by {received.name}")
+    stream.interrupt(received.name)

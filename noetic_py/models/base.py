@@ -11,7 +11,7 @@ from attrs import field, frozen
 from typing_extensions import TypedDict
 
 from noetic_py.budget import TokenUsage
-from noetic_py.items import Item, ItemBase
+from noetic_py.items import Item, ItemBase, JsonValue
 
 __all__ = [
     "ItemDone",
@@ -32,10 +32,8 @@ __all__ = [
     "ToolCallPart",
 ]
 
-JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
-"""Anything that JSON can say."""
-
 StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "other"]
+"""Why a model stopped."""
 
 
 class ModelSettings(TypedDict, total=False):
@@ -162,6 +160,7 @@ class ItemDone:
 
 
 ModelEvent: TypeAlias = TextPart | ReasoningPart | ToolCallPart | ItemDone
+"""What a stream of an answer is made of."""
 
 
 class ModelStream(Protocol):

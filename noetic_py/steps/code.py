@@ -71,7 +71,9 @@ def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
 
 
 def _name(fn: Any) -> str:
-    name: str = fn.__name__
+    name: str | None = getattr(fn, "__name__", None)
+    if name is None:
+        raise ConfigError(f"{fn!r} has no name", code="step-id", hint='step(id="...")(function)')
     return "lambda" if name == "<lambda>" else name
 
 

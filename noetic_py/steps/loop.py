@@ -11,7 +11,7 @@ from noetic_py._types import M, OnError, R, S, T
 from noetic_py.context import Context
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import AnyStep
-from noetic_py.steps.step import Step, check_id, require_step
+from noetic_py.steps.step import Step, check_id, is_whole, require_step
 from noetic_py.steps.until import Until, Verdict
 
 __all__ = ["loop"]
@@ -90,7 +90,7 @@ def loop(
     inner = require_step(body, "loop")
     if not callable(until):
         raise ConfigError(f"until={until!r} is no predicate", code="loop", hint="until=until.max_rounds(10)")
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 1:
+    if not is_whole(max_iterations, 1):
         raise ConfigError(
             f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000"
         )

@@ -13,7 +13,7 @@ from noetic_py.context import ReadContext
 from noetic_py.errors import ConfigError
 from noetic_py.items import ModelInput
 from noetic_py.models.base import Model, ModelSettings
-from noetic_py.steps.step import Retry, Step, read_options
+from noetic_py.steps.step import Retry, Step, is_whole, read_options
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
@@ -139,7 +139,7 @@ def call_model(
         outputs = ()
     elif isinstance(output, tuple):
         outputs = tuple(output)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] # types of any kind
-    if isinstance(output_retries, bool) or not isinstance(output_retries, int) or output_retries < 0:
+    if not is_whole(output_retries, 0):
         raise ConfigError(
             f"output_retries={output_retries!r} is not 0 or more", code="call-model", hint="output_retries=1"
         )

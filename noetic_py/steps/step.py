@@ -54,7 +54,7 @@ class Retry:
         jitter: bool = True,
         on: tuple[type[Exception], ...] | Callable[[Exception], bool] = (Exception,),
     ) -> None:
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+        if not is_whole(attempts, 1):
             raise ConfigError(f"attempts={attempts!r} is not a whole number, 1 or more", code="retry", hint="Retry(3)")
         if not all(is_seconds(each) for each in (initial, max)):
             raise ConfigError(
@@ -118,6 +118,11 @@ class StepOptions(TypedDict, total=False):
 
 
 _RESERVED = frozenset("/#[]")
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether it is a whole number, and not below `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def is_seconds(value: object) -> bool:
@@ -249,8 +254,10 @@ def read_options(options: Any) -> dict[str, Any]:
             fields["named"] = True
     if "retry" in fields and not isinstance(fields["retry"], Retry):
         attempts: Any = fields.pop("retry")
-        once = attempts is None or (type(attempts) is int and attempts == 1)
-        fields["retry"] = None if once else Retry(attempts)
+        if attempts is None or (type(attempts) is int and attempts == 1):
+            fields["retry"] = None
+        else:
+            fields["retry"] = Retry(attempts)
     timeout = fields.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise ConfigError(

@@ -334,7 +334,7 @@ def converged(*, threshold: float = 0.95) -> Until:
     Args:
         threshold: Share of words, each counted as often as it stands, that both texts have; 1.0 asks for equal outputs.
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
+    if not _is_share(threshold):
         raise ConfigError(f"threshold={threshold!r} is not above 0 and at most 1", code="until", hint="threshold=0.95")
     stop = Verdict(True, f"converged: {threshold:g} alike")
 
@@ -343,6 +343,10 @@ def converged(*, threshold: float = 0.95) -> Until:
         return stop if len(outputs) > 1 and _alike(outputs[-2], outputs[-1]) >= threshold else GO_ON
 
     return Predicate("converged", judge)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def _alike(a: object, b: object) -> float:

@@ -415,3 +415,53 @@ async def test_the_conversation_of_a_cancelled_run_has_the_outputs_of_the_tools_
         group.cancel_scope.cancel()
     outputs = [item.call_id for item in ctx.items if isinstance(item, FunctionCallOutput)]
     assert outputs == [calls[0].call_id]
+
+
+@pytest.mark.parametrize("how", ["complete", "abort"])
+async def test_a_stop_asked_for_through_the_root_keeps_the_asking_bodys_work(how: str):
+    @step
+    async def work(x: int, ctx: Ctx) -> int:
+        ctx.items.append(say("work"))
+        ctx.state.a = ctx.state.b = 1
+        getattr(ctx.root, how)("now")
+        await checkpoint()
+        return x
+
+    result = await Harness().run(work, 1, state=Pair())
+    assert texts(result.items) == ["work"]
+    assert result.state == Pair(1, 1)
+
+
+async def test_items_below_a_handled_failure_do_not_come_back_with_a_wrap_up():
+    @step
+    async def grandchild(x: int, ctx: Context) -> int:
+        ctx.items.append(say("grandchild"))
+        return x
+
+    @step
+    async def child(x: int, ctx: Context) -> int:
+        await grandchild(x, ctx)
+        raise ValueError("child")
+
+    seen: list[list[str]] = []
+
+    @step
+    async def wrap(x: object, ctx: Context) -> int:
+        seen.append(texts(ctx.items))
+        ctx.items.append(say("wrap"))
+        return 9
+
+    @step(budget=Budget(steps=3, wrap_up=wrap, reserve=Budget(steps=1)))
+    async def parent(x: int, ctx: Context) -> int:
+        ctx.items.append(say("parent"))
+        with pytest.raises(errors.StepFailed):
+            await child(x, ctx)
+        return await grandchild(x, ctx)
+
+    budget = Budget(steps=4, wrap_up=wrap, reserve=Budget(steps=1))
+    for flow, limit in ((parent, Budget()), (parent.with_options(budget=Budget()), budget)):
+        seen.clear()
+        result = await Harness().run(flow, 1, budget=limit)
+        assert result.value == 9
+        assert seen == [["parent"]]
+        assert texts(result.items) == ["parent", "wrap"]
