@@ -24,7 +24,7 @@ from noetic_py import Budget, Context, Harness, Memory, RunResult, call_model, l
 
 # A passage ends where a sentence does, unless the next one leans on it or a colon announces a list or an example.
 BORDER = re.compile(r"(?<!:)\n\n(?!\s*\* )|(?<=\.)\s+(?=[A-Z\"*“])(?!(?:It|This|These|They|Otherwise|Then)\b)")
-QUOTABLE = re.compile(r"(?s)(?!See also|Changed|New in|For more)(?=.{30,500}$)[A-Z\"*“].*(\.|:\n\n.*)")
+QUOTABLE = re.compile(r"(?s)(?!See also|Changed|New in|For more)(?=.{40,500}$)[A-Z\"*“].*(\.|:\n\n.*)")
 WORD = re.compile(r"\b(?!(?:an|are|be|can|do|does|how|it|my|of|on|the|to|what|when|where|which|who|why|you)\b)\w\w+")
 
 

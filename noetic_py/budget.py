@@ -303,8 +303,8 @@ class Lease:
     """
 
     __slots__ = (
-        "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline", "depth",
-        "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free",
+        "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline",
+        "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free",
         "tokens", "tool_calls",
     )  # fmt: skip
 

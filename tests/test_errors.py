@@ -117,7 +117,6 @@ def test_what_python_knows_too() -> None:
     assert issubclass(errors.ChannelTimeout, TimeoutError)
     assert issubclass(errors.StateTypeError, TypeError)
     assert issubclass(errors.InvalidId, ValueError)
-    assert issubclass(errors.MissingExtra, ImportError)
     assert issubclass(NoeticWarning, UserWarning)
     assert issubclass(NoeticDeprecationWarning, DeprecationWarning)
 

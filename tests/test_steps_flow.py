@@ -347,7 +347,8 @@ async def test_an_element_that_fails_cancels_the_others() -> None:
 
     with pytest.raises(ParallelFailed) as caught:
         await run(each(work), [1, 2, 3])
-    assert caught.value.succeeded == {0: 1}
+    # Which of the others had finished by then depends on the order in which tasks begin.
+    assert set(caught.value.succeeded.items()) <= {(0, 1)}
     assert list(caught.value.failed) == [1]
 
 

@@ -76,7 +76,7 @@ def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
 
 def _stopped(frame: Frame, output: Any) -> Any:
     stop, frame.loop_stop = frame.loop_stop, None
-    frame.x.run.verdict = (frame.at, "stop_loop()")
+    frame.x.run.verdict = (frame.at, "stop_loop")
     return output if stop is None or stop[0] is None else stop[0]
 
 

@@ -252,12 +252,15 @@ def read_options(options: Any) -> dict[str, Any]:
         else:
             check_id(fields["id"])
             fields["named"] = True
-    if "retry" in fields and not isinstance(fields["retry"], Retry):
-        attempts: Any = fields.pop("retry")
-        if attempts is None or (type(attempts) is int and attempts == 1):
-            fields["retry"] = None
-        else:
-            fields["retry"] = Retry(attempts)
+    if "retry" in fields:
+        fields["retry"] = _read_retry(fields["retry"])
+    _check_options(fields)
+    if "tags" in fields:
+        fields["tags"] = _tags(fields["tags"])
+    return fields
+
+
+def _check_options(fields: dict[str, Any]) -> None:
     timeout = fields.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise ConfigError(
@@ -273,9 +276,6 @@ def read_options(options: Any) -> dict[str, Any]:
         )
     if fields.get("version") is not None and not isinstance(fields["version"], str):
         raise ConfigError(f"version={fields['version']!r} is not a text", code="step-option", hint='version="2"')
-    if "tags" in fields:
-        fields["tags"] = _tags(fields["tags"])
-    return fields
 
 
 def _tags(given: Any) -> frozenset[str]:
@@ -290,6 +290,12 @@ def _tags(given: Any) -> frozenset[str]:
 
 def _are_exceptions(given: Any) -> bool:
     return all(isinstance(each, type) and issubclass(each, Exception) for each in given)
+
+
+def _read_retry(value: Any) -> Retry | None:
+    if value is None or isinstance(value, Retry):
+        return value
+    return None if type(value) is int and value == 1 else Retry(value)
 
 
 def is_step(value: object) -> TypeIs[Step[Any, Any, Any, Any]]:
