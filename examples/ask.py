@@ -90,7 +90,7 @@ async def by_words(query: str) -> list[float]:
 
 def best_new(scores: Sequence[list[float]], ctx: Context[Memory, State]) -> list[Passage]:
     ranked = sorted(zip(map(sum, zip(*scores, strict=True)), passages(), strict=True), key=lambda each: -each[0])
-    least = max(2.0, ranked[0][0] / 2)
+    least = max(2.0, ranked[0][0] / 2)  # worse ones would be a choice for the sake of choosing
     found = [each for score, each in ranked if score > least and each.text not in ctx.state.offered][:3]
     # The two ran on copies of the state; what is to last is written here, where they come together.
     ctx.state.offered.update(each.text for each in found)
@@ -159,8 +159,7 @@ def covers(answer: Answer) -> until.Verdict:
 flow = loop(
     attempt,
     until=until.verified(covers) | until.max_rounds(3),
-    # What is missing stands in the query twice now, and counts twice.
-    prepare_next=lambda _, verdict, ctx: f"{ctx.input} {verdict.feedback or ''}",
+    prepare_next=lambda _, verdict, ctx: f"{ctx.input} {verdict.feedback or ''}",  # what is missing counts twice now
 )
 
 
@@ -181,7 +180,7 @@ def harness(model: str | None = None) -> Harness[Memory]:
 
 def show(result: RunResult[Answer, State]) -> None:
     answer = result.value
-    print(answer.text or "The reference has nothing on this.")
+    print(answer.text or "Nothing found.")
     if answer.topic:
         says = "covers the question" if covers(answer).stop else f"does not cover {answer.missing!r}"
         print(f"\nThis is from the topic {answer.topic!r}, and {says}.")

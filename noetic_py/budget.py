@@ -352,7 +352,7 @@ class Lease:
         own = None if budget is None or budget.seconds is None else now + budget.seconds
         if own is not None and budget is not None and budget.reserve is not None and budget.reserve.seconds is not None:
             own -= budget.reserve.seconds
-        self.ends = own
+        self.ends: float | None = own
         above = None if parent is None else parent.deadline
         self.deadline: float | None = own if above is None else above if own is None else min(own, above)
 

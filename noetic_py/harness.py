@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 import anyio
 from typing_extensions import TypedDict, Unpack
@@ -16,7 +16,7 @@ from noetic_py._types import M2, M, M_co, O_co, R, S, S_co, T
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.context import Context, Domain, Outside, Services
-from noetic_py.control import RunResult, StopKind
+from noetic_py.control import RunResult
 from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, StepFailed, WrongThread
 from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
 from noetic_py.items import ItemBase
@@ -79,24 +79,14 @@ _KINDS: Mapping[str, type[Any]] = {
 }
 
 
-class _Live(Protocol):
-    """What a stream and a handle need of the engine's run."""
-
-    @property
-    def run_id(self) -> str: ...
-    @property
-    def bus(self) -> Bus: ...
-    def stop_from_outside(self, kind: StopKind, reason: str) -> None: ...
-
-
 class RunStream(Generic[O_co, S_co]):
     """A run under way: its events, its text, its items, and at the end its result.
 
     Each of `events`, `text` and `items` has a buffer of its own, so they can be read side by side, each by one task.
     """
 
-    def __init__(self, run: _Live) -> None:
-        self._run = run
+    def __init__(self, run: Any) -> None:
+        self._run: Run = run
         self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
         self._done = anyio.Event()
         self._subscriptions: dict[str, Subscription] = {
@@ -195,8 +185,8 @@ class _Items(AsyncIterator["Item"]):
 class RunHandle(Generic[O_co, S_co]):
     """A run that was started and goes on beside its caller; the harness owns its task."""
 
-    def __init__(self, run: _Live) -> None:
-        self._run = run
+    def __init__(self, run: Any) -> None:
+        self._run: Run = run
         self.stream: RunStream[O_co, S_co] = RunStream(run)
 
     @property

@@ -63,7 +63,9 @@ def test_a_context_made_outside_a_run() -> None:
     assert isinstance(ctx.state, StateBag)
     assert (ctx.step_count, ctx.turns, ctx.tokens, ctx.cost) == (0, 0, TokenUsage(), Decimal(0))
     assert ctx.budget == Remaining()
-    assert (ctx.input, ctx.memory, ctx.last_step, dict(ctx.metadata)) == (None, None, None, {})
+    nothing: list[object] = [ctx.input, ctx.memory, ctx.last_step]
+    assert nothing == [None, None, None]
+    assert dict(ctx.metadata) == {}
     assert (ctx.completed, ctx.completion_value, ctx.aborted, ctx.abort_reason) == (False, None, False, None)
     assert repr(ctx) == "Context(outside a run, run=None)"
     assert Db not in ctx.services
@@ -153,7 +155,8 @@ async def test_what_a_step_sees_of_itself() -> None:
         return "changed"
 
     metadata = {"a": [1]}
-    await run(sequence(look, parallel([look, look], merge=lambda outputs, ctx: "x"), spawn(look)), "in", metadata=metadata)
+    both = parallel([look, look], merge=lambda outputs, ctx: "x")
+    await run(sequence(look, both, spawn(look)), "in", metadata=metadata)
     # The two paths may come in either order.
     assert [seen[0], *sorted(seen[1:3], key=str), seen[3]] == [
         ("look", ("sequence", "look"), "sequence", "in", [1]),
@@ -186,7 +189,8 @@ async def test_what_budgets_leave() -> None:
         return text
 
     async with Harness(budget=Budget(tool_calls=5)) as harness:
-        await harness.run(look.with_options(budget=Budget(steps=3)), "x", budget=Budget(steps=10, tokens=100, cost="1"))
+        flow = look.with_options(budget=Budget(steps=3))
+        await harness.run(flow, "x", budget=Budget(steps=10, tokens=100, cost="1"))
     remaining = seen[0]
     # A step's budget is for what is below it; the step itself was counted by the run's.
     assert (remaining.steps, remaining.tokens, remaining.cost, remaining.tool_calls) == (3, 100, Decimal(1), 5)
@@ -382,7 +386,8 @@ def test_services_by_protocol_and_fakes() -> None:
     assert services[Db].name() == "fake"
     key: Any = Clock
     assert services[key].name() == "fake"
-    assert services.get(key).name() == "fake"
+    found: Any = services.get(key)
+    assert found.name() == "fake"
 
 
 def test_services_get() -> None:
@@ -456,6 +461,10 @@ class Plain:
     def __init__(self) -> None:
         self.words: list[str] = []
 
+    def change(self) -> None:
+        self.words.append("x")
+        self.new = 1
+
 
 class Slotted:
     __slots__ = ("__secret", "late", "words")
@@ -464,13 +473,18 @@ class Slotted:
         self.words: list[str] = []
         self.__secret = 0
 
+    def change(self) -> None:
+        self.bump()
+        self.late = 1
+
     def bump(self) -> int:
         self.__secret += 1
         return self.__secret
 
 
 class OneSlot:
-    __slots__ = "words"  # noqa: PLC0205 # a text instead of a tuple is allowed, and read letter by letter by the careless
+    # A text instead of a tuple is allowed, and read letter by letter by the careless.
+    __slots__ = "words"
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -508,7 +522,7 @@ async def test_a_failed_step_leaves_the_state_as_it_was() -> None:
     assert await after_a_failure({1}, lambda s: s.add(2)) == {1}
     assert await after_a_failure(StateBag({"a": [1]}), lambda s: s["a"].append(2)) == StateBag({"a": [1]})
     assert await after_a_failure(Nested(), lambda s: (s.words.append("x"), s.inner["a"].append(2))) == Nested()
-    assert (await after_a_failure(Plain(), lambda s: (s.words.append("x"), setattr(s, "new", 1)))).__dict__ == {"words": []}
+    assert (await after_a_failure(Plain(), Plain.change)).__dict__ == {"words": []}
     assert (await after_a_failure(OneSlot(), lambda s: s.words.append("x"))).words == []
     assert await after_a_failure((1, [2]), lambda s: None) == (1, [2])
     assert await after_a_failure("text", lambda s: None) == "text"
@@ -517,7 +531,7 @@ async def test_a_failed_step_leaves_the_state_as_it_was() -> None:
 async def test_a_failed_step_leaves_private_and_unset_slots_as_they_were() -> None:
     state = Slotted()
     state.bump()
-    await after_a_failure(state, lambda s: (s.bump(), setattr(s, "late", 1)))
+    await after_a_failure(state, Slotted.change)
     assert state.bump() == 2
     assert not hasattr(state, "late")
 
@@ -526,11 +540,15 @@ async def test_a_state_with_pydantic_goes_back_too() -> None:
     from pydantic import BaseModel
 
     class Model(BaseModel):
-        words: list[str] = []  # noqa: RUF012 # pydantic copies the default
+        words: list[str] = []
         count: int = 0
 
+    def change(model: Model) -> None:
+        model.words.append("x")
+        model.count = 1
+
     state = Model()
-    await after_a_failure(state, lambda s: (s.words.append("x"), setattr(s, "count", 1)))
+    await after_a_failure(state, change)
     assert state == Model()
     assert state.model_fields_set == set()
 

@@ -73,8 +73,10 @@ async def look_at_budget(text: str, ctx: Context) -> int | None:
 
 
 async def run(flow: Any, input: object = "x", *, model: Model | None = None, **options: Any) -> RunResult[Any, Any]:
+    result: RunResult[Any, Any]
     async with Harness(model=model) as harness:
-        return await harness.run(flow, input, **options)
+        result = await harness.run(flow, input, **options)
+    return result
 
 
 def texts(items: Sequence[object]) -> list[str]:
@@ -309,11 +311,14 @@ async def test_a_stop_inside_a_section_leaves_the_parent_alone() -> None:
     assert dict(result.state.view()) == {"n1": "x"}
 
 
-@pytest.mark.parametrize("budget", [None, Budget(tokens=1000), Budget(steps=5, wrap_up=echo.bind("w"), reserve=Budget(steps=2))])
+KEEPS_BACK = Budget(steps=5, wrap_up=echo.bind("w"), reserve=Budget(steps=2))
+
+
+@pytest.mark.parametrize("budget", [None, Budget(tokens=1000), KEEPS_BACK])
 async def test_a_stop_while_a_retry_waits(budget: Budget | None) -> None:
     runtime = VirtualRuntime()
-    flow = sequence(echo, sequence(echo, fail), echo).with_options(id="outer")
-    waiting = sequence(echo, flow.with_options(retry=3) if budget is None else flow.with_options(retry=3, budget=budget))
+    flow = sequence(echo, sequence(echo, fail), echo).with_options(id="outer", retry=3)
+    waiting = sequence(echo, flow if budget is None else flow.with_options(budget=budget))
     async with Harness(runtime=runtime, budget=Budget(steps=20)) as harness:
         handle = harness.start(waiting, "x")
         while not runtime.sleeping():
@@ -334,7 +339,7 @@ async def test_a_stop_counts_what_a_cancelled_model_call_used() -> None:
         return text
 
     model = ScriptedModel("never", delay=60)
-    result = await run(parallel([call_model(), stop]), "x", model=model)
+    result = await run(parallel(call_model(), stop), "x", model=model)
     assert result.status == "aborted"
 
 

@@ -92,7 +92,10 @@ def test_errors_survive_pickling_and_copying(cls: type[NoeticError]) -> None:
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
     text = errors.__doc__ or ""
-    drawn = {match.group(2): len(match.group(1)) // 4 for match in re.finditer(r"^((?:│   |    )*[├└]── )(\w+)", text, re.M)}
+    drawn = {
+        match.group(2): len(match.group(1)) // 4
+        for match in re.finditer(r"^((?:│   |    )*[├└]── )(\w+)", text, re.MULTILINE)
+    }
     assert set(drawn) == {cls.__name__ for cls in ERRORS} - {"NoeticError"}
     for cls in ERRORS:
         depth = sum(issubclass(parent, NoeticError) for parent in cls.__mro__) - 1

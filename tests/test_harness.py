@@ -20,6 +20,7 @@ from noetic_py import (
     Memory,
     Message,
     ModelSettings,
+    RunHandle,
     StateBag,
     call_model,
     loop,
@@ -95,24 +96,34 @@ async def test_leaving_by_an_exception_cancels_started_runs() -> None:
             stopped.append(text)
         return text
 
-    with pytest.raises(Oops):
+    handles: list[RunHandle[str, StateBag]] = []
+
+    async def use() -> None:
         async with Harness() as harness:
-            handle = harness.start(slow, "x")
+            handles.append(harness.start(slow, "x"))
             await inside.wait()
             raise Oops
+
+    with pytest.raises(Oops):
+        await use()
     assert stopped == ["x"]
-    assert handle.done
+    assert handles[0].done
     with pytest.raises(RunBusy):
-        await handle.result()
+        await handles[0].result()
 
 
 async def test_leaving_by_an_exception_at_once_leaves_nobody_waiting() -> None:
-    with pytest.raises(Oops):
+    handles: list[RunHandle[str, StateBag]] = []
+
+    async def use() -> None:
         async with Harness() as harness:
-            handle = harness.start(forever, "x")
+            handles.append(harness.start(forever, "x"))
             raise Oops
+
+    with pytest.raises(Oops):
+        await use()
     with anyio.fail_after(5), pytest.raises(RunBusy):
-        await handle.result()
+        await handles[0].result()
 
 
 async def test_an_error_leaves_the_block_as_it_is() -> None:
@@ -309,7 +320,8 @@ async def test_tools_of_the_harness_and_the_step_are_one_set_and_the_nearest_win
         await harness.run(loop(call_model(), until=until.no_tool_calls()), "x")
     outputs = [getattr(model.requests[n].items[-1], "output", None) for n in (1, 3)]
     assert outputs == ["near", "far"]
-    assert [sorted(str(tool["name"]) for tool in request.tools) for request in model.requests] == [["look", "other"]] * 4
+    offered = [sorted(str(tool["name"]) for tool in request.tools) for request in model.requests]
+    assert offered == [["look", "other"]] * 4
 
 
 async def test_a_tool_source_is_asked_at_each_round() -> None:
@@ -372,8 +384,8 @@ async def test_the_memory_bundle_of_the_harness() -> None:
     mem = Mem()
     async with Harness(memory=mem) as harness:
         assert (await harness.run(look, "x")).value is mem
-    async with Harness() as harness:
-        assert type((await harness.run(look, "x")).value) is Memory
+    async with Harness() as plain:
+        assert type((await plain.run(look, "x")).value) is Memory
 
 
 def test_flows_are_kept_by_name() -> None:
@@ -524,7 +536,7 @@ async def test_a_run_inside_a_step_is_a_run_of_its_own() -> None:
         ctx.state["mine"] = text
         inner = await harness.run(look, text)
         assert inner.run_id != ctx.run_id
-        return (await echo(inner.run_id, ctx))
+        return await echo(inner.run_id, ctx)
 
     async with Harness() as harness:
         result = await harness.run(outer, "x")

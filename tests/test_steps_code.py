@@ -7,7 +7,20 @@ from typing import Any, Optional
 import anyio
 import pytest
 
-from noetic_py import Budget, Context, Harness, Memory, ModelInput, Retry, StateBag, Step, StepStarted, loop, step, until
+from noetic_py import (
+    Budget,
+    Context,
+    Harness,
+    Memory,
+    ModelInput,
+    Retry,
+    StateBag,
+    Step,
+    StepStarted,
+    loop,
+    step,
+    until,
+)
 from noetic_py.errors import ConfigError, StepFailed, StepTimeout
 from noetic_py.testing import VirtualRuntime
 
@@ -308,9 +321,8 @@ async def test_each_attempt_is_an_event() -> None:
     async def flaky(text: str) -> str:
         raise ValueError(text)
 
-    async with Harness() as harness:
-        async with harness.stream(flaky, "x", on_error="result") as stream:
-            attempts = [event.attempt async for event in stream.events if isinstance(event, StepStarted)]
+    async with Harness() as harness, harness.stream(flaky, "x", on_error="result") as stream:
+        attempts = [event.attempt async for event in stream.events if isinstance(event, StepStarted)]
     assert attempts == [1, 2, 3]
 
 

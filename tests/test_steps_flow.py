@@ -100,13 +100,12 @@ async def test_chains_are_flat_however_they_are_bracketed() -> None:
     expected = ["sequence/where", "sequence/where#1", "sequence/where#2"]
 
     async def paths(flow: Step[str, str]) -> list[str]:
-        async with Harness() as harness:
-            async with harness.stream(flow, "x") as stream:
-                return [
-                    "/".join(event.path)
-                    async for event in stream.events
-                    if isinstance(event, StepCommitted) and event.kind == "code"
-                ]
+        async with Harness() as harness, harness.stream(flow, "x") as stream:
+            return [
+                "/".join(event.path)
+                async for event in stream.events
+                if isinstance(event, StepCommitted) and event.kind == "code"
+            ]
 
     assert await paths(where >> where >> where) == expected
     assert await paths(where >> (where >> where)) == expected
@@ -324,7 +323,7 @@ async def test_the_first_failure_is_the_one_that_is_raised() -> None:
     with pytest.raises(ParallelFailed) as caught:
         await run(parallel([late, early]))
     assert "early" in str(caught.value.__cause__)
-    assert list(caught.value.failed)[0] == 1
+    assert next(iter(caught.value.failed)) == 1
 
 
 async def test_a_budget_error_of_a_path_stays_one() -> None:
@@ -337,9 +336,14 @@ async def test_a_budget_error_of_a_path_stays_one() -> None:
 
 
 async def test_an_element_that_fails_cancels_the_others() -> None:
+    done = anyio.Event()
+
     @step
     async def work(n: int) -> int:
+        if n == 1:
+            done.set()
         if n == 2:
+            await done.wait()
             raise ValueError(n)
         if n == 3:
             await anyio.sleep_forever()
@@ -507,8 +511,8 @@ async def test_gather_runs_at_once() -> None:
 async def test_gather_is_a_section_with_paths_of_its_own() -> None:
     @step
     async def body(text: str, ctx: Context) -> list[str]:
-        first = await ctx.gather(where.bind(1), where.bind(2))
-        second = await ctx.gather(where.bind(3))
+        first = await ctx.gather(where.bind("1"), where.bind("2"))
+        second = await ctx.gather(where.bind("3"))
         return [*first, *second]
 
     unbound: Any = body
@@ -593,7 +597,7 @@ def test_the_graph_of_a_flow() -> None:
         '(["loop"])',
         '[["spawn:write (spawn)"]]',
         '["write"]',
-        '-->|"\'a\'"|',
+        "-->|\"'a'\"|",
         '-->|"otherwise"|',
         '-->|"each"|',
         '-->|"again"|',

@@ -314,9 +314,8 @@ async def test_a_stop_of_an_iteration_that_fails_is_forgotten() -> None:
 
 
 async def test_iterations_are_events() -> None:
-    async with Harness() as harness:
-        async with harness.stream(loop(add_one, until=until.max_rounds(2)), 0) as stream:
-            events = [event async for event in stream.events if isinstance(event, LoopIteration)]
+    async with Harness() as harness, harness.stream(loop(add_one, until=until.max_rounds(2)), 0) as stream:
+        events = [event async for event in stream.events if isinstance(event, LoopIteration)]
     assert [(event.path, event.iteration, event.stop) for event in events] == [
         (("loop",), 0, False),
         (("loop",), 1, True),
@@ -354,9 +353,7 @@ async def test_an_agent_that_never_stops_meets_the_cap() -> None:
     model = ScriptedModel(*[FunctionCall(name="search", arguments={"query": "x"})] * 5)
     async with Harness(model=model) as harness:
         with pytest.raises(LoopLimit):
-            await harness.run(
-                loop(call_model(tools=(search,)), until=until.no_tool_calls(), max_iterations=3), "go"
-            )
+            await harness.run(loop(call_model(tools=(search,)), until=until.no_tool_calls(), max_iterations=3), "go")
     assert len(model.requests) == 3
 
 
@@ -517,9 +514,7 @@ async def test_a_handled_failure_of_a_round_leaves_a_valid_conversation() -> Non
         return object()
 
     model = ScriptedModel(FunctionCall(name="broken"), "done")
-    flow = loop(
-        call_model(tools=(broken,)), until=until.no_tool_calls(), on_error=lambda error, ctx: "retry"
-    )
+    flow = loop(call_model(tools=(broken,)), until=until.no_tool_calls(), on_error=lambda error, ctx: "retry")
     async with Harness(model=model) as harness:
         result = await harness.run(flow, "go")
     assert result.value == "done"

@@ -137,9 +137,7 @@ async def test_converged(a: object, b: object, threshold: float, alike: bool) ->
 
     body: Any = say
     async with Harness() as harness:
-        result = await harness.run(
-            loop(body, until=until.converged(threshold=threshold) | until.max_rounds(2)), "x"
-        )
+        result = await harness.run(loop(body, until=until.converged(threshold=threshold) | until.max_rounds(2)), "x")
     assert ("converged" in (result.reason or "")) is alike
 
 

@@ -31,7 +31,7 @@ __all__ = ["MAX_NODES", "Meter", "Node", "Progress"]
 MAX_NODES = 5_000
 """The most nodes a tree has; steps beyond that are counted in a node of their parent's called "(others)"."""
 OTHERS = "(others)"
-# Counted by a budget's `steps`; composites and the inner parts of a model round are free.
+# What a budget counts as steps.
 _COUNTED = frozenset({"code", "model", "tool"})
 # A part of a round that nobody wrote as a step: its round stands for it.
 _HIDDEN = "answer"
@@ -241,8 +241,7 @@ class Progress:
             name = _id(frame)
             below = node.children.get(name)
             if below is None:
-                if self._nodes >= MAX_NODES:
-                    name = OTHERS
+                name = OTHERS if self._nodes >= MAX_NODES else name
                 below = node.children.get(name) or Node(name, kind)
                 node.children[name] = below
                 self._nodes += 1

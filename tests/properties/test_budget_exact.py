@@ -90,8 +90,7 @@ class _Call:
     async def __aenter__(self) -> ModelStream:
         meter = self.meter
         meter.calls += 1
-        price = meter.profile.price
-        assert price is not None
+        price = meter.profile.price or Price()
         try:
             stream = await self.inner.__aenter__()
         except errors.ModelUnavailable:
@@ -657,7 +656,8 @@ def random_flow(chance: random.Random, model: Meter, depth: int) -> AnyStep:
         case "budget":
             return inner[0].with_options(budget=Budget(cost=chance.randint(0, 5), model_calls=chance.randint(0, 9)))
         case _:
-            budget = Budget(cost=chance.randint(2, 6), wrap_up=ask(model), reserve=Budget(cost=chance.randint(0, 2)))
+            wrap_up = random_flow(chance, model, depth - 1)
+            budget = Budget(cost=chance.randint(2, 6), wrap_up=wrap_up, reserve=Budget(cost=chance.randint(0, 2)))
             return sequence(*inner).with_options(budget=budget)
 
 

@@ -121,9 +121,21 @@ async def test_002_52_rate_limit() -> None:
 
 
 async def test_002_52_fork_partial() -> None:
+    done = anyio.Event()
+
+    @step
+    async def good(text: str) -> str:
+        done.set()
+        return text
+
+    @step
+    async def late(text: str) -> str:
+        await done.wait()
+        raise ValueError(text)
+
     async with Harness() as harness:
         with pytest.raises(ParallelFailed) as caught:
-            await harness.run(parallel([echo, bad]), "x")
+            await harness.run(parallel([good, late]), "x")
     assert caught.value.succeeded == {0: "x"}
     assert list(caught.value.failed) == [1]
 

@@ -155,7 +155,10 @@ async def test_002_40_steps_compose_in_any_nesting(outer: str, inner: str) -> No
 
 
 async def test_002_40_a_tool_step_and_each_nest_too() -> None:
-    finder = call_tool(search, args=lambda query: {"query": query})
+    def arguments(query: str) -> dict[str, object]:
+        return {"query": query}
+
+    finder: Step[str, str] = call_tool(search, args=arguments)
     flow = loop(each(spawn(sequence(finder, shout))) >> step(_first), until=until.max_rounds(1))
     async with Harness() as harness:
         assert (await harness.run(flow, ["a", "b"])).value == ["FOUND A", "FOUND B"]
@@ -309,7 +312,7 @@ async def test_002_41_a_route_sees_the_run_and_cannot_change_it() -> None:
         return "a"
 
     async with Harness() as harness:
-        await harness.run(count_up >> branch(route, {"a": echo}), "x", state=State())
+        await harness.run(count_up >> branch(route, {"a": count_up}), "x", state=State())
     for name in ("complete", "abort", "stop_loop", "emit", "gather", "send"):
         assert not hasattr(seen[0], name)
     assert not hasattr(seen[0].items, "append")
@@ -711,10 +714,9 @@ async def test_002_45_until_gives_a_verdict_with_reason_and_feedback() -> None:
         return output
 
     flow = loop(add_one, until=until.custom(judge), prepare_next=prepare)
-    async with Harness() as harness:
-        async with harness.stream(flow, 0) as stream:
-            events = [event async for event in stream.events if isinstance(event, LoopIteration)]
-            result = await stream.result()
+    async with Harness() as harness, harness.stream(flow, 0) as stream:
+        events = [event async for event in stream.events if isinstance(event, LoopIteration)]
+        result = await stream.result()
     assert (result.value, result.reason) == (3, "big enough")
     assert [verdict.feedback for verdict in seen] == ["1 is too small", "2 is too small"]
     assert [verdict.stop for verdict in seen] == [False, False]

@@ -1,0 +1,69 @@
+"""State side by side: every path works on a copy, and only `merge` decides what of it stays.
+
+Three readers go through a text at once, each counting something in the same state class. No locks, no lost updates:
+what one path does, no other path sees. In a race it is the winner's state that stays.
+"""
+
+from collections.abc import Sequence
+
+import anyio
+from attrs import Factory, define
+
+from noetic_py import Context, Harness, Memory, parallel, race, step
+
+TEXT = "the tide comes in and the tide goes out and nobody asked the tide"
+
+
+@define
+class State:
+    counts: dict[str, int] = Factory(dict[str, int])
+    notes: list[str] = Factory(list[str])
+
+
+@step
+async def count_words(text: str, ctx: Context[Memory, State]) -> str:
+    ctx.state.counts["words"] = len(text.split())
+    return "words"
+
+
+@step
+async def count_tides(text: str, ctx: Context[Memory, State]) -> str:
+    await anyio.sleep(0.02)
+    # The others are done by now; their counts are in their own copies.
+    ctx.state.notes.append(f"count_tides sees {ctx.state.counts}")
+    ctx.state.counts["tides"] = text.count("tide")
+    return "tides"
+
+
+@step
+async def count_letters(text: str, ctx: Context[Memory, State]) -> str:
+    await anyio.sleep(0.01)
+    ctx.state.counts["letters"] = sum(map(str.isalpha, text))
+    return "letters"
+
+
+def merge(outputs: Sequence[str], ctx: Context[Memory, State], states: Sequence[State]) -> str:
+    # Outputs and states come in the order of the paths, whoever was first.
+    for state in states:
+        ctx.state.counts |= state.counts
+        ctx.state.notes += state.notes
+    return ", ".join(outputs)
+
+
+counters = [count_words, count_tides, count_letters]
+
+
+async def main() -> None:
+    async with Harness() as harness:
+        kept = await harness.run(parallel(counters, merge=merge), TEXT, state=State())
+        print(f"parallel with merge: {kept.value}\n  {kept.state}")
+
+        dropped = await harness.run(parallel(counters), TEXT, state=State())
+        print(f"parallel without merge: {dropped.value}\n  {dropped.state}")
+
+        won = await harness.run(race(counters), TEXT, state=State())
+        print(f"race: {won.value} won\n  {won.state}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)

@@ -1,0 +1,67 @@
+"""Watching a run: text while it is written, and typed events of everything that happens, each with the path it is from.
+
+A stream is entered with `async with`, so whoever stops reading early leaves nothing running behind.
+"""
+
+import anyio
+
+from noetic_py import (
+    Context,
+    Emitted,
+    FunctionCall,
+    Harness,
+    LoopIteration,
+    Memory,
+    ModelFinished,
+    RunFinished,
+    TextDelta,
+    TokenUsage,
+    ToolFinished,
+    ToolStarted,
+    call_model,
+    loop,
+    tool,
+    until,
+)
+from noetic_py.testing import ScriptedModel
+
+
+@tool
+async def look_up(ctx: Context[Memory, object], word: str) -> str:
+    """Look a word up."""
+    ctx.emit(f"opening the dictionary at {word[0]!r}")  # an event of your own; any object
+    return f"{word}: the rise and fall of the sea"
+
+
+agent = loop(call_model(tools=[look_up]), until=until.no_tool_calls())
+
+
+async def main() -> None:
+    call = FunctionCall(name="look_up", arguments={"word": "tide"})
+    model = ScriptedModel(call, "The tide is the rise and fall of the sea.", usage=TokenUsage(input=30, output=12))
+    async with Harness(model=model) as harness, harness.stream(agent, "What is a tide?") as stream:
+        async for event in stream.events:
+            where = "/".join(event.path)
+            match event:
+                case TextDelta():
+                    print(event.delta, end="|")
+                case ToolStarted():
+                    print(f"{where}: {event.call.name}({event.call.arguments})")
+                case Emitted():
+                    print(f"{where}: {event.event}")
+                case ToolFinished():
+                    print(f"{where}: {event.output.text}")
+                case ModelFinished():
+                    print(f"\n{where}: {event.usage.total if event.usage else 'unknown'} tokens")
+                case LoopIteration():
+                    print(f"{where}: round {event.iteration + 1}, stop: {event.stop}")
+                case RunFinished():
+                    print(f"{event.status}: {event.reason}")
+                case _:
+                    pass
+        result = await stream.result()
+    print(f"\nvalue: {result.value}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)

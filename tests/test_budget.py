@@ -1,0 +1,686 @@
+"""Budgets as values, and the tree of leases."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from noetic_py import Budget, errors, step
+from noetic_py.budget import (
+    NO_USAGE,
+    NOTHING_USED,
+    Lease,
+    Remaining,
+    Reservation,
+    TokenUsage,
+    Usage,
+    amounts_of,
+)
+
+pytestmark = pytest.mark.anyio
+
+COUNTS = ("steps", "model_calls", "tool_calls", "input_tokens", "cached_input_tokens", "output_tokens", "tokens")
+
+
+@step
+async def wrap(x: object) -> str:
+    return "wrapped"
+
+
+def usage(tokens: int = 0, cost: str | None = None) -> Usage:
+    return Usage(TokenUsage(tokens), None if cost is None else Decimal(cost))
+
+
+def flat(price: str = "1") -> Callable[[int, int], Decimal]:
+    return lambda read, written: Decimal(price)
+
+
+def per_token(read: int, written: int) -> Decimal:
+    return Decimal(read + written)
+
+
+def settled(lease: Lease, name: str) -> Decimal:
+    return lease._settled.get(name, Decimal(0))
+
+
+def held(lease: Lease, name: str) -> Decimal:
+    return lease._held.get(name, Decimal(0))
+
+
+def kept(lease: Lease, name: str) -> Decimal:
+    return lease._kept.get(name, Decimal(0))
+
+
+# -------------------------------------------------------------------------------------------------------- token usage
+
+
+@given(*[st.one_of(st.none(), st.integers(0, 9)) for _ in range(6)])
+def test_parts_that_nobody_reported_stay_unknown(*parts: int | None):
+    a = TokenUsage(1, 2, *parts[:3])
+    b = TokenUsage(3, 4, *parts[3:])
+    found = a + b
+    assert (found.input, found.output, found.total) == (4, 6, 10)
+    got = (found.cached_input, found.cache_write, found.reasoning)
+    for one, other, both in zip(parts[:3], parts[3:], got, strict=True):
+        assert both == (None if one is None and other is None else (one or 0) + (other or 0))
+
+
+def test_what_a_usage_means_in_dimensions():
+    found = amounts_of(Usage(TokenUsage(5, 3, cached_input=2), Decimal("0.5")))
+    assert found == {"input_tokens": 5, "output_tokens": 3, "tokens": 8, "cached_input_tokens": 2, "cost": Decimal("0.5")}
+    assert amounts_of(NOTHING_USED)["cost"] == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize("name", COUNTS + ("depth",))
+@pytest.mark.parametrize("value", [-1, True, 1.5, "3", float("nan"), float("inf"), Decimal(3)])
+def test_counts_are_whole_numbers(name: str, value: Any):
+    with pytest.raises(errors.ConfigError) as caught:
+        Budget(**{name: value})
+    assert caught.value.code == "budget"
+    assert name in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("value", [-1, "-0.01", float("nan"), float("inf"), "-inf", "NaN", "sNaN", "much", True, object()])
+def test_costs_are_finite_amounts(value: Any):
+    with pytest.raises(errors.ConfigError) as caught:
+        Budget(cost=value)
+    assert caught.value.code == "budget"
+
+
+@pytest.mark.parametrize("value", [-1, -0.001, float("nan"), float("inf"), True, "3", Decimal(1)])
+def test_seconds_are_finite_numbers(value: Any):
+    with pytest.raises(errors.ConfigError) as caught:
+        Budget(seconds=value)
+    assert caught.value.code == "budget"
+
+
+def test_seconds_that_no_float_can_hold():
+    with pytest.raises(errors.ConfigError):
+        Budget(seconds=10**400)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), True, "0.5", None])
+def test_warn_at_is_a_fraction(value: Any):
+    with pytest.raises(errors.ConfigError) as caught:
+        Budget(warn_at=value)
+    assert caught.value.code == "budget"
+
+
+@pytest.mark.parametrize("value", [{"search": -1}, {"search": True}, {"search": "3"}, ["search"], 3])
+def test_per_tool_is_counts_by_name(value: Any):
+    with pytest.raises(errors.ConfigError) as caught:
+        Budget(per_tool=value)
+    assert caught.value.code == "budget"
+
+
+def test_a_wrap_up_needs_a_reserve_that_the_budget_has():
+    for options in (
+        {"wrap_up": wrap},
+        {"wrap_up": 3, "reserve": Budget(cost=1)},
+        {"wrap_up": wrap, "reserve": 3},
+        {"cost": 1, "wrap_up": wrap, "reserve": Budget(cost=2)},
+        {"per_tool": {"search": 1}, "wrap_up": wrap, "reserve": Budget(per_tool={"search": 2})},
+        {"seconds": 1.0, "wrap_up": wrap, "reserve": Budget(seconds=2.0)},
+    ):
+        with pytest.raises(errors.ConfigError) as caught:
+            Budget(**options)  # type: ignore[arg-type] # wrong on purpose
+        assert caught.value.code == "budget"
+    # A dimension that the budget leaves open can be kept all the same.
+    assert Budget(cost=1, wrap_up=wrap, reserve=Budget(tokens=100)).reserve is not None
+    assert Budget(cost=1, reserve=Budget(cost=1)).wrap_up is None
+
+
+@given(st.floats(0, 1e6, allow_nan=False))
+def test_a_float_means_its_decimal_text(value: float):
+    assert Budget(cost=value).limits["cost"] == Decimal(str(value))
+
+
+def test_what_a_budget_shows():
+    budget = Budget(steps=3, cost="0.50", seconds=2, depth=1, per_tool={"search": 4, "fetch": None})  # type: ignore[dict-item] # None limits nothing
+    assert repr(budget) == "Budget(steps=3, cost=0.50, per_tool:search=4, seconds=2.0, depth=1)"
+    assert budget.per_tool == {"search": 4}
+    assert repr(Budget()) == "Budget()"
+    assert Budget(cost=Decimal("0.10")).limits["cost"] == Decimal("0.10")
+
+
+# ------------------------------------------------------------------------------------------------------------- counts
+
+
+def test_steps_are_counted_at_every_lease_and_refused_at_any():
+    root = Lease(Budget(steps=3))
+    middle = Lease(None, root)
+    leaf = Lease(Budget(steps=9), middle)
+    leaf.take_step(counted=False)
+    for _ in range(3):
+        leaf.take_step()
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        leaf.take_step()
+    assert (caught.value.dimension, caught.value.limit, caught.value.settled) == ("steps", 3, 3)
+    # What was refused is counted nowhere.
+    assert [lease.steps for lease in (root, middle, leaf)] == [3, 3, 3]
+    with pytest.raises(errors.BudgetExceeded):
+        root.take_step()
+
+
+def test_steps_that_nobody_limits_are_handed_up_when_a_lease_ends():
+    root = Lease(Budget(cost=1))
+    child = Lease(None, root)
+    limited = Lease(Budget(steps=5), child)
+    for _ in range(3):
+        limited.take_step()
+    child.take_step()
+    limited.close()
+    child.close()
+    root.take_step()
+    assert (root.steps, child.steps, limited.steps) == (5, 4, 3)
+
+
+def test_tool_calls_are_counted_by_tool():
+    root = Lease(Budget(tool_calls=3))
+    leaf = Lease(Budget(per_tool={"search": 1}), root)
+    leaf.take_tool_call("search")
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        leaf.take_tool_call("search")
+    assert caught.value.dimension == "per_tool:search"
+    leaf.take_tool_call("fetch")
+    leaf.take_tool_call("fetch")
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        leaf.take_tool_call("fetch")
+    assert caught.value.dimension == "tool_calls"
+    assert (root.tool_calls, leaf.tool_calls) == (3, 3)
+    free = Lease(None)
+    free.take_tool_call("search")
+    assert free.tool_calls == 1
+
+
+def test_depth_is_counted_from_where_a_lease_begins():
+    root = Lease(Budget(depth=3))
+    inner = Lease(Budget(depth=1), root, depth=1)
+    inner.enter_depth(2)
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        inner.enter_depth(3)
+    assert (caught.value.dimension, caught.value.limit, caught.value.settled) == ("depth", 1, 1)
+    root.enter_depth(3)
+    with pytest.raises(errors.BudgetExceeded):
+        Lease(None, root, depth=3).enter_depth(4)
+
+
+# ------------------------------------------------------------------------------------------------------- reservations
+
+
+async def test_where_nothing_is_limited_only_the_meters_run():
+    root = Lease(None)
+    leaf = Lease(Budget(seconds=3), root)
+    assert leaf.free
+    reservation = await leaf.reserve(max_output=7)
+    assert (reservation.max_output, reservation.amounts) == (7, {})
+    reservation.settle(Usage(TokenUsage(3, 4), Decimal("0.1")))
+    reservation.settle(Usage(TokenUsage(9, 9), Decimal(9)))
+    again = await leaf.reserve()
+    again.settle(NOTHING_USED)
+    assert (root.calls, leaf.calls) == (2, 2)
+    assert root.tokens == leaf.tokens == TokenUsage(3, 4)
+    assert root.cost == leaf.cost == Decimal("0.1")
+    assert not leaf.limited("cost", "tokens")
+
+
+async def test_a_reservation_is_held_up_to_the_root_and_settled_once():
+    root = Lease(Budget(cost=5, tokens=1000))
+    leaf = Lease(Budget(model_calls=2), root)
+    assert leaf.limited("cost")
+    reservation = await leaf.reserve(input_tokens=10, max_output=20, cost_of=flat("2"))
+    for lease in (root, leaf):
+        assert (held(lease, "cost"), held(lease, "tokens"), settled(lease, "model_calls")) == (2, 30, 1)
+    reservation.settle(Usage(TokenUsage(10, 5, cached_input=4), Decimal("1.5")))
+    reservation.settle(Usage(TokenUsage(10, 5), Decimal(3)))
+    for lease in (root, leaf):
+        assert not any(lease._held.values())
+        assert (settled(lease, "cost"), settled(lease, "tokens")) == (Decimal("1.5"), 15)
+        assert settled(lease, "cached_input_tokens") == 4
+        assert lease.calls == 1
+
+
+async def test_a_provider_may_report_more_than_was_reserved_and_the_next_call_is_refused():
+    lease = Lease(Budget(tokens=100))
+    reservation = await lease.reserve(input_tokens=10, max_output=20)
+    reservation.settle(usage(500))
+    assert settled(lease, "tokens") == 500
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        await lease.reserve(input_tokens=1)
+    assert (caught.value.limit, caught.value.settled, caught.value.requested) == (100, 500, 2)
+
+
+async def test_what_can_never_fit_is_refused_though_others_are_in_flight():
+    lease = Lease(Budget(cost=3))
+    first = await lease.reserve(cost_of=flat("2"))
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        await lease.reserve(cost_of=flat("4"))
+    assert (caught.value.dimension, caught.value.limit, caught.value.requested) == ("cost", 3, 4)
+    first.settle(NOTHING_USED)
+
+
+@pytest.mark.parametrize(
+    ("budget", "read", "cost_of", "cap", "most"),
+    [
+        (Budget(tokens=100), 30, None, None, 70),
+        (Budget(output_tokens=40), 30, None, None, 40),
+        (Budget(tokens=100, output_tokens=40), 30, None, 25, 25),
+        (Budget(cost=100), 30, per_token, None, 70),
+        (Budget(cost=100), 30, per_token, 50, 50),
+        (Budget(cost=100), 30, flat("1"), 50, 50),
+        (Budget(input_tokens=100), 30, None, None, None),
+        (Budget(tokens=100), 99, None, None, 1),
+    ],
+)
+async def test_output_is_limited_to_what_is_left(
+    budget: Budget, read: int, cost_of: Callable[[int, int], Decimal] | None, cap: int | None, most: int | None
+):
+    for lease in (Lease(budget), Lease(None, Lease(budget))):
+        reservation = await lease.reserve(input_tokens=read, cost_of=cost_of, output_cap=cap)
+        assert reservation.max_output == most
+        reservation.settle(NOTHING_USED)
+
+
+async def test_a_budget_that_is_spent_is_refused_and_not_asked_for_nothing():
+    for budget, cost_of in ((Budget(tokens=30), None), (Budget(output_tokens=0), None), (Budget(cost=30), per_token)):
+        with pytest.raises(errors.BudgetExceeded):
+            await Lease(budget).reserve(input_tokens=30, cost_of=cost_of)
+    with pytest.raises(errors.BudgetExceeded):
+        await Lease(Budget(model_calls=0)).reserve()
+
+
+# ------------------------------------------------------------------------------------------------------------ waiting
+
+
+async def waiting(lease: Lease) -> None:
+    """Come back when everybody who can go on has gone on."""
+    await anyio.wait_all_tasks_blocked()
+    assert lease.root._waiting is not None
+
+
+async def test_a_request_waits_for_what_calls_in_flight_may_give_back():
+    root = Lease(Budget(cost=3))
+    leaf = Lease(None, root)
+    first = await leaf.reserve(cost_of=flat("2"))
+    got: list[Reservation] = []
+
+    async def second() -> None:
+        got.append(await Lease(None, root).reserve(cost_of=flat("2")))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(second)
+        await waiting(root)
+        assert not got
+        first.settle(usage(cost="1"))
+    assert held(root, "cost") == 2
+    got[0].settle(usage(cost="2"))
+    assert (settled(root, "cost"), held(root, "cost")) == (3, 0)
+
+
+async def test_a_request_that_waited_is_refused_when_nothing_came_back():
+    lease = Lease(Budget(cost=3))
+    first = await lease.reserve(cost_of=flat("2"))
+    caught: list[errors.BudgetExceeded] = []
+
+    async def second() -> None:
+        with pytest.raises(errors.BudgetExceeded) as refused:
+            await lease.reserve(cost_of=flat("2"))
+        caught.append(refused.value)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(second)
+        await waiting(lease)
+        first.settle(usage(cost="2"))
+    assert (caught[0].settled, caught[0].requested) == (2, 2)
+
+
+async def test_requests_that_wait_are_served_in_the_order_in_which_they_came():
+    lease = Lease(Budget(cost=1))
+    order: list[int] = []
+
+    async def one(index: int) -> None:
+        reservation = await lease.reserve(cost_of=flat("1"))
+        order.append(index)
+        await anyio.sleep(0)
+        reservation.settle(NOTHING_USED)
+
+    first = await lease.reserve(cost_of=flat("1"))
+    async with anyio.create_task_group() as group:
+        for index in range(8):
+            group.start_soon(one, index)
+            await anyio.wait_all_tasks_blocked()
+        first.settle(NOTHING_USED)
+    assert order == list(range(8))
+
+
+async def test_a_request_that_waits_is_not_overtaken_by_smaller_ones_for_ever():
+    lease = Lease(Budget(cost=10))
+    order: list[str] = []
+
+    async def large() -> None:
+        reservation = await lease.reserve(cost_of=flat("10"))
+        order.append("large")
+        reservation.settle(NOTHING_USED)
+
+    async def small() -> None:
+        reservation = await lease.reserve(cost_of=flat("6"))
+        order.append("small")
+        await anyio.sleep(0)
+        reservation.settle(NOTHING_USED)
+
+    first = await lease.reserve(cost_of=flat("6"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(large)
+        await waiting(lease)
+        for _ in range(20):
+            group.start_soon(small)
+        await anyio.wait_all_tasks_blocked()
+        first.settle(NOTHING_USED)
+    assert order[0] == "large"
+
+
+async def test_a_waiting_request_that_is_cancelled_leaves_nothing():
+    lease = Lease(Budget(cost=1))
+    first = await lease.reserve(cost_of=flat("1"))
+    got: list[Reservation] = []
+
+    async def one() -> None:
+        got.append(await lease.reserve(cost_of=flat("1")))
+
+    async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as doomed:
+            doomed.start_soon(one)
+            await waiting(lease)
+            doomed.cancel_scope.cancel()
+        group.start_soon(one)
+        await waiting(lease)
+        assert held(lease, "cost") == 1
+        first.settle(NOTHING_USED)
+    assert len(got) == 1
+    got[0].settle(usage(cost="1"))
+    assert (held(lease, "cost"), settled(lease, "cost"), lease.calls) == (0, 1, 2)
+
+
+async def test_a_waiting_request_that_is_cancelled_as_it_is_woken_does_not_keep_its_turn():
+    lease = Lease(Budget(cost=1))
+    first = await lease.reserve(cost_of=flat("1"))
+    got: list[Reservation] = []
+
+    async def one() -> None:
+        got.append(await lease.reserve(cost_of=flat("1")))
+
+    async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as doomed:
+            doomed.start_soon(one)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(one)
+            await anyio.wait_all_tasks_blocked()
+            first.settle(NOTHING_USED)
+            doomed.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            while not got:
+                await anyio.sleep(0)
+        for reservation in got:
+            reservation.settle(NOTHING_USED)
+    assert held(lease, "cost") == 0
+
+
+# ----------------------------------------------------------------------------------------------------------- warnings
+
+
+def test_a_warning_is_given_once_for_each_dimension():
+    seen: list[tuple[str, Decimal, Decimal]] = []
+
+    def note(dimension: str, spent: Decimal, limit: Decimal) -> None:
+        seen.append((dimension, spent, limit))
+
+    root = Lease(Budget(steps=4, cost=10, warn_at=0.5))
+    leaf = Lease(Budget(steps=100, tokens=9), root, on_warning=note)
+    for _ in range(4):
+        leaf.take_step()
+    for _ in range(6):
+        leaf.book({"cost": Decimal(1), "tokens": Decimal(0)}, NO_USAGE)
+    assert seen == [("steps", 2, 4), ("cost", 5, 10)]
+    silent = Lease(Budget(steps=1))
+    silent.take_step()
+
+
+# ------------------------------------------------------------------------------------------------------ what is left
+
+
+async def test_what_is_left_is_what_the_tightest_lease_leaves():
+    root = Lease(Budget(steps=10, cost=5, tokens=100, seconds=50), now=100.0)
+    leaf = Lease(
+        Budget(steps=4, model_calls=3, tool_calls=2, cost=9, input_tokens=80, output_tokens=30, seconds=90), root, now=110.0
+    )
+    leaf.take_step()
+    leaf.take_tool_call("search")
+    reservation = await leaf.reserve(input_tokens=10, max_output=20, cost_of=flat("2"))
+    assert leaf.remaining(120.0) == Remaining(
+        steps=3, model_calls=2, tool_calls=1, tokens=70, input_tokens=70, output_tokens=10, cost=Decimal(3), seconds=30.0
+    )
+    assert leaf.remaining(1000.0).seconds == 0.0
+    reservation.settle(NOTHING_USED)
+    assert Lease(None).remaining(0.0) == Remaining()
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "deadline"),
+    [
+        (None, None, None),
+        (Budget(seconds=5), None, 15.0),
+        (None, Budget(seconds=5), 5.0),
+        (Budget(seconds=1), Budget(seconds=50), 11.0),
+        (Budget(seconds=100), Budget(seconds=50), 50.0),
+        (Budget(seconds=9, wrap_up=wrap, reserve=Budget(seconds=2)), None, 17.0),
+        (Budget(seconds=9, wrap_up=wrap, reserve=Budget(cost=2)), None, 19.0),
+    ],
+)
+def test_the_nearest_deadline_holds(own: Budget | None, above: Budget | None, deadline: float | None):
+    parent = Lease(above, now=0.0)
+    assert Lease(own, parent, now=10.0).deadline == deadline
+
+
+# ------------------------------------------------------------------------------------------------------- the wrap-up
+
+
+def wrapped(**limits: Any) -> Budget:
+    """A budget that keeps 2 of everything."""
+    return Budget(**limits, wrap_up=wrap, reserve=Budget(**dict.fromkeys(limits, 2)))
+
+
+async def spend(lease: Lease, cost: str) -> None:
+    (await lease.reserve(cost_of=flat(cost))).settle(usage(1, cost))
+
+
+async def test_a_block_is_held_above_until_its_lease_ends():
+    root = Lease(Budget(cost=10))
+    middle = Lease(None, root)
+    lease = Lease(wrapped(cost=6), middle)
+    lease.keep_reserve()
+    assert (kept(root, "cost"), kept(middle, "cost"), kept(lease, "cost")) == (2, 2, 0)
+    await spend(lease, "4")
+    with pytest.raises(errors.BudgetExceeded):
+        await spend(lease, "1")
+    await spend(root, "4")
+    with pytest.raises(errors.BudgetExceeded):
+        await spend(root, "1")
+    lease.close()
+    lease.close()
+    assert (kept(root, "cost"), kept(middle, "cost")) == (0, 0)
+    await spend(root, "2")
+    assert settled(root, "cost") == root.cost == 10
+
+
+async def test_what_a_wrap_up_uses_of_its_block_is_booked_once():
+    root = Lease(Budget(cost=10, model_calls=10))
+    lease = Lease(wrapped(cost=6), root)
+    lease.keep_reserve()
+    await spend(lease, "4")
+    wrap_up = lease.open_wrap_up(0.0)
+    await spend(wrap_up, "1")
+    # Its cost is in the block that is held above, its call is not.
+    assert (settled(root, "cost"), kept(root, "cost"), settled(root, "model_calls")) == (4, 2, 2)
+    assert (root.cost, lease.cost, root.tokens.total) == (5, 5, 2)
+    with pytest.raises(errors.BudgetExceeded):
+        await spend(wrap_up, "2")
+    await spend(wrap_up, "1")
+    lease.close(wrap_up)
+    assert (settled(root, "cost"), kept(root, "cost"), held(root, "cost"), root.cost) == (6, 0, 0, 6)
+    assert settled(root, "model_calls") == 3
+
+
+async def test_steps_and_tools_of_a_wrap_up_come_out_of_the_block():
+    root = Lease(Budget(steps=10, tool_calls=10))
+    lease = Lease(wrapped(steps=5, tool_calls=5), root)
+    lease.keep_reserve()
+    for _ in range(3):
+        lease.take_step()
+        lease.take_tool_call("search")
+    with pytest.raises(errors.BudgetExceeded):
+        lease.take_step()
+    with pytest.raises(errors.BudgetExceeded):
+        lease.take_tool_call("search")
+    # What others may take is all but the block.
+    for _ in range(5):
+        root.take_step()
+        root.take_tool_call("fetch")
+    with pytest.raises(errors.BudgetExceeded):
+        root.take_step()
+    assert root.remaining(0.0).steps == 0
+    wrap_up = lease.open_wrap_up(0.0)
+    wrap_up.take_step()
+    wrap_up.take_tool_call("search")
+    lease.close(wrap_up)
+    assert (root.steps, kept(root, "steps"), root.remaining(0.0).steps) == (9, 0, 1)
+    assert (settled(root, "tool_calls"), kept(root, "tool_calls"), root.tool_calls) == (9, 0, 9)
+    root.take_step()
+    with pytest.raises(errors.BudgetExceeded):
+        root.take_step()
+
+
+@pytest.mark.parametrize("name", ["cost", "tokens", "steps", "tool_calls"])
+def test_a_block_that_does_not_fit_above_is_refused_and_holds_nothing(name: str):
+    root = Lease(Budget(**{name: 1}))  # type: ignore[arg-type] # the name of any dimension
+    lease = Lease(wrapped(**{name: 9}), Lease(None, root))
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        lease.keep_reserve()
+    assert caught.value.dimension == name
+    lease.close()
+    assert not any(root._kept.values())
+
+
+def test_a_block_of_steps_that_were_taken_is_refused():
+    root = Lease(Budget(steps=5))
+    for _ in range(4):
+        root.take_step()
+    lease = Lease(wrapped(steps=5), root)
+    with pytest.raises(errors.BudgetExceeded) as caught:
+        lease.keep_reserve()
+    assert (caught.value.dimension, caught.value.settled) == ("steps", 4)
+
+
+async def test_a_block_of_a_dimension_that_only_the_reserve_limits():
+    root = Lease(Budget(cost=10))
+    lease = Lease(Budget(model_calls=1, wrap_up=wrap, reserve=Budget(cost=3, seconds=5.0)), root)
+    lease.keep_reserve()
+    assert kept(root, "cost") == 3
+    await spend(lease, "1")
+    wrap_up = lease.open_wrap_up(20.0)
+    assert wrap_up.deadline == 25.0
+    lease.close(wrap_up)
+    assert kept(root, "cost") == 0
+
+
+async def test_a_wrap_up_at_the_root_has_nobody_to_book_with():
+    lease = Lease(wrapped(cost=6))
+    lease.keep_reserve()
+    await spend(lease, "4")
+    wrap_up = lease.open_wrap_up(0.0)
+    await spend(wrap_up, "2")
+    lease.close(wrap_up)
+    assert settled(lease, "cost") == lease.cost == 6
+
+
+async def test_blocks_within_blocks_are_kept_and_booked_once():
+    root = Lease(Budget(cost=20))
+    outer = Lease(Budget(cost=12, wrap_up=wrap, reserve=Budget(cost=8)), root)
+    outer.keep_reserve()
+    await spend(outer, "4")
+    outer_wrap = outer.open_wrap_up(0.0)
+    inner = Lease(Budget(cost=5, wrap_up=wrap, reserve=Budget(cost=2)), outer_wrap)
+    inner.keep_reserve()
+    # The inner block lies within the outer one, so the root keeps no more for it.
+    assert (kept(outer_wrap, "cost"), kept(root, "cost")) == (2, 8)
+    await spend(inner, "3")
+    inner_wrap = inner.open_wrap_up(0.0)
+    await spend(inner_wrap, "2")
+    inner.close(inner_wrap)
+    assert (settled(outer_wrap, "cost"), settled(root, "cost"), kept(root, "cost")) == (5, 4, 8)
+    outer.close(outer_wrap)
+    assert (settled(root, "cost"), kept(root, "cost"), root.cost) == (9, 0, 9)
+
+
+def test_leases_without_a_budget_open_and_close_too():
+    lease = Lease(None)
+    lease.keep_reserve()
+    wrap_up = lease.open_wrap_up(0.0)
+    wrap_up.take_step()
+    lease.close(wrap_up)
+    assert (wrap_up.deadline, lease.steps) == (None, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------- random
+
+
+@given(st.integers(0, 2**32))
+async def test_random_trees_of_leases_add_up(seed: int):
+    chance = random.Random(seed)
+    root = Lease(Budget(cost=chance.randint(0, 30), model_calls=chance.randint(0, 30), tokens=chance.randint(0, 500)))
+    leases = [root]
+    for _ in range(chance.randint(0, 5)):
+        budget = Budget(cost=chance.randint(0, 20)) if chance.random() < 0.5 else None
+        leases.append(Lease(budget, chance.choice(leases)))
+    paid, tokens, calls = Decimal(0), 0, 0
+    open_calls: list[Reservation] = []
+    for _ in range(40):
+        if open_calls and chance.random() < 0.5:
+            reservation = open_calls.pop(chance.randrange(len(open_calls)))
+            used = Usage(
+                TokenUsage(chance.randint(0, int(reservation.amounts["input_tokens"]))),
+                Decimal(chance.randint(0, int(reservation.amounts["cost"]))),
+            )
+            reservation.settle(used)
+            paid, tokens = paid + (used.cost or 0), tokens + used.tokens.total
+            continue
+        with anyio.move_on_after(0) as scope:
+            try:
+                open_calls.append(
+                    await chance.choice(leases).reserve(
+                        input_tokens=chance.randint(1, 50), max_output=1, cost_of=flat(str(chance.randint(0, 5)))
+                    )
+                )
+                calls += 1
+            except errors.BudgetExceeded:
+                pass
+        assert not scope.cancelled_caught or open_calls, "waited though nothing was in flight"
+        for lease in leases:
+            for name, limit in lease.limits.items():
+                assert settled(lease, name) + held(lease, name) <= limit
+    for reservation in open_calls:
+        reservation.settle(NOTHING_USED)
+    assert not any(value for lease in leases for value in lease._held.values())
+    assert (settled(root, "cost"), root.cost) == (paid, paid)
+    assert (settled(root, "tokens"), root.tokens.total) == (tokens, tokens)
+    assert (settled(root, "model_calls"), root.calls) == (calls, calls)
