@@ -25,7 +25,9 @@ PAGE = ROOT / "docs" / "performance.md"
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure what the library costs.")
-    made.add_argument("works", nargs="*", metavar="WORK", help=f"what to measure: {', '.join(WORKS)}; all when left out")
+    made.add_argument(
+        "works", nargs="*", metavar="WORK", help=f"what to measure: {', '.join(WORKS)}; all when left out"
+    )
     made.add_argument("--rounds", type=int, default=Plan().rounds, help="how often each side is measured")
     made.add_argument("--scale", type=float, default=1.0, help="a factor for the amount of work, to try things out")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")

@@ -24,9 +24,7 @@ def table(figures: Iterable[Figure]) -> str:
     rows = [HEAD, *(row(figure) for figure in figures)]
     widths = [max(len(cells[column]) for cells in rows) for column in range(len(HEAD))]
     lines = [line(cells, widths) for cells in rows]
-    rule = [
-        "-" * width if name in LEFT else "-" * (width - 1) + ":" for name, width in zip(HEAD, widths, strict=True)
-    ]
+    rule = ["-" * width if name in LEFT else "-" * (width - 1) + ":" for name, width in zip(HEAD, widths, strict=True)]
     lines.insert(1, f"| {' | '.join(rule)} |")
     return "\n".join(lines)
 

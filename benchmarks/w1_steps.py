@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
 from noetic_py import Context, Harness, Step, loop, step, until
@@ -10,7 +10,6 @@ from noetic_py import Context, Harness, Step, loop, step, until
 STEPS = 10_000
 LENGTHS = (1_000, 10_000, 50_000)
 TARGET = 25.0
-Body = Callable[[int, Context], Awaitable[int]]
 
 
 async def same(value: int, ctx: Context) -> int:
@@ -25,28 +24,26 @@ def measure(plan: Plan) -> list[Figure]:
     """Every figure of W1."""
     count = plan.size(STEPS)
     short, middle, long = (plan.size(length) for length in LENGTHS)
-    bare, ours = f"await f(x, ctx), {count:,}", f"loop, {count:,}"
-    sides: dict[str, Measurement] = {bare: bare_calls(count), ours: loop_of(count), "body": calls_from_body(count)}
+    sides: dict[str, Measurement] = {"bare": bare_calls(count), "loop": loop_of(count), "body": calls_from_body(count)}
     sides |= {f"length {length}": loop_of(length) for length in (short, middle, long)}
     sides |= {"trio bare": bare_calls(count, "trio"), "trio": loop_of(count, "trio")}
     found = take_turns(sides, plan.rounds)
-    unit = "µs a step"
-    figures = [
-        compare("W1", f"loop(step) of {count:,}, against bare await", found[bare], found[ours], unit=unit, factor=MICRO,
-                target=TARGET),
-        compare("W1", f"await step(x, ctx) {count:,} times in a body, against bare await", found[bare], found["body"],
-                unit=unit, factor=MICRO, target=TARGET),
-    ]  # fmt: skip
-    for length in (middle, long):
-        figures.append(
-            compare("W1", f"loop of {length:,}, against a loop of {short:,}", found[f"length {short}"],
-                    found[f"length {length}"], unit=unit, factor=MICRO, target=EVEN)
-        )  # fmt: skip
-    figures.append(
-        compare("W1", f"on trio: loop(step) of {count:,}, against bare await", found["trio bare"], found["trio"],
-                unit=unit, factor=MICRO)
-    )  # fmt: skip
-    return figures
+    compared = partial(compare, "W1", unit="µs a step", factor=MICRO)
+    calls = f"await step(x, ctx) {count:,} times in a body"
+    return [
+        compared(f"loop(step) of {count:,}, against bare await", found["bare"], found["loop"], target=TARGET),
+        compared(f"{calls}, against bare await", found["bare"], found["body"], target=TARGET),
+        *(
+            compared(
+                f"loop of {n:,}, against a loop of {short:,}",
+                found[f"length {short}"],
+                found[f"length {n}"],
+                target=EVEN,
+            )
+            for n in (middle, long)
+        ),
+        compared(f"on trio: loop(step) of {count:,}, against bare await", found["trio bare"], found["trio"]),
+    ]
 
 
 def bare_calls(count: int, backend: str = "asyncio") -> Measurement:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 
 from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
@@ -21,21 +23,18 @@ def measure(plan: Plan) -> list[Figure]:
     sides |= {f"log {length}": branches_after(count, length) for length in (short, middle, long)}
     sides |= {"trio group": task_group(count, "trio"), "trio": branches(count, "trio")}
     found = take_turns(sides, plan.rounds)
-    unit = "µs a branch"
-    figures = [
-        compare("W2", f"parallel of {count:,} steps, against an anyio task group", found["group"], found["ours"],
-                unit=unit, factor=MICRO, target=TARGET)
-    ]  # fmt: skip
-    for length in (middle, long):
-        figures.append(
-            compare("W2", f"after {length:,} items, against after {short:,}", found[f"log {short}"],
-                    found[f"log {length}"], unit=unit, factor=MICRO, target=EVEN)
-        )  # fmt: skip
-    figures.append(
-        compare("W2", f"on trio: parallel of {count:,} steps, against an anyio task group", found["trio group"],
-                found["trio"], unit=unit, factor=MICRO)
-    )  # fmt: skip
-    return figures
+    compared = partial(compare, "W2", unit="µs a branch", factor=MICRO)
+    name = f"parallel of {count:,} steps, against an anyio task group"
+    return [
+        compared(name, found["group"], found["ours"], target=TARGET),
+        *(
+            compared(
+                f"after {n:,} items, against after {short:,}", found[f"log {short}"], found[f"log {n}"], target=EVEN
+            )
+            for n in (middle, long)
+        ),
+        compared(f"on trio: {name}", found["trio group"], found["trio"]),
+    ]
 
 
 def task_group(count: int, backend: str = "asyncio") -> Measurement:

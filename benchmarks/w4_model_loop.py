@@ -6,15 +6,19 @@ import json
 import statistics
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from benchmarks.measure import EVEN, MILLI, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
 from benchmarks.w1_steps import check
 from noetic_py import (
+    Budget,
     FunctionCall,
     FunctionCallOutput,
     Harness,
     Item,
     Message,
     ModelRequest,
+    RunOptions,
     call_model,
     loop,
     tool,
@@ -24,7 +28,7 @@ from noetic_py.testing import ScriptedModel
 
 TURNS = 200
 EARLY, LATE = 10, 190
-AROUND = 5
+AROUND = 8
 """How many turns before and after a turn are looked at with it."""
 TARGET_MS = 0.15
 
@@ -59,24 +63,35 @@ class Stamps:
 
 def measure(plan: Plan) -> list[Figure]:
     """Every figure of W4."""
-    turns = max(plan.size(TURNS), 2)
-    deltas: list[list[float]] = []
-    found = take_turns({"bare": by_hand(turns), "ours": agent(turns, deltas)}, plan.rounds)
-    counted = deltas[-plan.rounds :]
-    early, late = turns * EARLY // TURNS, turns * LATE // TURNS
+    turns = plan.size(TURNS)
+    free: list[list[float]] = []
+    limited: list[list[float]] = []
+    sides = {"bare": by_hand(turns), "free": agent(turns, free), "limited": agent(turns, limited, Budget(tokens=10**9))}
+    found = take_turns(sides, plan.rounds)
     unit = "ms a turn"
-    whole = compare("W4", f"loop(call_model) of {turns} tool turns, against a hand-written loop", found["bare"],
-                    found["ours"], unit=unit, factor=MILLI)  # fmt: skip
+
+    def whole(name: str, side: str, target: float | None) -> Figure:
+        against = f"{name}, against a hand-written loop"
+        figure = compare("W4", against, found["bare"], found[side], unit=unit, factor=MILLI)
+        return evolve(figure, target=target, judged="ours")
+
+    def late(name: str, deltas: Sequence[Sequence[float]], target: float | None) -> Figure:
+        first, last = turns * EARLY // TURNS, turns * LATE // TURNS
+        counted = deltas[-plan.rounds :]
+        return compare("W4", f"{name}turn {last}, against turn {first}", [around(each, first) for each in counted],
+                       [around(each, last) for each in counted], unit=unit, factor=MILLI, target=target)  # fmt: skip
+
     return [
-        Figure("W4", whole.name, unit, whole.ours, whole.baseline, whole.ratio, TARGET_MS, "ours", rounds=plan.rounds),
-        compare("W4", f"turn {late}, against turn {early}", [around(each, early) for each in counted],
-                [around(each, late) for each in counted], unit=unit, factor=MILLI, target=EVEN),
-    ]  # fmt: skip
+        whole(f"loop(call_model) of {turns} tool turns", "free", TARGET_MS),
+        late("", free, EVEN),
+        whole("the same with a budget of tokens", "limited", None),
+        late("with a budget of tokens: ", limited, None),
+    ]
 
 
 def around(deltas: Sequence[float], turn: int) -> float:
-    """What a turn took, together with its neighbours: one alone is too short to be told from noise."""
-    return statistics.mean(deltas[max(0, turn - AROUND) : turn + AROUND + 1])
+    """What a turn took, as the median of it and its neighbours: one alone is too short to be told from noise."""
+    return statistics.median(deltas[max(0, turn - AROUND) : turn + AROUND + 1])
 
 
 def by_hand(turns: int) -> Measurement:
@@ -101,13 +116,14 @@ def by_hand(turns: int) -> Measurement:
     return in_loop(work)
 
 
-def agent(turns: int, deltas: list[list[float]]) -> Measurement:
+def agent(turns: int, deltas: list[list[float]], budget: Budget | None = None) -> Measurement:
     """Seconds a turn of an agent; what each turn took is added to `deltas`."""
+    options: RunOptions = {} if budget is None else {"budget": budget}
 
     async def work() -> float:
         stamps = Stamps(turns)
         flow = loop(call_model(stamps.model, tools=(lookup,)), until=until.no_tool_calls())
-        result = await Harness(plugins=[]).run(flow, "Look up the tides.")
+        result = await Harness(plugins=[]).run(flow, "Look up the tides.", **options)
         check(len(result.items), 2 * turns + 2)
         deltas.append(stamps.deltas())
         return (stamps.times[-1] - stamps.times[0]) / turns

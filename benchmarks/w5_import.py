@@ -27,15 +27,12 @@ def measure(plan: Plan) -> list[Figure]:
     with TemporaryDirectory() as cache:
         sides = {code: partial(child, code, cache) for code in (NOTHING, ASYNCIO, PACKAGE, USED)}
         found = take_turns(sides, plan.rounds)
-    unit = "ms"
+    compared = partial(compare, "W5", unit="ms", factor=MILLI)
     return [
-        compare("W5", f"`{PACKAGE}`, against `{ASYNCIO}`", found[ASYNCIO], found[PACKAGE], unit=unit, factor=MILLI,
-                target=TARGET),
-        compare("W5", f"`{USED}`, against `{ASYNCIO}`", found[ASYNCIO], found[USED], unit=unit, factor=MILLI,
-                target=TARGET),
-        compare("W5", f"`{ASYNCIO}`, against an interpreter that imports nothing", found[NOTHING], found[ASYNCIO],
-                unit=unit, factor=MILLI),
-    ]  # fmt: skip
+        compared(f"`{PACKAGE}`, against `{ASYNCIO}`", found[ASYNCIO], found[PACKAGE], target=TARGET),
+        compared(f"`{USED}`, against `{ASYNCIO}`", found[ASYNCIO], found[USED], target=TARGET),
+        compared(f"`{ASYNCIO}`, against an interpreter that imports nothing", found[NOTHING], found[ASYNCIO]),
+    ]
 
 
 def child(code: str, cache: str) -> float:

@@ -1,4 +1,4 @@
-"""W7: many runs at once: 1,000 runs of 20 steps that each sleep for a millisecond, against bare tasks that do the same."""
+"""W7: many runs at once: 1,000 runs of 20 steps that sleep for a millisecond, against bare tasks that do the same."""
 
 from __future__ import annotations
 

@@ -113,18 +113,17 @@ async def choose(found: list[Passage], ctx: Context[Memory, State]) -> Answer:
             instructions="Answer the question with one of the quotations.",
             settings={"temperature": 0.0, "max_output_tokens": 100},
         )
-        listed = "\n".join(f"- {' '.join(each.text.split())}" for each in found)
+        listed = "\n".join(f"- {' '.join(each.text.split())}" for each in reversed(openings.values()))
         # In a conversation of its own: the quotations of earlier rounds would only be in the way.
         choice = await spawn(ask)(f"{listed}\n\nQuestion: {ctx.input}", ctx)
-        chosen = openings[choice.model_dump()["quotation"]]
-        question, known = str(ctx.input), chosen.title_words | chosen.words
+        chosen, question = openings[choice.model_dump()["quotation"]], str(ctx.input)
+        known = chosen.title_words | chosen.words
         missing = " ".join(word for word in question.split() if not known.issuperset(words(word)))
         answer = Answer(chosen.text, chosen.topic, shared(question, known) / sum(map(weight, words(question))), missing)
         ctx.state.best = max(ctx.state.best, answer, key=lambda each: each.coverage)
     return ctx.state.best
 
 
-# A capable model searches, and explains.
 @tool
 async def search_reference(ctx: Context[Memory, State], query: str) -> list[str]:
     """Search the Python language reference for passages with the words of the query."""
@@ -184,8 +183,9 @@ def show(result: RunResult[Answer, State]) -> None:
     if answer.topic:
         says = "covers the question" if covers(answer).stop else f"does not cover {answer.missing!r}"
         print(f"\nThis is from the topic {answer.topic!r}, and {says}.")
-    cost = "cost unknown" if result.cost is None else f"${result.cost}"
-    print(f"{result.model_calls} calls, {result.usage.total} tokens, {cost}, {result.seconds:.1f} s: {result.reason}")
+    cost = "unknown" if result.cost is None else f"${result.cost}"
+    print(f"calls: {result.model_calls}, tokens: {result.usage.total}, cost: {cost}, seconds: {result.seconds:.1f}")
+    print(f"stopped because: {result.reason}")
 
 
 async def main(question: str) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 import anyio
 from pydantic import BaseModel, Field
 
-from noetic_py import Harness, call_model, step
+from noetic_py import Harness, Message, call_model, step
 from noetic_py.errors import ModelRetry
 from noetic_py.testing import ScriptedModel
 
@@ -43,8 +43,9 @@ async def main() -> None:
     async with Harness(model=model) as harness:
         result = await harness.run(flow, "What will the weather be like?")
     for request in model.requests:
-        print(f"asked:  {request.items[-1].text}")
-    print(f"\n{result.value}  ({result.model_calls} model calls)")
+        said = [item.text for item in request.items if isinstance(item, Message)]
+        print(f"asked:    {said[-1]}")
+    print(f"in the end: {result.value} ({result.model_calls} model calls)")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """An agent with tools: ask, run the tools it calls, ask again, until it calls none.
 
-The script below is what a model might say: two calls at once, one of them wrong, then a corrected call, then the answer.
-Tools of one round run side by side, and what goes wrong in one is told to the model instead of ending the run.
+The script is what a model might say: two calls at once, one of them wrong, a corrected call, the answer. Tools of one
+round run side by side, and a tool may send its caller back with a message instead of ending the run.
 """
 
 import anyio
@@ -13,7 +13,7 @@ from noetic_py.testing import ScriptedModel
 HEIGHTS = {"Dover": 6.8, "Calais": 7.2}
 
 
-# The schema that the model sees is made from the signature; `ctx` and defaults that are injected are not part of it.
+# What the model gets to see is made from the signature and the docstring; `ctx` is no part of it.
 @tool
 async def tide(ctx: Context[Memory, object], port: str) -> float:
     """Height of the next high tide in metres.
@@ -54,7 +54,7 @@ async def main() -> None:
                 print(f"  gets {item.text}")
             case _:
                 pass
-    print(f"\n{result.status} ({result.reason}) after {result.model_calls} model calls in {result.seconds:.2f} s")
+    print(f"\n{result.status} ({result.reason}) after {result.model_calls} model calls")
 
 
 if __name__ == "__main__":

@@ -111,12 +111,16 @@ def _money(value: Any, name: str = "cost") -> Decimal | None:
     return amount
 
 
+# Ten thousand years: a longer time is a mistake, and the sum with a clock's reading would not be exact.
+_LONGEST = 10_000 * 365 * 24 * 3600
+
+
 def _seconds(value: Any, name: str = "seconds") -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name}={value!r} is not a number of seconds", code="budget", hint=f"{name}=30.0")
-    if not 0 <= value < float("inf"):
+    if not 0 <= value < float("inf") or value > _LONGEST:
         raise ConfigError(f"{name}={value!r} is not a finite number, 0 or more", code="budget", hint=f"{name}=30.0")
     return float(value)
 
@@ -183,6 +187,8 @@ class Budget:
             "cost": _money(cost),
         }
         self.per_tool = {}
+        if per_tool is not None and not isinstance(per_tool, Mapping):
+            raise ConfigError(f"per_tool={per_tool!r} is no mapping", code="budget", hint='per_tool={"search": 3}')
         for name, limit in (per_tool or {}).items():
             checked = _count(limit, f"per_tool[{name!r}]")
             if checked is not None:
@@ -210,10 +216,13 @@ class Budget:
             raise ConfigError("wrap_up= needs reserve=", code="budget", hint="reserve=Budget(tokens=2_000)")
         if self.reserve is None:
             return
-        for name, kept in self.reserve.limits.items():
-            if name in self.limits and kept > self.limits[name]:
+        kept_back: dict[str, Decimal | float] = {**self.reserve.limits, "seconds": self.reserve.seconds or 0.0}
+        whole: dict[str, Decimal | float | None] = {**self.limits, "seconds": self.seconds}
+        for name, kept in kept_back.items():
+            limit = whole.get(name)
+            if limit is not None and kept > limit:
                 raise ConfigError(
-                    f"reserve keeps {kept} {name}, the budget has {self.limits[name]}",
+                    f"reserve keeps {kept} {name}, the budget has {limit}",
                     code="budget",
                     hint="keep less, or raise the budget",
                 )
@@ -288,6 +297,23 @@ def amounts_of(used: Usage) -> Amounts:
     }
 
 
+@define(eq=False)
+class _Place:
+    """A place in the line of requests that wait, and the lease that has no room for the one who stands there."""
+
+    at: Lease
+    called: anyio.Event = field(factory=anyio.Event)
+
+
+@frozen(eq=False)
+class _Blocker:
+    """The lease that refuses a request, and whether calls in flight could give back enough."""
+
+    error: BudgetExceeded
+    could_fit: bool
+    lease: Lease
+
+
 WarningSink = Callable[[str, Decimal, Decimal], None]
 
 
@@ -303,9 +329,9 @@ class Lease:
     """
 
     __slots__ = (
-        "_cost", "_covers", "_held", "_kept", "_settled", "_waiting", "_warned", "budget", "calls", "deadline",
-        "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started", "steps", "steps_free",
-        "tokens", "tool_calls",
+        "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_warned", "budget", "calls", "deadline",
+        "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started",
+        "steps", "steps_free", "tokens", "tool_calls",
     )  # fmt: skip
 
     def __init__(
@@ -335,7 +361,8 @@ class Lease:
         self._kept: Amounts = {}
         self._covers: Mapping[str, Decimal] | None = None
         self._warned: set[str] = set()
-        self._waiting: anyio.Event | None = None
+        # Who waits, in the order in which they came; kept at the root.
+        self._line: list[_Place] = []
         self.limits: dict[str, Decimal] = dict(budget.limits) if budget is not None else {}
         if budget is not None and budget.reserve is not None:
             for name, kept in budget.reserve.limits.items():
@@ -428,7 +455,7 @@ class Lease:
     def _take(self, amounts: Amounts) -> None:
         blocker = self._blocker(amounts)
         if blocker is not None:
-            raise blocker[0]
+            raise blocker.error
         self.book(amounts, NO_USAGE)
 
     def enter_depth(self, depth: int) -> None:
@@ -470,21 +497,46 @@ class Lease:
         """
         if self.free:
             return self._hold({}, max_output)
-        while True:
-            allowed = max_output
-            if allowed is None and self.limited("output_tokens", "tokens", "cost"):
-                allowed = self._output_left(input_tokens, cost_of, output_cap)
-            amounts = self._amounts(input_tokens, allowed or 0, cost_of)
-            blocker = self._blocker(amounts)
-            if blocker is None:
-                return self._hold(amounts, allowed)
-            error, could_fit = blocker
-            if not could_fit:
-                raise error
-            root = self.root
-            if root._waiting is None:
-                root._waiting = anyio.Event()
-            await root._waiting.wait()
+        place: _Place | None = None
+        try:
+            while True:
+                allowed = max_output
+                if allowed is None and self.limited("output_tokens", "tokens", "cost"):
+                    allowed = self._output_left(input_tokens, cost_of, output_cap)
+                amounts = self._amounts(input_tokens, allowed or 0, cost_of)
+                blocker = self._blocker(amounts)
+                if blocker is not None and not blocker.could_fit:
+                    raise blocker.error
+                at = self._ahead(place) if blocker is None else blocker.lease
+                if at is None:
+                    return self._hold(amounts, allowed)
+                place = self._take_place(place, at)
+                await place.called.wait()
+        finally:
+            if place is not None:
+                self.root._line.remove(place)
+                self.wake()
+
+    def _ahead(self, place: _Place | None) -> Lease | None:
+        """The lease at which somebody waits who was there before, and whom this request would overtake."""
+        for other in self.root._line:
+            if other is place:
+                return None
+            node: Lease | None = self
+            while node is not None:
+                if node is other.at:
+                    return node
+                node = node.parent
+        return None
+
+    def _take_place(self, place: _Place | None, at: Lease) -> _Place:
+        """Stand in line, at the end the first time, and at one's own place afterwards."""
+        if place is None:
+            place = _Place(at)
+            self.root._line.append(place)
+        else:
+            place.at, place.called = at, anyio.Event()
+        return place
 
     def _amounts(self, read: int, written: int, cost_of: Callable[[int, int], Decimal] | None) -> Amounts:
         amounts: Amounts = {"model_calls": _ONE}
@@ -515,9 +567,9 @@ class Lease:
         taken = self._settled.get(name, _ZERO) + self._held.get(name, _ZERO) + self._kept.get(name, _ZERO)
         return self.limits[name] - taken
 
-    def _blocker(self, amounts: Amounts) -> tuple[BudgetExceeded, bool] | None:
+    def _blocker(self, amounts: Amounts) -> _Blocker | None:
         """The first lease that has no room, and whether calls in flight could make some."""
-        waitable: tuple[BudgetExceeded, bool] | None = None
+        waitable: _Blocker | None = None
         node: Lease | None = self
         while node is not None:
             for name, limit in node.limits.items():
@@ -527,8 +579,8 @@ class Lease:
                 settled = node._settled.get(name, _ZERO) if name != "steps" else Decimal(node.steps)
                 error = BudgetExceeded(name, limit=limit, requested=asked, settled=settled)
                 if asked > node._left(name) + node._held.get(name, _ZERO):
-                    return error, False
-                waitable = waitable or (error, True)
+                    return _Blocker(error, False, node)
+                waitable = waitable or _Blocker(error, True, node)
             amounts = node._uncovered(amounts)
             node = node.parent
         return waitable
@@ -598,9 +650,8 @@ class Lease:
 
     def wake(self) -> None:
         """Let the reservations that wait look again."""
-        event, self.root._waiting = self.root._waiting, None
-        if event is not None:
-            event.set()
+        for place in self.root._line:
+            place.called.set()
 
     def _warn(self, name: str, spent: Decimal, limit: Decimal, sink: WarningSink | None) -> None:
         budget = self.budget
@@ -618,7 +669,7 @@ class Lease:
         node: Lease | None = self
         while node is not None:
             if node.max_steps is not None:
-                left = Decimal(node.max_steps - node.steps)
+                left = node._left("steps")
                 found["steps"] = min(found.get("steps", left), left)
             for name in node.limits:
                 if name != "steps":
@@ -655,7 +706,7 @@ class Lease:
         if self.parent is not None:
             blocker = self.parent._blocker(block)
             if blocker is not None:
-                raise blocker[0]
+                raise blocker.error
             self._keep_above(block, _ONE)
         self.keeps = True
 
@@ -667,6 +718,7 @@ class Lease:
         while node is not None:
             for name, kept in block.items():
                 node._kept[name] = node._kept.get(name, _ZERO) + sign * kept
+            block = node._uncovered(block)
             node = node.parent
 
     def open_wrap_up(self, now: float) -> Lease:
@@ -705,6 +757,7 @@ class Lease:
         while node is not None:
             for name, value in amounts.items():
                 node._settled[name] = node._settled.get(name, _ZERO) + value
+            amounts = node._uncovered(amounts)
             node = node.parent
 
 

@@ -166,11 +166,23 @@ class NoeticError(Exception):
             text = f"{text}\n  Try: {self.hint}"
         return text
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only parameters and a result that belongs to its process: the default way fails on both.
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("result", "left")}
+        return _rebuild, (type(self), self.args, kept)
+
     def at(self, path: tuple[str, ...]) -> NoeticError:
         """Name the step's path, unless an inner step already did."""
         if not self.path:
             self.path = path
         return self
+
+
+def _rebuild(kind: type[NoeticError], args: tuple[Any, ...], kept: dict[str, Any]) -> NoeticError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(kept, result=None)
+    return error
 
 
 class ConfigError(NoeticError):

@@ -412,6 +412,10 @@ class Harness(Generic[M_co]):
     def stream(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    @overload
+    def stream(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
+    ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
     def stream(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Run a step and watch it: `async with harness.stream(step, input) as stream`.
 
@@ -455,6 +459,10 @@ class Harness(Generic[M_co]):
     def start(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> RunHandle[R, S]: ...
+    @overload
+    def start(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
+    ) -> RunHandle[R, S]: ...
     def start(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Start a run that goes on beside the caller, owned by the harness.
 
@@ -480,6 +488,10 @@ class Harness(Generic[M_co]):
     @overload
     def run_sync(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
+    ) -> RunResult[R, S]: ...
+    @overload
+    def run_sync(
+        self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
     def run_sync(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Run a step from code without an event loop; the harness is entered for this one run.

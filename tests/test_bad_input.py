@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal
 
 import anyio
+import re
+
 import pytest
 from pydantic import BaseModel
 
@@ -74,6 +76,12 @@ from noetic_py.errors import (
 )
 from noetic_py.testing import ScriptedModel
 
+
+def named(value: object) -> str:
+    """A test's name for a value: without the address, which differs between the workers that collect the tests."""
+    return re.sub(r" at 0x[0-9a-f]+", "", getattr(value, "__qualname__", str(value)))
+
+
 pytestmark = pytest.mark.anyio
 
 
@@ -125,6 +133,15 @@ async def failure(flow: Any, input: Any = "x", *, model: Model | None = None, **
     return caught.value
 
 
+def gives(value: object) -> Any:
+    """A function that returns the value, whatever it is called with."""
+
+    def function(*args: object) -> object:
+        return value
+
+    return function
+
+
 def agent(*tools: Any) -> Any:
     return loop(call_model(tools=tools), until=until.no_tool_calls())
 
@@ -133,7 +150,7 @@ def calls(name: str, arguments: str) -> ScriptedModel:
     return ScriptedModel(FunctionCall(name=name, arguments=arguments), FunctionCall(name=name, arguments=arguments))
 
 
-# ------------------------------------------------------------------------------------------------- what the model says
+# -------------------------------------------------------------------------------------------------- what the model says
 
 
 async def test_unknown_tool() -> None:
@@ -299,8 +316,7 @@ async def test_unpriced_model_under_a_cost_limit() -> None:
 
 
 async def test_route_that_returns_no_step() -> None:
-    route: Any = lambda text: "other"  # noqa: E731
-    error = await failure(branch(route))
+    error = await failure(branch(gives("other")))
     assert isinstance(error, RouteError)
     assert "'other'" in str(error)
     explains(error, "branch")
@@ -308,8 +324,7 @@ async def test_route_that_returns_no_step() -> None:
 
 @pytest.mark.parametrize("key", ["c", ["unhashable"], None])
 async def test_route_with_an_unknown_key(key: Any) -> None:
-    route: Any = lambda text: key  # noqa: E731
-    error = await failure(branch(route, {"a": echo, "b": other}))
+    error = await failure(branch(gives(key), {"a": echo, "b": other}))
     assert isinstance(error, RouteError)
     assert repr(key) in str(error)
     assert "'a', 'b'" in (error.hint or "")
@@ -349,8 +364,7 @@ def test_cases_that_do_not_fit_the_route(route: Any, cases: Any, says: str) -> N
 
 
 async def test_paths_that_are_no_steps() -> None:
-    paths: Any = lambda text, ctx: [echo, "other"]  # noqa: E731
-    error = await failure(parallel(paths))
+    error = await failure(parallel(gives([echo, "other"])))
     assert isinstance(error, RouteError)
     assert "'other'" in str(error)
     explains(error, "parallel")
@@ -358,15 +372,14 @@ async def test_paths_that_are_no_steps() -> None:
 
 @pytest.mark.parametrize("paths", [3, None, "ab"])
 async def test_paths_that_are_no_iterable(paths: Any) -> None:
-    error = await failure(parallel(lambda text, ctx: paths))
+    error = await failure(parallel(gives(paths)))
     assert isinstance(error, RouteError)
     assert repr(paths) in str(error) or "'a'" in str(error)
     explains(error, "parallel")
 
 
 async def test_race_without_a_path() -> None:
-    nobody: Any = lambda text, ctx: []  # noqa: E731
-    error = await failure(race(nobody))
+    error = await failure(race(gives([])))
     assert isinstance(error, RouteError)
     explains(error, "race")
 
@@ -404,8 +417,7 @@ async def test_on_error_that_says_something_else() -> None:
     async def bad(text: str) -> str:
         raise ValueError("no")
 
-    on_error: Any = lambda error, ctx: "ignore"  # noqa: E731
-    error = await failure(loop(bad, until=until.never(), on_error=on_error))
+    error = await failure(loop(bad, until=until.never(), on_error=gives("ignore")))
     assert isinstance(error, ConfigError)
     assert "'ignore'" in str(error)
     explains(error, "loop")
@@ -669,7 +681,7 @@ async def test_service_that_a_tool_misses() -> None:
     explains(error, "look")
 
 
-# --------------------------------------------------------------------------------------------------- definitions of steps
+# ------------------------------------------------------------------------------------------------- definitions of steps
 
 
 class Holder:
@@ -733,7 +745,7 @@ async def generates(text: str) -> AsyncIterator[str]:
         echo,
         3,
     ],
-    ids=lambda each: getattr(each, "__qualname__", repr(each)),
+    ids=named,
 )
 def test_functions_that_cannot_be_steps(function: Any) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -761,9 +773,10 @@ def test_a_refused_function_is_named_with_its_place() -> None:
 
 @pytest.mark.parametrize("id", ["", "a/b", "a#1", "a[0]", "a\nb", "x" * 201, 3])
 def test_ids_that_no_path_can_hold(id: Any) -> None:
+    make_step: Any = step
     makers: list[Callable[[], object]] = [
         lambda: echo.with_options(id=id),
-        lambda: step(id=id)(echo.spec),
+        lambda: make_step(id=id)(echo.spec),
         lambda: echo.bind("x", id=id),
         lambda: sequence(echo, id=id),
         lambda: branch(by_literal, {"a": echo, "b": echo}, id=id),
@@ -786,7 +799,8 @@ def test_ids_that_no_path_can_hold(id: Any) -> None:
 def test_duplicate_ids() -> None:
     one = echo.with_options(id="same")
     two = other.with_options(id="same")
-    for make in (lambda: sequence(one, two), lambda: one >> two):
+    makers: list[Callable[[], object]] = [lambda: sequence(one, two), lambda: one >> two]
+    for make in makers:
         with pytest.raises(ConfigError) as caught:
             make()
         assert caught.value.code == "duplicate-id"
@@ -805,7 +819,7 @@ def test_duplicate_ids() -> None:
         {"timeout": "1"},
         {"replay": "always"},
     ],
-    ids=str,
+    ids=named,
 )
 def test_wrong_step_options(options: Any) -> None:
     for make in (lambda: step(**options)(echo.spec), lambda: echo.with_options(**options)):
@@ -837,7 +851,7 @@ def test_wrong_number_of_attempts(retry: Any) -> None:
         {"on": ValueError},
         {"on": ("ValueError",)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_wrong_retry(options: Any) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -878,7 +892,7 @@ def test_sequence_and_parallel_without_a_step() -> None:
         explains(caught.value)
 
 
-@pytest.mark.parametrize("wrong", ["echo", None, 3, is_sync], ids=str)
+@pytest.mark.parametrize("wrong", ["echo", None, 3, is_sync], ids=named)
 def test_something_that_is_no_step(wrong: Any) -> None:
     makers: list[Callable[[], object]] = [
         lambda: sequence(echo, wrong),
@@ -921,6 +935,8 @@ def test_section_of_something_else(wrong: Any) -> None:
 
 ANY: Any = "wrong"
 NUMBER: Any = 3
+MODEL: Any = call_model
+TOOL: Any = call_tool
 
 
 @pytest.mark.parametrize(
@@ -937,14 +953,14 @@ NUMBER: Any = 3
         (lambda: spawn(echo, state=ANY), "spawn"),
         (lambda: spawn(echo, items=ANY), "spawn"),
         (lambda: spawn(echo, timeout=0), "step-option"),
-        (lambda: call_model(output=ANY), "call-model"),
-        (lambda: call_model("test:x", output=ANY), "call-model"),
+        (lambda: MODEL(output="text"), "call-model"),
+        (lambda: MODEL("test:x", output="text"), "call-model"),
         (lambda: call_model(output=Report, output_retries=-1), "call-model"),
         (lambda: call_model(output=Report, output_retries=ANY), "call-model"),
         (lambda: call_model(instructions=NUMBER), "call-model"),
         (lambda: call_model(tools=(ANY,)), "call-model"),
         (lambda: call_model(timeout=0), "step-option"),
-        (lambda: call_tool(ANY, args={}), "call-tool"),
+        (lambda: TOOL(ANY, args={}), "call-tool"),
         (lambda: call_tool(search, args=ANY), "call-tool"),
         (lambda: until.max_rounds(-1), "until"),
         (lambda: until.max_steps(ANY), "until"),
@@ -1028,7 +1044,7 @@ def test_amounts_no_budget_can_have(name: str, value: Any) -> None:
         {"tokens": 10, "reserve": Budget(tokens=11)},
         {"reserve": 3},
     ],
-    ids=str,
+    ids=named,
 )
 def test_other_things_no_budget_can_have(given: Any) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -1037,7 +1053,7 @@ def test_other_things_no_budget_can_have(given: Any) -> None:
     explains(caught.value)
 
 
-# ---------------------------------------------------------------------------------------------------- harness and runs
+# ----------------------------------------------------------------------------------------------------- harness and runs
 
 
 @pytest.mark.parametrize(
@@ -1057,7 +1073,7 @@ def test_other_things_no_budget_can_have(given: Any) -> None:
         {"history": 3},
         {"history": ["text"]},
     ],
-    ids=str,
+    ids=named,
 )
 async def test_wrong_run_options(options: Any) -> None:
     async with Harness() as harness:
@@ -1138,7 +1154,7 @@ async def test_one_context_in_runs_of_two_harnesses_at_once() -> None:
         group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("options", [{"state": {}}, {"history": []}], ids=str)
+@pytest.mark.parametrize("options", [{"state": {}}, {"history": []}], ids=named)
 async def test_context_together_with_what_it_brings(options: Any) -> None:
     async with Harness() as harness:
         run: Any = harness.run
@@ -1255,7 +1271,7 @@ async def test_start_without_entering() -> None:
     explains(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------ contexts outside a run
+# ----------------------------------------------------------------------------------------------- contexts outside a run
 
 
 async def test_engine_methods_outside_a_run() -> None:
@@ -1305,7 +1321,7 @@ def test_no_service_outside_a_run() -> None:
 
 
 @asynccontextmanager
-async def contexts() -> AsyncIterator[list[Any]]:
+async def contexts() -> AsyncGenerator[list[Any]]:
     """A context outside a run, and one of a step that is running."""
     found: list[Any] = [Context()]
     ready, done = anyio.Event(), anyio.Event()

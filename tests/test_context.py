@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -50,7 +50,7 @@ async def run(flow: Any, input: object = "x", **options: Any) -> Any:
         return (await harness.run(flow, input, **options)).value
 
 
-# ------------------------------------------------------------------------------------------------------- outside a run
+# -------------------------------------------------------------------------------------------------------- outside a run
 
 
 def test_a_context_made_outside_a_run() -> None:
@@ -142,7 +142,7 @@ async def test_an_adopted_context_is_as_the_journal_says_after_a_failure() -> No
     assert list(result.items) == list(ctx.items)
 
 
-# ---------------------------------------------------------------------------------------------------------- inside a run
+# --------------------------------------------------------------------------------------------------------- inside a run
 
 
 async def test_what_a_step_sees_of_itself() -> None:
@@ -454,7 +454,7 @@ def test_a_bag_s_view_is_live_and_read_only() -> None:
         view["c"] = 3
 
 
-# ------------------------------------------------------------------------------------------ states and failures of steps
+# ----------------------------------------------------------------------------------------- states and failures of steps
 
 
 class Plain:
@@ -496,7 +496,7 @@ class Nested:
     inner: dict[str, list[int]] = field(factory=lambda: {"a": [1]})
 
 
-async def after_a_failure(state: Any, change: Any) -> Any:
+async def after_a_failure(state: Any, change: Callable[[Any], object]) -> Any:
     """The state after a step that changed it has failed, and the failure was handled."""
 
     @step
@@ -614,7 +614,8 @@ async def test_a_cancelled_child_leaves_the_state_as_it_was() -> None:
         return text
 
     async with Harness() as harness:
-        assert (await harness.run(body, "x", state=[])).state == ["before", "after"]
+        state: list[str] = []
+        assert (await harness.run(body, "x", state=state)).state == ["before", "after"]
 
 
 async def test_engine_methods_are_not_there_for_a_context_that_no_run_has_adopted() -> None:

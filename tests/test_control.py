@@ -83,7 +83,7 @@ def texts(items: Sequence[object]) -> list[str]:
     return [item.text for item in items if isinstance(item, Message)]
 
 
-# --------------------------------------------------------------------------------------------------------------- results
+# -------------------------------------------------------------------------------------------------------------- results
 
 
 async def test_a_completed_run() -> None:
@@ -179,7 +179,7 @@ async def test_the_reason_is_the_loop_s_that_ended_the_flow() -> None:
     assert (await run(echo)).reason is None
 
 
-# ------------------------------------------------------------------------------------------------------ stopped from outside
+# ------------------------------------------------------------------------------------------------- stopped from outside
 
 
 async def test_an_interrupted_run() -> None:
@@ -278,7 +278,7 @@ async def test_a_stop_and_a_cancellation_at_once() -> None:
         assert (await harness.run(echo, "x")).value == "x"
 
 
-# -------------------------------------------------------------------------------------------------- stops inside sections
+# ------------------------------------------------------------------------------------------------ stops inside sections
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -305,8 +305,8 @@ async def test_a_stop_inside_a_section_leaves_the_parent_alone() -> None:
         ctx.complete("done")
         return text
 
-    result = await run(sequence(write, parallel([stop, forever])))
-    assert (result.status, result.value) == ("completed", "done")
+    result = await run(sequence(write, parallel(stop, forever)))
+    assert (result.status, result.output_or("")) == ("completed", "done")
     assert texts(result.items) == ["x"]
     assert dict(result.state.view()) == {"n1": "x"}
 
@@ -343,7 +343,7 @@ async def test_a_stop_counts_what_a_cancelled_model_call_used() -> None:
     assert result.status == "aborted"
 
 
-# --------------------------------------------------------------------------------------------------- budgets and wrap-ups
+# ------------------------------------------------------------------------------------------------- budgets and wrap-ups
 
 
 async def test_a_run_out_of_budget() -> None:
@@ -490,7 +490,7 @@ async def test_a_tool_budget_ends_an_agent_too() -> None:
     assert "budget" in str(last.output)
 
 
-# --------------------------------------------------------------------------------------------------- stops out of spawns
+# -------------------------------------------------------------------------------------------------- stops out of spawns
 
 
 async def test_a_stop_of_the_root_is_stronger_than_one_of_the_child() -> None:

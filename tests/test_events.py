@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from noetic_py import (
@@ -293,12 +292,12 @@ async def test_reading_may_begin_late_and_go_on_after_the_end() -> None:
 
 
 async def test_reading_may_be_left_and_taken_up_again() -> None:
-    async with Harness(model=ScriptedModel("one two three")) as harness:
-        async with harness.stream(call_model(), "x") as stream:
-            async for piece in stream.text:
-                assert piece == "one "
-                break
-            assert [piece async for piece in stream.text] == ["two ", "three"]
+    model = ScriptedModel("one two three")
+    async with Harness(model=model) as harness, harness.stream(call_model(), "x") as stream:
+        async for piece in stream.text:
+            assert piece == "one "
+            break
+        assert [piece async for piece in stream.text] == ["two ", "three"]
 
 
 async def test_who_reads_too_slowly_loses_the_oldest_and_is_told() -> None:

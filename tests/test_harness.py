@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import anyio.lowlevel
 import pytest
 from attrs import define
 
@@ -155,11 +154,13 @@ async def test_a_cancellation_leaves_the_block() -> None:
 
 
 async def test_a_cancellation_while_leaving_waits() -> None:
+    harness = Harness()
+    handles: list[RunHandle[str, StateBag]] = []
     with anyio.move_on_after(0.01) as scope:
-        async with Harness() as harness:
-            handle = harness.start(forever, "x")
+        async with harness:
+            handles.append(harness.start(forever, "x"))
     assert scope.cancelled_caught
-    assert handle.done
+    assert handles[0].done
 
 
 async def test_a_failed_run_that_nobody_asks_for_hurts_nobody() -> None:
@@ -249,9 +250,8 @@ async def test_after_run_sync_it_can_be_used_in_a_loop() -> None:
     assert (await harness.run(echo, "y")).value == "y"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_forked_process_refuses_the_parent_s_harness() -> None:
-    if not hasattr(__import__("os"), "fork"):
-        pytest.skip("this system does not fork")
     program = """
 import os
 import anyio
@@ -287,7 +287,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
-# ------------------------------------------------------------------------------------------------------- configuration
+# -------------------------------------------------------------------------------------------------------- configuration
 
 
 async def test_a_model_of_the_harness_and_one_of_the_step() -> None:
@@ -428,7 +428,7 @@ async def test_a_runtime_makes_runs_repeatable() -> None:
     assert await ids() == await ids()
 
 
-# ------------------------------------------------------------------------------------------------------------- options
+# -------------------------------------------------------------------------------------------------------------- options
 
 
 @define

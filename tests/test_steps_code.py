@@ -32,7 +32,7 @@ async def run(flow: Any, input: object = "x", **options: Any) -> Any:
         return (await harness.run(flow, input, **options)).value
 
 
-# ----------------------------------------------------------------------------------------------------------- functions
+# ------------------------------------------------------------------------------------------------------------ functions
 
 
 async def test_a_function_takes_input_and_context_or_input_or_nothing() -> None:
@@ -143,7 +143,7 @@ async def test_one_function_may_be_several_steps() -> None:
     assert await run(a >> b, "") == "ab"
 
 
-# ------------------------------------------------------------------------------------------------------------- options
+# -------------------------------------------------------------------------------------------------------------- options
 
 
 @step
@@ -211,7 +211,7 @@ async def test_a_step_can_be_called_many_times() -> None:
     assert paths == [("body", "note"), ("body", "note#1"), ("body", "note#2")]
 
 
-# -------------------------------------------------------------------------------------------------- failures and retries
+# ------------------------------------------------------------------------------------------------- failures and retries
 
 
 async def test_what_a_body_raises_is_the_cause() -> None:
@@ -367,7 +367,7 @@ async def test_retries_wait_on_the_runtime_s_clock() -> None:
         assert (await handle.result()).value == 3600
 
 
-# ---------------------------------------------------------------------------------------- going on from the log in a loop
+# -------------------------------------------------------------------------------------- going on from the log in a loop
 
 
 async def inputs_of(function: Any) -> list[object]:
@@ -385,7 +385,15 @@ async def inputs_of(function: Any) -> list[object]:
 
 @pytest.mark.parametrize(
     "annotation",
-    [str | None, Optional[str], "str | None", "Optional[str]", ModelInput, "Missing | None", "Optional[Missing]"],
+    [
+        str | None,
+        Optional[str],  # noqa: UP045 # both spellings are read
+        "str | None",
+        "Optional[str]",
+        ModelInput,
+        "Missing | None",
+        "Optional[Missing]",
+    ],
     ids=str,
 )
 async def test_a_body_that_takes_none_gets_none(annotation: Any) -> None:

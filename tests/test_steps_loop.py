@@ -87,7 +87,7 @@ async def test_state_and_conversation_are_shared_by_the_iterations() -> None:
     assert (result.state.count, len(result.items)) == (3, 3)
 
 
-# ------------------------------------------------------------------------------------------------------------ verdicts
+# ------------------------------------------------------------------------------------------------------------- verdicts
 
 
 async def test_until_may_be_a_function_of_the_user_s_own() -> None:
@@ -192,7 +192,7 @@ async def test_feedback_of_two_predicates_reaches_prepare_next() -> None:
     assert heard == ["first; second", "first; second"]
 
 
-# ------------------------------------------------------------------------------------------------------- errors and stops
+# ----------------------------------------------------------------------------------------------------- errors and stops
 
 
 async def test_on_error_may_be_async() -> None:
@@ -323,7 +323,7 @@ async def test_iterations_are_events() -> None:
     assert "max_rounds" in (events[1].reason or "")
 
 
-# ------------------------------------------------------------------------------------------------------ agents in a loop
+# ----------------------------------------------------------------------------------------------------- agents in a loop
 
 
 def agent(*tools: Any) -> Step[Any, str]:

@@ -146,7 +146,10 @@ async def test_an_answer_that_is_no_verdict_counts_as_true_or_false() -> None:
         return [1]
 
     assert await verdict_of(until.verified(truthy)) == Verdict(True, "verified")
-    falsy: Any = lambda output: ""  # noqa: E731
+
+    def falsy(output: str) -> Any:
+        return ""
+
     assert await verdict_of(until.verified(falsy)) == Verdict(False)
 
 

@@ -10,7 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from noetic_py._engine import fold, ledger
-from noetic_py._engine.state import Execution, Frame
+from noetic_py._engine.state import DOORS, Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.records import Decision
 from noetic_py.context import CURRENT, Domain, StepMeta
@@ -270,12 +270,9 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         or isinstance(failure, _NEVER_RETRIED)
         or not retry.covers(failure)
     )
-    unwritten = frame.touched and not frame.clean
     frame.drop_unwritten()
-    if final and frame.has_base:
-        state = frame.domain.state
-        if unwritten or failure.left is None or failure.left[0] is not state:
-            failure.left = (state, copy_state(state))
+    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain.state):
+        failure.left = (frame.domain.state, _state_left(frame))
     frame.rewind()
     _forget_loop_stop(frame)
     ledger.failed(frame, failure, final=final)
@@ -284,11 +281,27 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         if failure is error:
             raise error
         raise failure from error
-    await x.run.runtime.sleep(retry.wait(frame.attempt, x.run.runtime.random()))
+    try:
+        await x.run.runtime.sleep(retry.wait(frame.attempt, x.run.runtime.random()))
+    except BaseException:
+        _leave(frame)
+        raise
     frame.attempt += 1
     frame.noted = True
     frame.used_tokens = frame.used_cost = frame.control = frame.occurrences = None
     frame.opened = False
+
+
+def _state_left(frame: Frame) -> Any:
+    """The state as finished steps left it: without what the bodies around the failure have not written either."""
+    state = frame.domain.state
+    left = state
+    node = frame.up
+    while node is not None and not node.domain.untouched and node.domain.state is state:
+        if node.touched and not node.clean:
+            left = node.saved
+        node = node.up
+    return copy_state(left)
 
 
 def _after_stop(frame: Frame, own: bool) -> None:
@@ -330,7 +343,7 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
     count = occurrences.get(step.id, 0)
     name = frame_name(step.id, count)
     if frame.busy is not None:
-        raise _concurrent(frame, name, f"while {'/'.join(frame.busy)} is in flight")
+        raise _concurrent(frame, name, f"while {'/'.join((*frame.at, frame.busy))} is in flight")
     token = frame.token
     if token is None:
         raise _concurrent(frame, name, "after the step had ended")
@@ -340,7 +353,7 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
     except ValueError:
         raise _concurrent(frame, name, "from a task that the body started") from None
     occurrences[step.id] = count + 1
-    frame.busy = (*frame.at, name)
+    frame.busy = name
     try:
         return await execute(step, value, frame, name)
     finally:
@@ -354,3 +367,6 @@ def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:
         path=frame.at,
         hint="await ctx.gather(a.bind(x), b.bind(y)) runs several at once; anyio.fail_after replaces asyncio.wait_for",
     )
+
+
+DOORS.enter = call_from_body

@@ -10,7 +10,7 @@ import anyio
 from attrs import define, field, frozen
 
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
-from noetic_py._engine.state import Frame
+from noetic_py._engine.state import DOORS, Frame
 from noetic_py.checkpoints.records import Decision
 from noetic_py.context import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, RouteError
@@ -255,4 +255,5 @@ async def run_gather(value: Any, frame: Frame) -> list[Any]:
     return all_values(frame, await run_paths(frame, paths, "all"), len(paths))
 
 
+DOORS.section = gather_step
 HANDLERS.update(sequence=run_sequence, branch=run_branch, parallel=run_parallel, gather=run_gather)

@@ -24,7 +24,8 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     spec: LoopSpec = frame.step.spec
     body = spec.body
     until = spec.until
-    judge = until.judge if isinstance(until, Predicate) else until
+    judge, keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
+    snapshot: Snapshot[Any] | None = None
     outputs: deque[Any] = deque(maxlen=_KEPT)
     bus = frame.x.run.bus
     name = f"{body.id}["
@@ -38,7 +39,11 @@ async def run_loop(value: Any, frame: Frame) -> Any:
             return _stopped(frame, output)
         outputs.append(output)
         try:
-            verdict = judge(Snapshot(frame, iteration, outputs, output))
+            if snapshot is None or keeps:
+                snapshot = Snapshot(frame, iteration, outputs, output)
+            else:
+                snapshot.iteration, snapshot.output = iteration, output
+            verdict = judge(snapshot)
             if not isinstance(verdict, Verdict):
                 verdict = await _wait(verdict)
         except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why

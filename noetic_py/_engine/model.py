@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py._engine.answer import ANSWER, Ask
-from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.execute import HANDLERS, execute, restore_log
 from noetic_py._engine.flow import Path, run_paths
 from noetic_py._engine.merge import join_states
 from noetic_py._engine.output import OutputPlan, output_plan
@@ -188,7 +188,13 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[
         )
         for index, call in enumerate(calls)
     ]
-    outcomes = await run_paths(frame, paths, "settle")
+    try:
+        outcomes = await run_paths(frame, paths, "settle")
+    except BaseException as stop:
+        if not isinstance(stop, Exception):
+            # What finished calls gave is in the journal, and so it belongs into the conversation.
+            restore_log(frame)
+        raise
     if outcomes.errors:
         raise next(iter(outcomes.errors.values()))
     outputs: list[Item] = []

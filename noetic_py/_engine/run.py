@@ -26,6 +26,7 @@ from noetic_py.events import RunStarted as RunStartedEvent
 from noetic_py.items import ID_SOURCE, Item
 from noetic_py.log import ItemLog
 from noetic_py.runtime import SYSTEM
+from noetic_py.steps.flow import BranchSpec, SequenceSpec
 from noetic_py.steps.step import Step
 
 __all__ = ["RunPlan", "run_flow"]
@@ -158,18 +159,21 @@ def _end(run: Run, status: RunStatus, reason: str | None, control: Control | Non
 
 
 def _verdict(run: Run, flow: AnyStep) -> str | None:
-    """Why the flow ended, when it is a loop that ended it: the flow itself, or the last step of its sequences."""
-    if run.verdict is None:
-        return None
-    path, reason = run.verdict
-    for place, frame in enumerate(path):
-        last = flow.id if place == 0 else flow.spec.frames[-1]
-        if frame != last:
-            return None
-        if place > 0:
-            flow = flow.spec.steps[-1]
-        if flow.kind != "sequence":
-            return reason if place == len(path) - 1 else None
+    """Why the flow ended, when a loop ended it: the flow itself, a sequence's last step, a branch's chosen one."""
+    path, reason = run.verdict or ((), None)
+    step: AnyStep | None = flow if path[:1] == (flow.id,) else None
+    for frame in path[1:]:
+        step = None if step is None else _last_step(step, frame)
+    return reason if step is not None and step.kind == "loop" else None
+
+
+def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
+    """The child at a frame, when the step ends with it."""
+    spec: object = step.spec
+    if isinstance(spec, SequenceSpec):
+        return spec.steps[-1] if spec.frames[-1] == frame else None
+    if isinstance(spec, BranchSpec):
+        return next((each for each in (*(spec.cases or {}).values(), spec.default) if each and each.id == frame), None)
     return None
 
 

@@ -66,6 +66,16 @@ class Resources:
         self.settings = settings
 
 
+class Doors:
+    """How a body's call gets to the interpreter, which stands above and puts itself here when it is loaded."""
+
+    enter: Callable[[Frame, Step[Any, Any, Any, Any], object], Awaitable[Any]]
+    section: Callable[[Sequence[Step[Any, Any, Any, Any]]], Step[Any, Any, Any, Any]]
+
+
+DOORS = Doors()
+
+
 class Run:
     """One run: its journal, its bus and what all its executions share."""
 
@@ -319,15 +329,10 @@ class Execution:
         return digest.hexdigest()
 
     def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]:
-        from noetic_py._engine.execute import call_from_body
-
-        return call_from_body(_frame(ctx), step, value)
+        return DOORS.enter(_frame(ctx), step, value)
 
     def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
-        from noetic_py._engine.execute import call_from_body
-        from noetic_py._engine.flow import gather_step
-
-        return call_from_body(_frame(ctx), gather_step(steps), None)
+        return DOORS.enter(_frame(ctx), DOORS.section(steps), None)
 
     def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
         """A lease of this execution has passed its `warn_at`."""
@@ -371,7 +376,7 @@ class Frame(Context[Any, Any]):
     has_base = False
     base: Any = None
     saved: Any = None
-    busy: tuple[str, ...] | None = None
+    busy: str | None = None
     token: Token[Context[Any, Any] | None] | None = None
     control: Control | None = None
     occurrences: dict[str, int] | None = None

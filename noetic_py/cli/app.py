@@ -17,7 +17,7 @@ from noetic_py.harness import Harness
 
 __all__ = ["app", "run_command_line"]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="noetic",
     help="Run and draw agent workflows.",
     add_completion=False,

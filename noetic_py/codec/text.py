@@ -35,7 +35,7 @@ class Unfit(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.where = ""
+        self.where: str = ""
 
     def inside(self, frame: str) -> Unfit:
         """Put the name of what holds the value in front of the path."""

@@ -105,7 +105,7 @@ class StepOptions(TypedDict, total=False):
         replay: What a crash in the middle means: run again, run again with the same key, or never run twice.
         budget: Limits for everything below the step.
         version: Stands for the source where there is none to fingerprint.
-        tags: Words that listeners can filter by.
+        tags: Words about the step, for whoever lists or draws it.
     """
 
     id: str
@@ -167,7 +167,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         replay: What a crash in its middle means.
         budget: Limits for everything below it.
         version: Stands for its source where there is none.
-        tags: Words that listeners can filter by.
+        tags: Words about the step, for whoever lists or draws it.
     """
 
     id: str

@@ -149,11 +149,15 @@ class Predicate(Until[Any]):
     `judge` returns a verdict, or an awaitable of one when it has to ask something that waits.
     """
 
-    __slots__ = ("judge", "name")
+    __slots__ = ("judge", "keeps", "name")
 
-    def __init__(self, name: str, judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]) -> None:
+    def __init__(
+        self, name: str, judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]], *, keeps: bool = False
+    ) -> None:
         self.name: str = name
         self.judge: Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]] = judge
+        # Whether the snapshot is handed to a user's function, which may keep it: then each iteration needs a new one.
+        self.keeps: bool = keeps
 
     async def __call__(self, snapshot: Snapshot[Any], /) -> Verdict:
         verdict = self.judge(snapshot)
@@ -161,14 +165,20 @@ class Predicate(Until[Any]):
 
     def __or__(self, other: Any, /) -> Any:
         _require(other, "|")
-        return Predicate(f"{self.name} | {_name(other)}", _Combined(self, other, every=False))
+        return Predicate(
+            f"{self.name} | {_name(other)}", _Combined(self, other, every=False), keeps=_keeps(self, other)
+        )
 
     def __and__(self, other: Any, /) -> Any:
         _require(other, "&")
-        return Predicate(f"{self.name} & {_name(other)}", _Combined(self, other, every=True))
+        return Predicate(f"{self.name} & {_name(other)}", _Combined(self, other, every=True), keeps=_keeps(self, other))
 
     def __repr__(self) -> str:
         return f"<until {self.name}>"
+
+
+def _keeps(*predicates: object) -> bool:
+    return not all(isinstance(each, Predicate) and not each.keeps for each in predicates)
 
 
 def _require(value: object, where: str) -> None:
@@ -313,7 +323,7 @@ def _asked(name: str, ask: Callable[[Snapshot[Any]], Any]) -> Until[Any]:
     async def wait(answer: Awaitable[Any]) -> Verdict:
         return _verdict(await answer, name)
 
-    return Predicate(name, judge)
+    return Predicate(name, judge, keeps=True)
 
 
 def verified(check: Callable[[T], bool | Verdict | Awaitable[bool | Verdict]], /) -> Until[T]:

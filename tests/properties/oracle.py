@@ -1,10 +1,10 @@
 """What must come out of a program: plain recursion, without a journal, a scheduler or an event loop.
 
-Where a run had a choice the oracle looks up what was chosen. The rules it follows: a sequence, a loop and a branch share
-their parent's state and conversation; a path of a section has copies, of which only a race's winner's come back; a spawn
-has a conversation and a state as it asks for. A step that fails leaves nothing for who handles it. What is stopped, or
-ends in a failure that nobody handles, leaves what had been committed: whenever a step finishes, all that stands around
-it at that moment counts as written.
+Where a run had a choice the oracle looks up what was chosen. The rules it follows: a sequence, a loop and a branch
+share their parent's state and conversation; a path of a section has copies, of which only a race's winner's come back;
+a spawn has a conversation and a state as it asks for. A step that fails leaves nothing for who handles it. What is
+stopped, or ends in a failure that nobody handles, leaves what had been committed: whenever a step finishes, all that
+stands around it at that moment counts as written.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Failed(Exception):
         self.kind = kind
         # What each domain that it passed had written by then.
         self.left: dict[Domain, tuple[list[ItemText], State]] = {}
+
+
+class GivenUp(Exception):
+    """A body hung, and the nearest that waits for it gives it up."""
 
 
 class Stopped(Exception):
@@ -164,8 +168,28 @@ class Oracle:
     def kind(self, node: Node, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
         """One attempt."""
         match node:
+            case p.Split() | p.Mark() | p.Reduce():
+                return self.glue(node, value)
             case p.Code():
                 return Body(self, node, domain, key, execution).run(value)
+            case p.Loop():
+                return self.loop(node, value, domain, key, execution)
+            case p.Section():
+                return self.section(node, value, domain, key, execution)
+            case p.Spawn():
+                return self.spawn(node, value, domain, key)
+            case p.Branch():
+                chosen = node.choice(value)
+                row = node.cases[chosen : chosen + 1]
+            case p.Seq():
+                row = node.nodes
+        for each in row:
+            value = self.call(each, value, domain, key, each.id, execution)
+        return value
+
+    def glue(self, node: p.Split | p.Mark | p.Reduce, value: Any) -> Any:
+        """The steps around a section."""
+        match node:
             case p.Split():
                 return [mix(value, index) for index in range(node.count)]
             case p.Mark():
@@ -174,22 +198,6 @@ class Oracle:
                 return value // 16
             case p.Reduce():
                 return mix(*value)
-            case p.Seq():
-                for each in node.nodes:
-                    value = self.call(each, value, domain, key, each.id, execution)
-                return value
-            case p.Branch():
-                chosen = node.choice(value)
-                if chosen == len(node.cases):
-                    return value
-                case_ = node.cases[chosen]
-                return self.call(case_, value, domain, key, case_.id, execution)
-            case p.Loop():
-                return self.loop(node, value, domain, key, execution)
-            case p.Section():
-                return self.section(node, value, domain, key, execution)
-            case p.Spawn():
-                return self.spawn(node, value, domain, key)
 
     # -- loops
 
@@ -364,7 +372,10 @@ class Body:
                     raise
                 del failure
                 return mix(acc, 9999)
-        if isinstance(op, (p.Tick, p.Both, p.Pair)):
+        if isinstance(op, p.Give):
+            self.wait()
+            return self.give(op, acc)
+        if isinstance(op, (p.Tick, p.Both, p.Pair, p.Hang)):
             self.waiting(op, index, acc)
             return acc
         return self.at_once(op, index, acc)
@@ -394,11 +405,26 @@ class Body:
                 raise AssertionError(op)
         return acc
 
-    def waiting(self, op: p.Tick | p.Both | p.Pair, index: int, acc: int) -> None:
+    def give(self, op: p.Give, acc: int) -> int:
+        """A child that may be given up: what finished below it stays, what it did itself goes."""
+        start, version = self.domain.now(), self.domain.version
+        ends = [list(each) for each in self.oracle.loops]
+        name = self.occurrence(op.node.id)
+        try:
+            return mix(acc, self.oracle.call(op.node, acc, self.domain, self.key, name, self.execution))
+        except GivenUp:
+            self.domain.put(start if self.domain.version == version else self.domain.written)
+            self.oracle.loops = ends
+            return mix(acc, 8888)
+
+    def waiting(self, op: p.Tick | p.Both | p.Pair | p.Hang, index: int, acc: int) -> None:
         """What lets others run in its middle."""
         match op:
             case p.Tick():
                 self.wait()
+            case p.Hang():
+                self.wait()
+                raise GivenUp(self.key)
             case p.Both():
                 self.domain.state["a"] += 1
                 self.wait()
@@ -478,7 +504,9 @@ class Body:
         items.append(("message", question(op.how, acc)))
         if op.how != "agent":
             items.append(("message", f"re:{acc}"))
-        if op.how != "text":
+        if op.how == "halt":
+            self.halt(index)
+        elif op.how != "text":
             calls = [self.call_item("note") for _ in range(2)]
             for at, call in enumerate(calls):
                 items.append(("output", call, f"noted {acc + at}"))
@@ -487,6 +515,16 @@ class Body:
             items.append(("message", f"re:{acc}"))
         self.domain.commit()
         return mix(acc, len(f"re:{acc}"))
+
+    def halt(self, index: int) -> None:
+        """A tool that asks for the end: its output is written, nothing comes after it."""
+        control = self.oracle.world.controls.get(self.execution)
+        tool = (*self.key, (self.occurrence(f"ask{index}"), 1), ("halt[0]", 1))
+        if control is None or control[0] != tool:
+            raise Unfinished(self.key)
+        self.domain.items.append(("output", self.call_item("halt"), "halted"))
+        self.domain.commit()
+        raise Stopped(self.execution)
 
 
 def closed(items: Sequence[ItemText]) -> list[ItemText]:

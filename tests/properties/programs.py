@@ -15,6 +15,7 @@ from decimal import Decimal
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
+import anyio
 from anyio.lowlevel import checkpoint
 from attrs import define
 from attrs import field as attrs_field
@@ -54,6 +55,12 @@ Key: TypeAlias = tuple[tuple[str, int], ...]
 
 AnyContext: TypeAlias = Context[Any, Any]
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
+
+How: TypeAlias = Literal["text", "tools", "agent", "down", "halt"]
+Join: TypeAlias = Literal["tuple", "merge", "states"]
+OnError: TypeAlias = Literal["retry", "skip", "abort"] | None
+Share: TypeAlias = Literal["share", "copy", "deepcopy", "new"]
+ShareItems: TypeAlias = Literal["new", "copy", "view", "share"]
 
 COST = Decimal("0.25")
 """What a model call costs in these programs."""
@@ -123,6 +130,18 @@ class Gather:
 
 
 @dataclass(frozen=True)
+class Give:
+    """Run a child step, and give it up when it hangs."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Do nothing for ever; whoever can give it up does so at once."""
+
+
+@dataclass(frozen=True)
 class Fail:
     """Raise until the attempts above and of this step number so many more than the least."""
 
@@ -147,7 +166,7 @@ class EndLoop:
 class Ask:
     """Call a model."""
 
-    how: Literal["text", "tools", "agent", "down"]
+    how: How
     catch: bool = False
 
 
@@ -162,7 +181,7 @@ class Open:
 
 
 Op: TypeAlias = (
-    Tick | Say | Inc | Push | Both | See | Call | Gather | Fail | Stop | EndLoop | Ask | Pair | Open
+    Tick | Say | Inc | Push | Both | See | Call | Gather | Give | Hang | Fail | Stop | EndLoop | Ask | Pair | Open
 )
 
 
@@ -222,7 +241,7 @@ class Loop:
     id: str
     body: Node
     rounds: int
-    on_error: Literal["retry", "skip", "abort"] | None
+    on_error: OnError
     prepare: bool
     attempts: int = 1
 
@@ -253,7 +272,7 @@ class Section:
     id: str
     mode: Literal["all", "settle", "race", "each"]
     nodes: tuple[Node, ...]
-    join: Literal["tuple", "merge", "states"] = "tuple"
+    join: Join = "tuple"
     concurrency: int | None = None
     attempts: int = 1
 
@@ -264,8 +283,8 @@ class Spawn:
 
     id: str
     node: Node
-    state: Literal["share", "copy", "deepcopy", "new"]
-    items: Literal["new", "copy", "view", "share"]
+    state: Share
+    items: ShareItems
     attempts: int = 1
 
 
@@ -291,7 +310,7 @@ class Fields:
     """State as a class."""
 
     n: int = 0
-    l: list[int] = attrs_field(factory=list)  # noqa: E741
+    l: list[int] = attrs_field(factory=list[int])  # noqa: E741
     a: int = 0
     b: int = 0
 
@@ -355,21 +374,29 @@ def execution(ctx: Any) -> Key:
 class World:
     """What happened, as the bodies and the model saw it."""
 
-    winners: dict[tuple[Key, str], int] = field(default_factory=dict)
-    controls: dict[Key, tuple[Key, str, int]] = field(default_factory=dict)
-    refused: set[tuple[Key, int]] = field(default_factory=set)
-    answered: set[tuple[Key, int]] = field(default_factory=set)
-    done: set[Key] = field(default_factory=set)
+    winners: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
+    controls: dict[Key, tuple[Key, str, int]] = field(default_factory=dict[Key, tuple[Key, str, int]])
+    refused: set[tuple[Key, int]] = field(default_factory=set[tuple[Key, int]])
+    answered: set[tuple[Key, int]] = field(default_factory=set[tuple[Key, int]])
+    done: set[Key] = field(default_factory=set[Key])
     bodies: int = 0
+    given_up: dict[Key, anyio.CancelScope] = field(default_factory=dict[Key, anyio.CancelScope])
     calls: int = 0
     cancelled: int = 0
     cost: Decimal = Decimal(0)
-    bad_requests: list[Sequence[Item]] = field(default_factory=list)
-    unexpected: list[BaseException] = field(default_factory=list)
+    bad_requests: list[Sequence[Item]] = field(default_factory=list[Sequence[Item]])
+    unexpected: list[BaseException] = field(default_factory=list[BaseException])
 
     def enter(self) -> None:
         """A body begins."""
         self.bodies += 1
+
+    def give_up(self, ctx: Any) -> None:
+        """Let the nearest body above that waits for this one wait no longer."""
+        key = where(ctx)
+        while key not in self.given_up:
+            key = key[:-1]
+        self.given_up[key].cancel()
 
     def request(self, ctx: Any, kind: Literal["complete", "abort"], value: int) -> None:
         """Ask for a stop, and note who was the first in its execution."""
@@ -432,6 +459,8 @@ def _answer(request: ModelRequest) -> Item | Sequence[Item] | Exception:
         return errors.ModelUnavailable("down", model="test:scripted")
     if how == "agent" and isinstance(request.items[-1], FunctionCallOutput):
         return Message.assistant(f"re:{acc}")
+    if how == "halt":
+        return [Message.assistant(f"re:{acc}"), FunctionCall(name="halt", arguments={"x": int(acc)})]
     calls = [FunctionCall(name="note", arguments={"x": int(acc) + index}) for index in range(2)]
     if how == "tools":
         return [Message.assistant(f"re:{acc}"), *calls]
@@ -457,7 +486,13 @@ class Builder:
             ctx.items.append(Message.assistant("a tool's own"))
             return f"noted {x}"
 
-        self.note: Tool[..., Any, Any, Any] = note
+        @tool
+        async def halt(ctx: AnyContext, x: int) -> str:
+            """End it all."""
+            world.request(ctx, "complete", x)
+            return "halted"
+
+        self.tools: tuple[Tool[..., Any, Any, Any], ...] = (note, halt)
 
     def build(self, node: Node) -> AnyStep:
         """The step of a node."""
@@ -502,14 +537,12 @@ class Builder:
         return step(id=node.id)(glue)
 
     def _loop(self, node: Loop) -> AnyStep:
-        return loop(
-            self.build(node.body),
-            until=until.max_rounds(node.rounds),
-            prepare_next=(lambda output, verdict, ctx: mix(output, 5)) if node.prepare else None,
-            on_error=None if node.on_error is None else (lambda error, ctx: node.on_error),
-            max_iterations=node.most,
-            id=node.id,
-        )
+        options: dict[str, Any] = {"max_iterations": node.most, "id": node.id}
+        if node.prepare:
+            options["prepare_next"] = _prepare
+        if node.on_error is not None:
+            options["on_error"] = _Decider(node.on_error)
+        return loop(self.build(node.body), until=until.max_rounds(node.rounds), **options)
 
     def _branch(self, node: Branch) -> AnyStep:
         cases = [self.build(case) for case in node.cases]
@@ -535,22 +568,22 @@ class Builder:
             return race(paths, id=node.id, concurrency=node.concurrency)
         merge = {"tuple": None, "merge": _merge, "states": _merge_states}[node.join]
         make: Any = settle if node.mode == "settle" else parallel
-        if merge is None:
-            return make(paths, id=node.id, concurrency=node.concurrency)
-        return make(paths, merge=merge, id=node.id, concurrency=node.concurrency)
+        options = {} if merge is None else {"merge": merge}
+        made: AnyStep = make(paths, id=node.id, concurrency=node.concurrency, **options)
+        return made
 
     # -- bodies
 
     def _code(self, node: Code) -> AnyStep:
         children: dict[int, list[AnyStep]] = {}
         for index, op in enumerate(node.ops):
-            if isinstance(op, Call):
+            if isinstance(op, (Call, Give)):
                 children[index] = [self.build(op.node)]
             elif isinstance(op, Gather):
                 children[index] = [self.build(child) for child in op.nodes]
             elif isinstance(op, Ask):
                 ask: AnyStep = call_model(
-                    self.model, tools=[self.note], instructions=self._instructions, id=f"ask{index}"
+                    self.model, tools=self.tools, instructions=self._instructions, id=f"ask{index}"
                 )
                 children[index] = [
                     ask if op.how != "agent" else loop(ask, until=until.no_tool_calls(), id=f"agent{index}")
@@ -559,12 +592,21 @@ class Builder:
         async def body(x: int, ctx: AnyContext) -> int:
             self.world.enter()
             acc = x
+            held = ctx.state if len(node.ops) % 2 else None
             for index, op in enumerate(node.ops):
                 acc = await self._do(op, index, acc, ctx, children.get(index, []), node.id)
+                self._look(ctx, held)
             self.world.done.add(where(ctx))
             return acc
 
         return step(id=node.id)(body)
+
+    def _look(self, ctx: AnyContext, held: object) -> None:
+        """A body has its own context, and the one state object, from its first line to its last."""
+        if current_context() is not ctx:
+            self.world.unexpected.append(AssertionError(f"the context of {ctx.path} is {current_context()}"))
+        if held is not None and ctx.state is not held:
+            self.world.unexpected.append(AssertionError(f"the state of {ctx.path} was replaced"))
 
     def _instructions(self, ctx: Any) -> str:
         # Called once for each model round, right before the model is asked.
@@ -572,22 +614,38 @@ class Builder:
         return "answer"
 
     async def _do(self, op: Op, index: int, acc: int, ctx: Any, children: list[AnyStep], id: str) -> int:
+        if isinstance(op, Give):
+            return await self._give(acc, ctx, children[0])
         if isinstance(op, (Call, Gather, Ask)):
             return await self._call(op, index, acc, ctx, children)
-        if isinstance(op, (Tick, Both, Pair)):
+        if isinstance(op, (Tick, Both, Pair, Hang)):
             await self._wait(op, index, acc, ctx, id)
+            return acc
+        if isinstance(op, (Fail, Stop, EndLoop)):
+            self._end(op, acc, ctx, id)
             return acc
         match op:
             case Say():
                 ctx.items.append(Message.assistant(f"{id}.{index}={acc}"))
+            case Inc() | Push():
+                self._change(op, acc, ctx)
+            case See():
+                return see(acc, len(ctx.items), plain_state(ctx.state))
+            case Open():
+                ctx.items.append(FunctionCall(name=f"{id}.{index}={acc}"))
+        return acc
+
+    def _change(self, op: Inc | Push, acc: int, ctx: Any) -> None:
+        match op:
             case Inc():
                 write(ctx.state, "n", read(ctx.state, "n") + 1)
             case Push(in_place=True):
                 read(ctx.state, "l").append(acc)
             case Push():
                 write(ctx.state, "l", [*read(ctx.state, "l"), acc])
-            case See():
-                return see(acc, len(ctx.items), plain_state(ctx.state))
+
+    def _end(self, op: Fail | Stop | EndLoop, acc: int, ctx: Any, id: str) -> None:
+        match op:
             case Fail():
                 if sum(attempt - 1 for _, attempt in where(ctx)) < op.until:
                     raise Boom(id)
@@ -595,14 +653,25 @@ class Builder:
                 self.world.request(ctx, op.kind, acc)
             case EndLoop():
                 ctx.stop_loop(op.value)
-            case Open():
-                ctx.items.append(FunctionCall(name=f"{id}.{index}={acc}"))
-        return acc
 
-    async def _wait(self, op: Tick | Both | Pair, index: int, acc: int, ctx: Any, id: str) -> None:
+    async def _give(self, acc: int, ctx: Any, child: AnyStep) -> int:
+        key = where(ctx)
+        with anyio.CancelScope() as scope:
+            self.world.given_up[key] = scope
+            try:
+                return mix(acc, await child(acc, ctx))
+            finally:
+                del self.world.given_up[key]
+        return mix(acc, 8888)
+
+    async def _wait(self, op: Tick | Both | Pair | Hang, index: int, acc: int, ctx: Any, id: str) -> None:
         match op:
             case Tick():
                 await checkpoint()
+            case Hang():
+                if not (ctx.completed or ctx.aborted):
+                    self.world.give_up(ctx)
+                await anyio.sleep_forever()
             case Both():
                 write(ctx.state, "a", read(ctx.state, "a") + 1)
                 await checkpoint()
@@ -613,9 +682,7 @@ class Builder:
                 await checkpoint()
                 ctx.items.append(FunctionCallOutput(call_id=call.call_id, output=f"{acc}"))
 
-    async def _call(
-        self, op: Call | Gather | Ask, index: int, acc: int, ctx: Any, children: list[AnyStep]
-    ) -> int:
+    async def _call(self, op: Call | Gather | Ask, index: int, acc: int, ctx: Any, children: list[AnyStep]) -> int:
         try:
             if isinstance(op, Gather):
                 got = await ctx.gather(*[child.bind(mix(acc, at)) for at, child in enumerate(children)])
@@ -640,6 +707,18 @@ class Builder:
             if isinstance(error, (errors.ConfigError, errors.ConcurrentStepCall)):
                 self.world.unexpected.append(error)
             return mix(acc, 9999)
+
+
+def _prepare(output: int, verdict: until.Verdict, ctx: AnyContext) -> int:
+    return mix(output, 5)
+
+
+@dataclass(frozen=True)
+class _Decider:
+    decision: OnError
+
+    def __call__(self, error: Exception, ctx: AnyContext) -> OnError:
+        return self.decision
 
 
 def see(acc: int, items: int, state: dict[str, Any]) -> int:
@@ -677,6 +756,7 @@ class Place:
     control: bool = True
     loop: bool = False
     in_place: bool = True
+    hang: bool = False
 
 
 class Generator:
@@ -692,12 +772,13 @@ class Generator:
         self.budget = self.random.random() < 0.2
         self.models = self.budget or self.random.random() < 0.4
         self.open = self.random.random() < 0.5
+        self.hangs = self.random.random() < 0.3
 
     def program(self) -> Program:
         """A program."""
         flow = self.node(Place(3))
         model_calls = self.random.randint(0, 4) if self.budget else None
-        kind = self.random.choice(("bag", "dict", "attrs"))
+        kind: Literal["bag", "dict", "attrs"] = self.random.choice(("bag", "dict", "attrs"))
         return Program(self.seed, flow, kind, model_calls, self.random.randint(0, 99))
 
     def _id(self, letter: str) -> str:
@@ -715,7 +796,8 @@ class Generator:
         return self.random.choice((2, 3)) if self.fails and self.random.random() < 0.25 else 1
 
     def _deeper(self, place: Place, **changes: Any) -> Place:
-        fields = {"control": place.control, "loop": place.loop, "in_place": place.in_place} | changes
+        fields = {"control": place.control, "loop": place.loop, "in_place": place.in_place, "hang": place.hang}
+        fields |= changes
         return Place(place.depth - 1, **fields)
 
     def seq(self, place: Place) -> Node:
@@ -726,7 +808,7 @@ class Generator:
     def loop(self, place: Place) -> Node:
         """A loop."""
         body = self.node(self._deeper(place, loop=True))
-        on_error = self.random.choice((None, None, "retry", "skip", "abort"))
+        on_error: OnError = self.random.choice((None, None, "retry", "skip", "abort"))
         return Loop(
             self._id("o"), body, self.random.randint(1, 3), on_error, self.random.random() < 0.4, self._attempts()
         )
@@ -739,29 +821,31 @@ class Generator:
     def section(self, place: Place) -> Node:
         """A section, with the steps before and behind it that make numbers of its values."""
         mode = self.random.choice(("all", "all", "settle", "race", "each"))
-        id = self._id("p")
-        inner = self._deeper(place, control=place.control and mode != "race", loop=False)
+        name = self._id("p")
+        inner = self._deeper(place, control=place.control and mode != "race", loop=False, hang=False)
         count = self.random.randint(1, 4)
         concurrency = self.random.choice((None, None, None, 1, 2))
         if mode == "each":
-            section = Section(id, "each", (self.node(inner),), concurrency=concurrency, attempts=self._attempts())
-            return Seq(self._id("q"), (Split(f"{id}s", count), section, Reduce(f"{id}r", id, "all")), self._attempts())
+            section = Section(name, "each", (self.node(inner),), concurrency=concurrency, attempts=self._attempts())
+            return Seq(
+                self._id("q"), (Split(f"{name}s", count), section, Reduce(f"{name}r", name, "all")), self._attempts()
+            )
         if mode == "race":
             paths: tuple[Node, ...] = tuple(
-                Seq(self._id("q"), (self.node(inner), Mark(f"{id}m{index}", index))) for index in range(count)
+                Seq(self._id("q"), (self.node(inner), Mark(f"{name}m{index}", index))) for index in range(count)
             )
-            section = Section(id, "race", paths, concurrency=concurrency, attempts=self._attempts())
-            return Seq(self._id("q"), (section, Reduce(f"{id}r", id, "race")), self._attempts())
+            section = Section(name, "race", paths, concurrency=concurrency, attempts=self._attempts())
+            return Seq(self._id("q"), (section, Reduce(f"{name}r", name, "race")), self._attempts())
         paths = tuple(self.node(inner) for _ in range(count))
-        join = self.random.choice(("tuple", "merge", "states"))
+        join: Join = self.random.choice(("tuple", "merge", "states"))
         kind: Literal["all", "settle"] = "all" if mode == "all" else "settle"
-        section = Section(id, kind, paths, join, concurrency, self._attempts())
-        return Seq(self._id("q"), (section, Reduce(f"{id}r", id, kind))) if join == "tuple" else section
+        section = Section(name, kind, paths, join, concurrency, self._attempts())
+        return Seq(self._id("q"), (section, Reduce(f"{name}r", name, kind))) if join == "tuple" else section
 
     def spawn(self, place: Place) -> Node:
         """A spawn."""
-        state = self.random.choice(("share", "copy", "deepcopy", "deepcopy", "new"))
-        items = self.random.choice(("new", "new", "copy", "view", "share"))
+        state: Share = self.random.choice(("share", "copy", "deepcopy", "deepcopy", "new"))
+        items: ShareItems = self.random.choice(("new", "new", "copy", "view", "share"))
         # A shallow copy shares what its fields hold; in a new state two tools would both make the list.
         inner = self._deeper(place, control=True, loop=False, in_place=place.in_place and state not in ("copy", "new"))
         return Spawn(self._id("w"), self.node(inner), state, items, self._attempts())
@@ -777,14 +861,15 @@ class Generator:
         if chance < 0.14 and place.depth > 0:
             return Call(self.node(self._deeper(place)), self.random.random() < 0.5)
         if chance < 0.19 and place.depth > 0:
-            inner = self._deeper(place, loop=False)
-            return Gather(
-                tuple(self.node(inner) for _ in range(self.random.randint(1, 3))), self.random.random() < 0.5
-            )
-        if chance < 0.25:
+            inner = self._deeper(place, loop=False, hang=False)
+            return Gather(tuple(self.node(inner) for _ in range(self.random.randint(1, 3))), self.random.random() < 0.5)
+        if chance < 0.22 and place.depth > 0 and self.hangs:
+            return Give(self.node(self._deeper(place, loop=False, hang=True)))
+        if chance < 0.28:
             return self._rare(place)
-        if chance < 0.32 and self.models:
-            how = "text" if self.budget else self.random.choice(("text", "tools", "agent", "down"))
+        if chance < 0.34 and self.models:
+            stop: How = "halt" if self.stops and place.control else "text"
+            how: How = "text" if self.budget else self.random.choice(("text", "tools", "agent", "down", stop))
             # A model and its tools work on the list in place.
             if how in ("tools", "agent") and not place.in_place:
                 how = "text"
@@ -797,6 +882,8 @@ class Generator:
     def _rare(self, place: Place) -> Op:
         if self.stops and place.control and self.random.random() < 0.5:
             return Stop(self.random.choice(("complete", "abort")))
+        if place.hang and self.random.random() < 0.6:
+            return Hang()
         if place.loop and self.random.random() < 0.3:
             return EndLoop(self.random.choice((None, 4242)))
         return Fail(self.random.randint(1, 2)) if self.fails else Tick()

@@ -41,10 +41,11 @@ class Points:
             with self._instrument():
                 return await work()
         with self._task_factory():
-            return await _Stepped(work(), self)
+            found: T = await _Stepped(work(), self)
+            return found
 
     @contextmanager
-    def _instrument(self) -> Iterator[None]:
+    def _instrument(self) -> Generator[None]:
         instrument = _Instrument(self)
         trio.lowlevel.add_instrument(instrument)
         try:
@@ -53,7 +54,7 @@ class Points:
             trio.lowlevel.remove_instrument(instrument)
 
     @contextmanager
-    def _task_factory(self) -> Iterator[None]:
+    def _task_factory(self) -> Generator[None]:
         loop = asyncio.get_running_loop()
         before = loop.get_task_factory()
 
@@ -106,7 +107,7 @@ class _Stepped:
             self.points.point()
             try:
                 got = yield yielded
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 # it is handed on to the coroutine
                 send = _thrower(self.inner, error)
             else:
                 send = _sender(self.inner, got)

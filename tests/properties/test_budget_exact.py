@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
 from types import TracebackType
@@ -133,10 +133,10 @@ def ask(model: Any, **options: Any) -> AnyStep:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.002])
-async def test_five_calls_for_eight_delegates_that_settle(delay: float):
+async def test_five_calls_for_eight_delegates_that_settle(delay: float) -> None:
     model = metered(delay=delay)
     flow = settle([spawn(ask(model), id=f"delegate{index}") for index in range(8)])
-    result: RunResult[Any, Any] = await Harness().run(flow, 1, budget=Budget(model_calls=5))
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(flow, 1, budget=Budget(model_calls=5))
     outcomes: list[Settled[Any]] = result.value
     assert sum(outcome.ok for outcome in outcomes) == 5
     refused = [outcome.error for outcome in outcomes if outcome.error is not None]
@@ -146,9 +146,9 @@ async def test_five_calls_for_eight_delegates_that_settle(delay: float):
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.002])
-async def test_five_calls_for_eight_delegates_of_which_all_are_needed(delay: float):
+async def test_five_calls_for_eight_delegates_of_which_all_are_needed(delay: float) -> None:
     model = metered(delay=delay)
-    result: RunResult[Any, Any] = await Harness().run(
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(
         each(spawn(call_model(model))), ["go"] * 8, budget=Budget(model_calls=5)
     )
     assert result.status == "budget_exceeded"
@@ -157,7 +157,7 @@ async def test_five_calls_for_eight_delegates_of_which_all_are_needed(delay: flo
     assert model.calls == 5
 
 
-async def test_steps_are_exact_over_parallel_paths():
+async def test_steps_are_exact_over_parallel_paths() -> None:
     bodies: list[int] = []
 
     @step
@@ -167,12 +167,12 @@ async def test_steps_are_exact_over_parallel_paths():
         return x
 
     flow = settle([sequence(work, work, work) for _ in range(10)])
-    result: RunResult[Any, Any] = await Harness().run(flow, 1, budget=Budget(steps=17))
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(flow, 1, budget=Budget(steps=17))
     assert result.status == "completed"
     assert len(bodies) == result.steps == 17
 
 
-async def test_tool_calls_and_calls_of_one_tool_are_exact():
+async def test_tool_calls_and_calls_of_one_tool_are_exact() -> None:
     ran: list[str] = []
 
     @tool
@@ -190,7 +190,7 @@ async def test_tool_calls_and_calls_of_one_tool_are_exact():
     searches = [call_tool(search, args={"query": "q"}, id=f"search{index}") for index in range(6)]
     fetches = [call_tool(fetch, args={"url": "u"}, id=f"fetch{index}") for index in range(6)]
     flow = settle([*searches, *fetches])
-    result: RunResult[Any, Any] = await Harness().run(
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(
         flow, None, budget=Budget(tool_calls=7, per_tool={"search": 2, "other": 0})
     )
     assert ran.count("search") == 2
@@ -200,7 +200,7 @@ async def test_tool_calls_and_calls_of_one_tool_are_exact():
     assert len(said) == 5
 
 
-async def test_calls_that_a_model_asks_for_stop_at_the_limit_of_their_tool():
+async def test_calls_that_a_model_asks_for_stop_at_the_limit_of_their_tool() -> None:
     ran: list[int] = []
 
     @tool
@@ -212,7 +212,7 @@ async def test_calls_that_a_model_asks_for_stop_at_the_limit_of_their_tool():
         return [FunctionCall(name="search", arguments={"x": index}) for index in range(3)]
 
     flow = loop(call_model(ScriptedModel(*[answer] * 9), tools=[search]), until=until.no_tool_calls())
-    result = await Harness().run(flow, "go", budget=Budget(per_tool={"search": 4}))
+    result = await Harness(plugins=()).run(flow, "go", budget=Budget(per_tool={"search": 4}))
     assert result.status == "budget_exceeded"
     assert len(ran) == 4
     assert isinstance(result.error, errors.BudgetExceeded)
@@ -221,7 +221,7 @@ async def test_calls_that_a_model_asks_for_stop_at_the_limit_of_their_tool():
     assert answered == {item.call_id for item in result.items if isinstance(item, FunctionCall)}
 
 
-async def test_depth_stops_a_spawn_that_spawns_itself():
+async def test_depth_stops_a_spawn_that_spawns_itself() -> None:
     depths: list[int] = []
 
     @step
@@ -229,25 +229,25 @@ async def test_depth_stops_a_spawn_that_spawns_itself():
         depths.append(ctx.depth)
         return await spawn(deeper)(x + 1, ctx)
 
-    result = await Harness().run(deeper, 1, budget=Budget(depth=3))
+    result = await Harness(plugins=()).run(deeper, 1, budget=Budget(depth=3))
     assert result.status == "budget_exceeded"
     assert depths == [0, 1, 2, 3]
     assert isinstance(result.error, errors.BudgetExceeded)
     assert result.error.dimension == "depth"
 
 
-async def test_seconds_end_a_run_and_a_step():
+async def test_seconds_end_a_run_and_a_step() -> None:
     @step
     async def sleep(x: int) -> int:
         await anyio.sleep_forever()
         return x
 
-    result = await Harness().run(sleep, 1, budget=Budget(seconds=0.01))
+    result = await Harness(plugins=()).run(sleep, 1, budget=Budget(seconds=0.01))
     assert result.status == "budget_exceeded"
     assert isinstance(result.error, errors.BudgetExceeded)
     assert result.error.dimension == "seconds"
     limited = settle([sleep.with_options(budget=Budget(seconds=0.01))])
-    outcomes: Sequence[Settled[int]] = (await Harness().run(limited, 1)).value
+    outcomes: Sequence[Settled[int]] = (await Harness(plugins=()).run(limited, 1)).value
     assert isinstance(outcomes[0].error, errors.BudgetExceeded)
 
 
@@ -255,9 +255,9 @@ async def test_seconds_end_a_run_and_a_step():
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.002])
-async def test_a_hundred_dollars_asked_for_at_once_of_ten(delay: float):
+async def test_a_hundred_dollars_asked_for_at_once_of_ten(delay: float) -> None:
     model = metered(cost="1", delay=delay)
-    harness = Harness(budget=Budget(cost=10))
+    harness = Harness(plugins=(), budget=Budget(cost=10))
     result: RunResult[Any, Any] = await harness.run(settle([ask(model) for _ in range(100)]), 1)
     assert model.calls == 10
     assert model.paid == 10
@@ -266,13 +266,13 @@ async def test_a_hundred_dollars_asked_for_at_once_of_ten(delay: float):
     assert sum(outcome.ok for outcome in result.value) == 10
 
 
-async def test_a_failed_call_gives_its_money_to_one_that_waits():
+async def test_a_failed_call_gives_its_money_to_one_that_waits() -> None:
     def down(request: ModelRequest) -> Exception:
         return errors.ModelUnavailable("down", model="metered:model")
 
     script = [down if index % 2 else "yes" for index in range(40)]
     model = Meter(ScriptedModel(*script, cost="1", delay=0.001))
-    harness = Harness(budget=Budget(cost=5))
+    harness = Harness(plugins=(), budget=Budget(cost=5))
     result: RunResult[Any, Any] = await harness.run(settle([ask(model) for _ in range(40)]), 1)
     # A refused request costs nothing, so others may go on until five have been paid.
     assert model.paid == 5
@@ -280,9 +280,9 @@ async def test_a_failed_call_gives_its_money_to_one_that_waits():
     assert settled_of(harness, "cost") == Decimal(5)
 
 
-async def test_sixty_four_forks():
+async def test_sixty_four_forks() -> None:
     model = metered(cost="0.01", delay=0.001)
-    harness = Harness(budget=Budget(cost="0.40"))
+    harness = Harness(plugins=(), budget=Budget(cost="0.40"))
     work = sequence(ask(model), ask(model))
     result: RunResult[Any, Any] = await harness.run(settle([work for _ in range(64)]), 1)
     assert model.calls == 40
@@ -290,14 +290,14 @@ async def test_sixty_four_forks():
     assert settled_of(harness, "cost") == Decimal("0.40")
 
 
-async def test_spawns_eight_deep_all_draw_on_the_same_budget():
+async def test_spawns_eight_deep_all_draw_on_the_same_budget() -> None:
     model = metered(cost="1")
 
     def nest(depth: int) -> AnyStep:
         inner = sequence(ask(model), ask(model))
         return inner if depth == 0 else sequence(inner, spawn(nest(depth - 1), id=f"deep{depth}"))
 
-    harness = Harness(budget=Budget(cost=100))
+    harness = Harness(plugins=(), budget=Budget(cost=100))
     result = await harness.run(nest(8), 1, budget=Budget(cost=11, model_calls=50))
     assert result.status == "budget_exceeded"
     assert model.calls == 11
@@ -305,12 +305,12 @@ async def test_spawns_eight_deep_all_draw_on_the_same_budget():
     assert settled_of(harness, "cost") == Decimal(11)
 
 
-async def test_five_tries_of_a_model_that_fails_never_pass_the_limit():
+async def test_five_tries_of_a_model_that_fails_never_pass_the_limit() -> None:
     def broken(request: ModelRequest) -> Exception:
         return errors.ModelStreamError("cut", model="metered:model")
 
     model = Meter(ScriptedModel(*[broken] * 50, cost="1"))
-    harness = Harness(budget=Budget(cost=3))
+    harness = Harness(plugins=(), budget=Budget(cost=3))
     flow = settle([ask(model, retry=Retry(5, initial=0)) for _ in range(4)])
     await harness.run(flow, 1)
     # A stream that is cut was read: it counts at its price.
@@ -318,10 +318,10 @@ async def test_five_tries_of_a_model_that_fails_never_pass_the_limit():
     assert settled_of(harness, "cost") == Decimal(3)
 
 
-async def test_a_budget_of_a_spawn_is_a_cap_below_the_runs_own():
+async def test_a_budget_of_a_spawn_is_a_cap_below_the_runs_own() -> None:
     model = metered(cost="1", delay=0.001)
     child = spawn(settle([ask(model) for _ in range(9)]), budget=Budget(cost=3))
-    harness = Harness(budget=Budget(cost=100))
+    harness = Harness(plugins=(), budget=Budget(cost=100))
     result: RunResult[Any, Any] = await harness.run(settle([child, child, child]), 1, budget=Budget(cost=7))
     assert model.calls == 7
     assert result.cost == Decimal(7)
@@ -330,18 +330,18 @@ async def test_a_budget_of_a_spawn_is_a_cap_below_the_runs_own():
         assert sum(each_.ok for each_ in outcome.value) <= 3
 
 
-async def test_losers_of_a_race_are_paid_for():
+async def test_losers_of_a_race_are_paid_for() -> None:
     slow = metered(cost="1", delay=5.0)
     fast = metered(cost="1", delay=0.001)
-    harness = Harness(budget=Budget(cost=10))
+    harness = Harness(plugins=(), budget=Budget(cost=10))
     result: RunResult[Any, Any] = await harness.run(race([ask(slow), ask(fast)]), 1)
     assert result.status == "completed"
     assert settled_of(harness, "cost") == slow.paid + fast.paid == Decimal(2)
 
 
-async def test_concurrent_runs_share_the_harness_budget():
+async def test_concurrent_runs_share_the_harness_budget() -> None:
     model = metered(cost="1", delay=0.001)
-    harness = Harness(budget=Budget(cost=12, model_calls=100))
+    harness = Harness(plugins=(), budget=Budget(cost=12, model_calls=100))
     results: list[RunResult[Any, Any]] = []
 
     async def one() -> None:
@@ -356,7 +356,7 @@ async def test_concurrent_runs_share_the_harness_budget():
     assert all(result.cost is not None and result.cost <= 3 for result in results)
 
 
-async def test_a_cost_limit_refuses_a_model_without_a_price():
+async def test_a_cost_limit_refuses_a_model_without_a_price() -> None:
     class Unpriced(Meter):
         @property
         def profile(self) -> ModelProfile:
@@ -364,11 +364,11 @@ async def test_a_cost_limit_refuses_a_model_without_a_price():
 
     model = Unpriced(ScriptedModel("yes", "yes"))
     with pytest.raises(errors.UnknownPrice) as caught:
-        await Harness().run(ask(model, retry=Retry(5, initial=0)), 1, budget=Budget(cost=1))
+        await Harness(plugins=()).run(ask(model, retry=Retry(5, initial=0)), 1, budget=Budget(cost=1))
     assert caught.value.model == "metered:model"
     assert caught.value.path
     assert model.calls == 0
-    result = await Harness().run(ask(model), 1)
+    result = await Harness(plugins=()).run(ask(model), 1)
     assert result.cost is None
 
 
@@ -408,8 +408,10 @@ class Talker:
         return self._answer(request)
 
     @asynccontextmanager
-    async def _answer(self, request: ModelRequest) -> AsyncIterator[ModelStream]:
-        most = request.settings.get("max_output_tokens")
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelStream]:
+        settings = request.settings
+        # A `get` of a TypedDict as large as this one is beyond one of the checkers.
+        most = settings["max_output_tokens"] if "max_output_tokens" in settings else None  # noqa: SIM401
         usage = TokenUsage(counted(request), self.writes if most is None else min(most, self.writes))
         self.asked_for.append(most)
         self.used.append(usage)
@@ -435,13 +437,13 @@ class _Said:
         return self.said
 
 
-async def test_a_request_waits_until_a_sibling_has_given_back_what_it_did_not_use():
+async def test_a_request_waits_until_a_sibling_has_given_back_what_it_did_not_use() -> None:
     model = Talker(writes=10, delay=0.001)
     read = counted(ModelRequest([Message.user("go")]))
     # Each holds 90 tokens and uses 10, so the third and the fourth have to wait and can go on then.
     limit = 2 * (read + 90)
     flow = settle([ask(model, settings={"max_output_tokens": 90}) for _ in range(4)])
-    harness = Harness(budget=Budget(tokens=limit))
+    harness = Harness(plugins=(), budget=Budget(tokens=limit))
     result: RunResult[Any, Any] = await harness.run(flow, 1)
     assert all(outcome.ok for outcome in result.value), result.value
     assert model.peak <= 2
@@ -449,12 +451,12 @@ async def test_a_request_waits_until_a_sibling_has_given_back_what_it_did_not_us
     assert settled_of(harness, "tokens") == 4 * (read + 10)
 
 
-async def test_a_request_that_can_never_fit_is_refused_at_once():
+async def test_a_request_that_can_never_fit_is_refused_at_once() -> None:
     model = Talker(writes=10, delay=0.001)
     read = counted(ModelRequest([Message.user("go")]))
     small = ask(model, settings={"max_output_tokens": 50})
     large = ask(model, settings={"max_output_tokens": 51})
-    result: RunResult[Any, Any] = await Harness().run(
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(
         settle([small, large]), 1, budget=Budget(tokens=read + 50)
     )
     assert result.value[0].ok
@@ -464,33 +466,33 @@ async def test_a_request_that_can_never_fit_is_refused_at_once():
     assert len(model.used) == 1
 
 
-async def test_a_request_that_waited_in_vain_is_refused():
+async def test_a_request_that_waited_in_vain_is_refused() -> None:
     model = Talker(writes=90, delay=0.001)
     read = counted(ModelRequest([Message.user("go")]))
     flow = settle([ask(model, settings={"max_output_tokens": 90}) for _ in range(3)])
-    result: RunResult[Any, Any] = await Harness().run(flow, 1, budget=Budget(tokens=2 * (read + 90)))
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(flow, 1, budget=Budget(tokens=2 * (read + 90)))
     assert sum(outcome.ok for outcome in result.value) == 2
     assert len(model.used) == 2
 
 
-async def test_output_that_nobody_limited_is_limited_to_what_is_left():
+async def test_output_that_nobody_limited_is_limited_to_what_is_left() -> None:
     model = Talker(writes=10_000)
     read = counted(ModelRequest([Message.user("go")]))
-    result = await Harness().run(ask(model), 1, budget=Budget(tokens=500))
+    result = await Harness(plugins=()).run(ask(model), 1, budget=Budget(tokens=500))
     assert model.asked_for == [500 - read]
     assert result.usage.total == 500
     for budget in (Budget(output_tokens=70), Budget(output_tokens=70, tokens=500)):
         model = Talker(writes=10_000)
-        await Harness().run(ask(model), 1, budget=budget)
+        await Harness(plugins=()).run(ask(model), 1, budget=budget)
         assert model.asked_for == [70]
     model = Talker(writes=10_000, price=Price(output=Decimal(1_000_000)))
-    result = await Harness().run(ask(model), 1, budget=Budget(cost=7))
+    result = await Harness(plugins=()).run(ask(model), 1, budget=Budget(cost=7))
     assert model.asked_for == [7]
     assert result.cost == Decimal(7)
 
 
 @pytest.mark.parametrize("dimension", ["tokens", "input_tokens", "output_tokens"])
-async def test_tokens_never_pass_their_limit(dimension: str):
+async def test_tokens_never_pass_their_limit(dimension: str) -> None:
     chance = random.Random(SEED)
     for _ in range(examples(sample=8, full=100)):
         limit = chance.randint(1, 300)
@@ -499,7 +501,7 @@ async def test_tokens_never_pass_their_limit(dimension: str):
             ask(model, settings={"max_output_tokens": chance.randint(1, 80)} if chance.random() < 0.5 else {})
             for _ in range(chance.randint(1, 12))
         ]
-        harness = Harness(budget=Budget(**{dimension: limit}))  # type: ignore[arg-type] # the name of any dimension
+        harness = Harness(plugins=(), budget=Budget(**{dimension: limit}))  # type: ignore[arg-type] # the name of any dimension
         with anyio.fail_after(20):
             result: RunResult[Any, Any] = await harness.run(settle(steps), 1)
         read = sum(usage.input for usage in model.used)
@@ -518,7 +520,7 @@ def warnings_of(events: Sequence[object]) -> list[tuple[str, Decimal, Decimal]]:
 
 async def run_and_watch(flow: AnyStep, budget: Budget, harness: Harness[Any] | None = None) -> list[object]:
     events: list[object] = []
-    async with harness or Harness() as entered:
+    async with harness or Harness(plugins=()) as entered:
         handle = entered.start(flow, 1, budget=budget, on_error="result")
         handle._run.bus.watch(events.append)
         await handle.result()
@@ -526,7 +528,7 @@ async def run_and_watch(flow: AnyStep, budget: Budget, harness: Harness[Any] | N
 
 
 @pytest.mark.parametrize("wrap", ["plain", "spawn", "parallel", "nested"])
-async def test_a_warning_is_sent_once(wrap: str):
+async def test_a_warning_is_sent_once(wrap: str) -> None:
     model = metered(cost="1")
     work: AnyStep = sequence(*[ask(model) for _ in range(9)])
     shapes: Mapping[str, Callable[[], AnyStep]] = {
@@ -539,9 +541,11 @@ async def test_a_warning_is_sent_once(wrap: str):
     assert warnings_of(events) == [("cost", Decimal(5), Decimal(10))]
 
 
-async def test_a_warning_of_the_harness_budget_reaches_the_run_that_passes_it():
+async def test_a_warning_of_the_harness_budget_reaches_the_run_that_passes_it() -> None:
     model = metered(cost="1")
-    events = await run_and_watch(sequence(*[ask(model)] * 3), Budget(), Harness(budget=Budget(cost=4, warn_at=0.5)))
+    events = await run_and_watch(
+        sequence(*[ask(model)] * 3), Budget(), Harness(plugins=(), budget=Budget(cost=4, warn_at=0.5))
+    )
     assert warnings_of(events) == [("cost", Decimal(2), Decimal(4))]
 
 
@@ -558,10 +562,10 @@ def reserve_of(name: str) -> tuple[Budget, int]:
 
 
 @pytest.mark.parametrize("name", ["cost", "model_calls", "steps"])
-async def test_a_wrap_up_gives_a_run_that_is_spent_its_value(name: str):
+async def test_a_wrap_up_gives_a_run_that_is_spent_its_value(name: str) -> None:
     budget, calls = reserve_of(name)
     model = metered(cost="1")
-    harness = Harness(budget=Budget(cost=100, model_calls=100, steps=100))
+    harness = Harness(plugins=(), budget=Budget(cost=100, model_calls=100, steps=100))
     result: RunResult[Any, Any] = await harness.run(sequence(*[ask(model)] * 9), 1, budget=budget)
     assert result.status == "budget_exceeded"
     assert result.value == "yes"
@@ -578,10 +582,10 @@ async def test_a_wrap_up_gives_a_run_that_is_spent_its_value(name: str):
 
 
 @pytest.mark.parametrize("name", ["cost", "model_calls", "steps"])
-async def test_a_wrap_up_gives_a_step_that_is_spent_its_value(name: str):
+async def test_a_wrap_up_gives_a_step_that_is_spent_its_value(name: str) -> None:
     budget, calls = reserve_of(name)
     model = metered(cost="1")
-    harness = Harness(budget=Budget(cost=100, model_calls=100, steps=100))
+    harness = Harness(plugins=(), budget=Budget(cost=100, model_calls=100, steps=100))
     work = sequence(*[ask(model)] * 9).with_options(budget=budget)
     result: RunResult[Any, Any] = await harness.run(sequence(work, ask(model)), 1, budget=Budget(cost=50, steps=50))
     assert result.status == "completed"
@@ -594,11 +598,11 @@ async def test_a_wrap_up_gives_a_step_that_is_spent_its_value(name: str):
     assert lease_of(harness).steps == steps
 
 
-async def test_a_wrap_up_cannot_pass_the_reserve_either():
+async def test_a_wrap_up_cannot_pass_the_reserve_either() -> None:
     wrapping = metered(cost="1")
     wrap = sequence(*[ask(wrapping)] * 9)
     model = metered(cost="1")
-    harness = Harness(budget=Budget(cost=100))
+    harness = Harness(plugins=(), budget=Budget(cost=100))
     budget = Budget(cost=5, wrap_up=wrap, reserve=Budget(cost=2))
     result: RunResult[Any, Any] = await harness.run(sequence(*[ask(model)] * 9), 1, budget=budget)
     assert result.status == "budget_exceeded"
@@ -607,12 +611,12 @@ async def test_a_wrap_up_cannot_pass_the_reserve_either():
     assert settled_of(harness, "cost") == result.cost == Decimal(5)
 
 
-async def test_the_block_of_a_wrap_up_is_safe_from_siblings():
+async def test_the_block_of_a_wrap_up_is_safe_from_siblings() -> None:
     model, wrapping = metered(cost="1", delay=0.001), metered(cost="1")
     budget = Budget(cost=4, wrap_up=ask(wrapping), reserve=Budget(cost=1))
     careful = sequence(*[ask(model)] * 9).with_options(budget=budget)
     greedy = sequence(*[ask(model)] * 9)
-    harness = Harness(budget=Budget(cost=6))
+    harness = Harness(plugins=(), budget=Budget(cost=6))
     result: RunResult[Any, Any] = await harness.run(settle([careful, greedy, greedy]), 1)
     assert result.value[0].ok
     assert wrapping.calls == 1
@@ -620,13 +624,13 @@ async def test_the_block_of_a_wrap_up_is_safe_from_siblings():
     assert settled_of(harness, "cost") == Decimal(6)
 
 
-async def test_a_wrap_up_inside_a_wrap_up_is_booked_once():
+async def test_a_wrap_up_inside_a_wrap_up_is_booked_once() -> None:
     inner_wrap, inner_work = metered(cost="1"), metered(cost="1")
     inner = sequence(*[ask(inner_work)] * 9).with_options(
         budget=Budget(cost=3, wrap_up=ask(inner_wrap), reserve=Budget(cost=1))
     )
     model = metered(cost="1")
-    harness = Harness(budget=Budget(cost=9))
+    harness = Harness(plugins=(), budget=Budget(cost=9))
     budget = Budget(cost=9, wrap_up=inner, reserve=Budget(cost=5))
     result: RunResult[Any, Any] = await harness.run(sequence(*[ask(model)] * 9), 1, budget=budget)
     assert result.status == "budget_exceeded"
@@ -661,7 +665,7 @@ def random_flow(chance: random.Random, model: Meter, depth: int) -> AnyStep:
             return sequence(*inner).with_options(budget=budget)
 
 
-async def test_what_is_settled_is_what_was_paid_and_never_above_the_limit():
+async def test_what_is_settled_is_what_was_paid_and_never_above_the_limit() -> None:
     def unsteady(request: ModelRequest) -> str | Exception:
         return errors.ModelUnavailable("down", model="m") if chance.random() < 0.2 else "yes"
 
@@ -669,7 +673,7 @@ async def test_what_is_settled_is_what_was_paid_and_never_above_the_limit():
         chance = random.Random(seed)
         model = Meter(ScriptedModel(*[unsteady] * 900, cost="1", delay=chance.choice((0.0, 0.0, 0.0005))))
         limit, calls = chance.randint(0, 25), chance.randint(0, 40)
-        harness = Harness(budget=Budget(cost=limit, model_calls=calls))
+        harness = Harness(plugins=(), budget=Budget(cost=limit, model_calls=calls))
         flow = random_flow(chance, model, 3)
         try:
             with anyio.fail_after(20):

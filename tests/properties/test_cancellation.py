@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, TypeAlias
@@ -58,7 +58,7 @@ class State:
 
     a: int = 0
     b: int = 0
-    seen: list[str] = field(factory=list)
+    seen: list[str] = field(factory=list[str])
 
 
 Note: TypeAlias = Callable[[State], None]
@@ -124,7 +124,9 @@ def raced(note: Note) -> AnyStep:
 
 
 def settled(note: Note) -> AnyStep:
-    section = settle([body(note, "good"), body(note, "bad", fails=1), body(note, "ugly")], merge=lambda outcomes, ctx: 1)
+    section = settle(
+        [body(note, "good"), body(note, "bad", fails=1), body(note, "ugly")], merge=lambda outcomes, ctx: 1
+    )
     return sequence(body(note, "before"), section, body(note, "after"))
 
 
@@ -211,7 +213,7 @@ PROGRAMS: tuple[Callable[[Note], AnyStep], ...] = (
 
 
 @contextmanager
-def nothing_unretrieved() -> Iterator[None]:
+def nothing_unretrieved() -> Generator[None]:
     """Whatever asyncio would only log, because nobody asks a dead task for its error, is an error here."""
     if sniffio.current_async_library() == "trio":
         yield
@@ -235,7 +237,7 @@ class Trial:
         self.states = [State()]
         self.flow = program(lambda state: self.states.append(deepcopy(state)))
         self.ctx: Context[Any, State] = Context(state=State())
-        self.harness = Harness(budget=Budget(cost=100, steps=1000))
+        self.harness = Harness(plugins=(), budget=Budget(cost=100, steps=1000))
         self.scope = anyio.CancelScope()
         self.points = Points(at, self.scope.cancel)
         self.finished: list[RunFinished] = []
@@ -248,7 +250,8 @@ class Trial:
             await self.points.run(self._work)
 
     async def _work(self) -> None:
-        async with self.harness.stream(self.flow, 1, ctx=self.ctx) as stream:
+        harness: Any = self.harness
+        async with harness.stream(self.flow, 1, ctx=self.ctx) as stream:
             self.run = stream._run
             self.run.bus.watch(self.events.append)
             await stream.result()
@@ -290,7 +293,7 @@ async def trial(program: Callable[[Note], AnyStep], at: int, allowed: list[State
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_cancelled_run_leaves_nothing_half_done(program: Callable[[Note], AnyStep]):
+async def test_a_cancelled_run_leaves_nothing_half_done(program: Callable[[Note], AnyStep]) -> None:
     whole = await trial(program, 0, [])
     assert whole.events
     assert isinstance(whole.events[-1], RunFinished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from functools import partial
 
@@ -16,6 +17,7 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    Item,
     Memory,
     Message,
     Retry,
@@ -49,15 +51,14 @@ def say(text: str) -> Message:
     return Message.assistant(text)
 
 
-def texts(items: object) -> list[str]:
-    assert hasattr(items, "__iter__")
+def texts(items: Iterable[Item]) -> list[str]:
     return [item.text for item in items if isinstance(item, Message)]
 
 
 # -- state: old or new
 
 
-async def test_state_changed_after_a_handled_failure_goes_when_the_body_is_cancelled():
+async def test_state_changed_after_a_handled_failure_goes_when_the_body_is_cancelled() -> None:
     @step
     async def grandchild(x: int, ctx: Ctx) -> int:
         return x
@@ -79,11 +80,11 @@ async def test_state_changed_after_a_handled_failure_goes_when_the_body_is_cance
 
     state = Pair()
     with anyio.move_on_after(0.05):
-        await Harness().run(parent, 1, state=state)
+        await Harness(plugins=()).run(parent, 1, state=state)
     assert state == Pair(0, 0)
 
 
-async def test_state_changed_after_a_child_that_timed_out_goes_when_the_body_is_cancelled():
+async def test_state_changed_after_a_child_that_timed_out_goes_when_the_body_is_cancelled() -> None:
     @step
     async def grandchild(x: int, ctx: Ctx) -> int:
         return x
@@ -106,11 +107,11 @@ async def test_state_changed_after_a_child_that_timed_out_goes_when_the_body_is_
 
     state = Pair()
     with anyio.move_on_after(0.1):
-        await Harness().run(parent, 1, state=state)
+        await Harness(plugins=()).run(parent, 1, state=state)
     assert state == Pair(0, 0)
 
 
-async def test_state_of_a_failed_run_holds_nothing_of_the_bodies_that_did_not_finish():
+async def test_state_of_a_failed_run_holds_nothing_of_the_bodies_that_did_not_finish() -> None:
     @step
     async def child(x: int, ctx: Ctx) -> int:
         assert ctx.state.a == 1
@@ -123,11 +124,11 @@ async def test_state_of_a_failed_run_holds_nothing_of_the_bodies_that_did_not_fi
         ctx.state.b = 1
         return x
 
-    result = await Harness().run(parent, 1, state=Pair(), on_error="result")
+    result = await Harness(plugins=()).run(parent, 1, state=Pair(), on_error="result")
     assert result.state == Pair(0, 0)
 
 
-async def test_state_of_finished_children_stays_when_their_parent_raises_after_a_stop():
+async def test_state_of_finished_children_stays_when_their_parent_raises_after_a_stop() -> None:
     @step
     async def child(x: int, ctx: Ctx) -> int:
         ctx.items.append(say("child"))
@@ -140,7 +141,7 @@ async def test_state_of_finished_children_stays_when_their_parent_raises_after_a
         ctx.complete(5)
         raise ValueError("late")
 
-    result = await Harness().run(parent, 1, state=Pair())
+    result = await Harness(plugins=()).run(parent, 1, state=Pair())
     assert (result.status, result.value) == ("completed", 5)
     assert texts(result.items) == ["child"]
     assert result.state == Pair(1, 1)
@@ -149,7 +150,7 @@ async def test_state_of_finished_children_stays_when_their_parent_raises_after_a
 # -- items: the fold is the live log
 
 
-async def test_items_before_a_retried_child_stand_before_its_items():
+async def test_items_before_a_retried_child_stand_before_its_items() -> None:
     tries: list[int] = []
 
     @step(retry=Retry(2, initial=0))
@@ -169,12 +170,12 @@ async def test_items_before_a_retried_child_stand_before_its_items():
         seen.append(texts(ctx.items))
         return x
 
-    result = await Harness().run(parent, 1)
+    result = await Harness(plugins=()).run(parent, 1)
     assert seen == [["parent", "child"]]
     assert texts(result.items) == ["parent", "child"]
 
 
-async def test_items_of_steps_that_finished_before_a_budget_was_spent_stay_after_the_wrap_up():
+async def test_items_of_steps_that_finished_before_a_budget_was_spent_stay_after_the_wrap_up() -> None:
     @step
     async def work(x: object, ctx: Context) -> int:
         ctx.items.append(say("work"))
@@ -189,13 +190,13 @@ async def test_items_of_steps_that_finished_before_a_budget_was_spent_stay_after
         return 9
 
     budget = Budget(steps=3, wrap_up=wrap, reserve=Budget(steps=1))
-    result = await Harness().run(sequence(work, work, work), 1, budget=budget)
+    result = await Harness(plugins=()).run(sequence(work, work, work), 1, budget=budget)
     assert (result.status, result.value) == ("budget_exceeded", 9)
     assert seen == [["work", "work"]]
     assert texts(result.items) == ["work", "work", "wrap"]
 
 
-async def test_items_of_finished_steps_stay_after_the_wrap_up_of_a_step():
+async def test_items_of_finished_steps_stay_after_the_wrap_up_of_a_step() -> None:
     @step
     async def work(x: object, ctx: Context) -> int:
         ctx.items.append(say("work"))
@@ -218,13 +219,13 @@ async def test_items_of_finished_steps_stay_after_the_wrap_up_of_a_step():
         live.append(texts(ctx.items))
         return x
 
-    result = await Harness().run(parent >> last, 1)
+    result = await Harness(plugins=()).run(parent >> last, 1)
     assert (result.status, result.value) == ("completed", 9)
     assert texts(result.items) == live[0]
     assert live == [["work", "work", "wrap"]] or live == [["parent", "work", "work", "wrap"]]
 
 
-async def test_items_of_finished_steps_stay_in_a_shared_conversation_that_is_stopped():
+async def test_items_of_finished_steps_stay_in_a_shared_conversation_that_is_stopped() -> None:
     @step
     async def work(x: int, ctx: Context) -> int:
         ctx.items.append(say("work"))
@@ -237,12 +238,12 @@ async def test_items_of_finished_steps_stay_in_a_shared_conversation_that_is_sto
         return x
 
     flow = sequence(work, spawn(sequence(work, stop), items="share"))
-    result = await Harness().run(flow, 1)
+    result = await Harness(plugins=()).run(flow, 1)
     assert result.status == "aborted"
     assert texts(result.items) == ["work", "work"]
 
 
-async def test_items_below_a_failure_that_was_handled_do_not_come_back_when_the_parent_fails_of_another():
+async def test_items_below_a_failure_that_was_handled_do_not_come_back_when_the_parent_fails_of_another() -> None:
     @step
     async def grandchild(x: int, ctx: Context[Memory, StateBag]) -> int:
         ctx.items.append(say("grandchild"))
@@ -260,7 +261,7 @@ async def test_items_below_a_failure_that_was_handled_do_not_come_back_when_the_
             await child(x, ctx)
         raise ValueError("parent")
 
-    result = await Harness().run(parent, 1, on_error="result")
+    result = await Harness(plugins=()).run(parent, 1, on_error="result")
     assert result.status == "failed"
     assert "seen" not in result.state
     assert texts(result.items) == []
@@ -269,33 +270,33 @@ async def test_items_below_a_failure_that_was_handled_do_not_come_back_when_the_
 # -- control
 
 
-async def test_an_abort_right_after_the_start_is_not_lost():
+async def test_an_abort_right_after_the_start_is_not_lost() -> None:
     @step
     async def work(x: int) -> int:
         await anyio.sleep(0.01)
         return x
 
-    async with Harness() as harness:
+    async with Harness(plugins=()) as harness:
         handle = harness.start(work, 1)
         handle.abort("at once")
         result = await handle.result()
     assert (result.status, result.reason) == ("aborted", "at once")
 
 
-async def test_an_interrupt_right_after_the_start_is_not_lost():
+async def test_an_interrupt_right_after_the_start_is_not_lost() -> None:
     @step
     async def work(x: int) -> int:
         await anyio.sleep(0.01)
         return x
 
-    async with Harness() as harness:
+    async with Harness(plugins=()) as harness:
         handle = harness.start(work, 1)
         handle.interrupt("at once")
         result = await handle.result()
     assert result.status == "interrupted"
 
 
-async def test_a_loop_stop_asked_for_by_a_failed_attempt_is_void():
+async def test_a_loop_stop_asked_for_by_a_failed_attempt_is_void() -> None:
     tries: list[int] = []
 
     @step(retry=Retry(2, initial=0))
@@ -306,19 +307,19 @@ async def test_a_loop_stop_asked_for_by_a_failed_attempt_is_void():
             raise ValueError("first")
         return x + 1
 
-    result = await Harness().run(loop(count, until=until.max_rounds(3)), 1)
+    result = await Harness(plugins=()).run(loop(count, until=until.max_rounds(3)), 1)
     assert result.value == 4
 
 
 # -- budgets
 
 
-async def test_a_reserve_that_does_not_fit_the_harness_gives_nothing_back():
+async def test_a_reserve_that_does_not_fit_the_harness_gives_nothing_back() -> None:
     @step
     async def work(x: object) -> int:
         return 1
 
-    harness = Harness(budget=Budget(cost=1))
+    harness = Harness(plugins=(), budget=Budget(cost=1))
     budget = Budget(cost=5, wrap_up=work, reserve=Budget(cost=2))
     result = await harness.run(work, 1, budget=budget, on_error="result")
     assert result.status == "budget_exceeded"
@@ -330,15 +331,15 @@ async def test_a_reserve_that_does_not_fit_the_harness_gives_nothing_back():
     assert later.cost == Decimal(1)
 
 
-async def test_retries_share_the_budget_of_their_step():
+async def test_retries_share_the_budget_of_their_step() -> None:
     model = ScriptedModel(*[errors.ModelUnavailable("down", model="test:scripted") for _ in range(9)])
     flow = call_model(model, retry=Retry(5, initial=0), budget=Budget(model_calls=2))
-    result = await Harness().run(flow, "go", on_error="result")
+    result = await Harness(plugins=()).run(flow, "go", on_error="result")
     assert len(model.requests) == 2
     assert result.status == "budget_exceeded"
 
 
-async def test_a_block_of_steps_kept_for_a_wrap_up_is_kept_above_too():
+async def test_a_block_of_steps_kept_for_a_wrap_up_is_kept_above_too() -> None:
     @step
     async def work(x: object, ctx: Context) -> int:
         return 1
@@ -353,12 +354,12 @@ async def test_a_block_of_steps_kept_for_a_wrap_up_is_kept_above_too():
             await work(x, ctx)
         return 1
 
-    result = await Harness().run(parent, 1, budget=Budget(steps=4), on_error="result")
+    result = await Harness(plugins=()).run(parent, 1, budget=Budget(steps=4), on_error="result")
     assert result.steps <= 4
     assert result.output_or(None) == 9
 
 
-async def test_items_before_a_child_that_handles_a_failure_stand_before_its_items():
+async def test_items_before_a_child_that_handles_a_failure_stand_before_its_items() -> None:
     @step
     async def broken(x: int, ctx: Context) -> int:
         raise ValueError("broken")
@@ -375,11 +376,11 @@ async def test_items_before_a_child_that_handles_a_failure_stand_before_its_item
         ctx.items.append(say("parent"))
         return await child(x, ctx)
 
-    result = await Harness().run(parent, 1)
+    result = await Harness(plugins=()).run(parent, 1)
     assert texts(result.items) == ["parent", "child"]
 
 
-async def test_state_of_finished_steps_in_a_shared_state_stays_when_the_run_fails():
+async def test_state_of_finished_steps_in_a_shared_state_stays_when_the_run_fails() -> None:
     @step
     async def work(x: int, ctx: Ctx) -> int:
         ctx.state.a = ctx.state.b = x
@@ -390,12 +391,12 @@ async def test_state_of_finished_steps_in_a_shared_state_stays_when_the_run_fail
         ctx.state.a = 99
         raise ValueError("broken")
 
-    result = await Harness().run(spawn(work >> broken, state="share"), 1, state=Pair(), on_error="result")
+    result = await Harness(plugins=()).run(spawn(work >> broken, state="share"), 1, state=Pair(), on_error="result")
     assert result.status == "failed"
     assert result.state == Pair(1, 1)
 
 
-async def test_the_conversation_of_a_cancelled_run_has_the_outputs_of_the_tools_that_finished():
+async def test_the_conversation_of_a_cancelled_run_has_the_outputs_of_the_tools_that_finished() -> None:
     done = anyio.Event()
 
     @tool
@@ -409,7 +410,7 @@ async def test_the_conversation_of_a_cancelled_run_has_the_outputs_of_the_tools_
     ctx: Context[Memory, StateBag] = Context()
     async with anyio.create_task_group() as group:
         flow = loop(call_model(ScriptedModel(calls), tools=[work]), until=until.no_tool_calls())
-        group.start_soon(partial(Harness().run, flow, "go", ctx=ctx))
+        group.start_soon(partial(Harness(plugins=()).run, flow, "go", ctx=ctx))
         await done.wait()
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
@@ -418,7 +419,7 @@ async def test_the_conversation_of_a_cancelled_run_has_the_outputs_of_the_tools_
 
 
 @pytest.mark.parametrize("how", ["complete", "abort"])
-async def test_a_stop_asked_for_through_the_root_keeps_the_asking_bodys_work(how: str):
+async def test_a_stop_asked_for_through_the_root_keeps_the_asking_bodys_work(how: str) -> None:
     @step
     async def work(x: int, ctx: Ctx) -> int:
         ctx.items.append(say("work"))
@@ -427,12 +428,12 @@ async def test_a_stop_asked_for_through_the_root_keeps_the_asking_bodys_work(how
         await checkpoint()
         return x
 
-    result = await Harness().run(work, 1, state=Pair())
+    result = await Harness(plugins=()).run(work, 1, state=Pair())
     assert texts(result.items) == ["work"]
     assert result.state == Pair(1, 1)
 
 
-async def test_items_below_a_handled_failure_do_not_come_back_with_a_wrap_up():
+async def test_items_below_a_handled_failure_do_not_come_back_with_a_wrap_up() -> None:
     @step
     async def grandchild(x: int, ctx: Context) -> int:
         ctx.items.append(say("grandchild"))
@@ -461,7 +462,77 @@ async def test_items_below_a_handled_failure_do_not_come_back_with_a_wrap_up():
     budget = Budget(steps=4, wrap_up=wrap, reserve=Budget(steps=1))
     for flow, limit in ((parent, Budget()), (parent.with_options(budget=Budget()), budget)):
         seen.clear()
-        result = await Harness().run(flow, 1, budget=limit)
+        result = await Harness(plugins=()).run(flow, 1, budget=limit)
         assert result.value == 9
         assert seen == [["parent"]]
         assert texts(result.items) == ["parent", "wrap"]
+
+
+async def test_state_of_a_finished_grandchild_stays_when_its_parents_fail() -> None:
+    @step
+    async def grandchild(x: int, ctx: Ctx) -> int:
+        ctx.state.a = ctx.state.b = 1
+        return x
+
+    @step
+    async def child(x: int, ctx: Ctx) -> int:
+        await grandchild(x, ctx)
+        raise ValueError("child")
+
+    @step
+    async def parent(x: int, ctx: Ctx) -> int:
+        assert ctx.state.a == 0
+        return await child(x, ctx)
+
+    result = await Harness(plugins=()).run(parent, 1, state=Pair(), on_error="result")
+    assert result.status == "failed"
+    assert result.state == Pair(1, 1)
+
+
+async def test_outputs_of_finished_tool_calls_stay_in_the_conversation_when_their_round_is_given_up() -> None:
+    @tool
+    async def work(x: int) -> str:
+        if x:
+            scope.cancel()
+            await anyio.sleep_forever()
+        return "done"
+
+    calls = [FunctionCall(name="work", arguments={"x": x}) for x in range(2)]
+    ask = call_model(ScriptedModel([Message.assistant("well"), *calls]), tools=[work])
+    scope = anyio.CancelScope()
+    seen: list[list[str]] = []
+
+    @step
+    async def parent(x: int, ctx: Context) -> int:
+        with scope:
+            await ask("go", ctx)
+        seen.append([item.call_id for item in ctx.items if isinstance(item, FunctionCallOutput)])
+        return x
+
+    result = await Harness(plugins=()).run(parent, 1)
+    assert seen == [[calls[0].call_id]]
+    outputs = {item.call_id: item.output for item in result.items if isinstance(item, FunctionCallOutput)}
+    assert outputs[calls[0].call_id] == "done"
+    assert str(outputs[calls[1].call_id]).startswith("Not finished")
+
+
+async def test_the_output_of_a_tool_that_ended_its_spawn_stays_in_a_shared_conversation() -> None:
+    @tool
+    async def end(ctx: Context) -> str:
+        ctx.complete("ended")
+        return "done"
+
+    ask = call_model(ScriptedModel([FunctionCall(name="end")]), tools=[end])
+    child = spawn(loop(ask, until=until.no_tool_calls()), items="share")
+    seen: list[list[object]] = []
+
+    @step
+    async def parent(x: str, ctx: Context) -> str:
+        value = await child(x, ctx)
+        seen.append([item.output for item in ctx.items if isinstance(item, FunctionCallOutput)])
+        return value or "nothing"
+
+    result = await Harness(plugins=()).run(parent, "go")
+    assert result.value == "ended"
+    assert seen == [["done"]]
+    assert [item.output for item in result.items if isinstance(item, FunctionCallOutput)] == ["done"]

@@ -238,9 +238,11 @@ class Trial:
             nonlocal result
             with self.scope:
                 async with harness:
-                    self.handle = handle = harness.start(
+                    start: Any = harness.start
+                    handle: RunHandle[Any, State] = start(
                         self.flow(), 1, ctx=self.ctx, budget=budget, deadline=600.0, on_error="result"
                     )
+                    self.handle = handle
                     handle._run.bus.watch(self.events.append)
                     result = await handle.result()
 
@@ -305,7 +307,7 @@ def check_books(trial: Trial, harness: Harness[Any], result: RunResult[Any, Stat
 async def attempt(wanted: Moment) -> str:
     """Stop a run at a moment, and check everything; returns how it ended."""
     trial = Trial(wanted)
-    harness = Harness(budget=Budget(cost=1000))
+    harness = Harness(plugins=(), budget=Budget(cost=1000))
     before = tasks()
     with anyio.fail_after(60):
         result = await trial.go(harness)
@@ -327,7 +329,7 @@ async def attempt(wanted: Moment) -> str:
     return status
 
 
-async def test_stops_at_random_moments():
+async def test_stops_at_random_moments() -> None:
     count = examples(sample=63, full=500)
     ends: Counter[str] = Counter()
     for seed in range(SEED * 10_000, SEED * 10_000 + count):
@@ -342,7 +344,7 @@ async def test_stops_at_random_moments():
 
 
 @pytest.mark.parametrize("how", ["complete", "abort"])
-async def test_what_the_asking_body_did_until_its_next_wait_is_kept(how: str):
+async def test_what_the_asking_body_did_until_its_next_wait_is_kept(how: str) -> None:
     async def work(x: int, ctx: AnyContext) -> int:
         ctx.state.a += 1
         ctx.items.append(Message.assistant("before"))
@@ -353,6 +355,6 @@ async def test_what_the_asking_body_did_until_its_next_wait_is_kept(how: str):
         ctx.state.a += 1
         return x
 
-    result = await Harness().run(step(id="work")(work), 1, state=State())
+    result = await Harness(plugins=()).run(step(id="work")(work), 1, state=State())
     assert result.state == State(1, 1)
     assert [item.text for item in result.items if isinstance(item, Message)] == ["before", "until the wait"]

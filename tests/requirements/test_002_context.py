@@ -11,7 +11,7 @@ from uuid import UUID
 
 import anyio
 import pytest
-from attrs import define
+from attrs import define, field
 
 from noetic_py import (
     Budget,
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.anyio
 @define
 class State:
     drafts: int = 0
-    words: list[str] = []  # attrs makes a field of it; no test changes the default
+    words: list[str] = field(factory=list[str])
 
 
 @tool
@@ -62,7 +62,7 @@ async def echo(text: str) -> str:
     return text
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-01
+# --------------------------------------------------------------------------------------------------------------- 002-01
 
 
 async def test_002_01_a_step_gets_its_input_and_a_context() -> None:
@@ -108,7 +108,7 @@ async def test_002_01_the_context_is_the_source_of_truth_for_the_run() -> None:
     assert [ctx.path for ctx in seen] == [("sequence", "first"), ("sequence", "second")]
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-02
+# --------------------------------------------------------------------------------------------------------------- 002-02
 
 
 async def test_002_02_ids_are_unique_and_sort_by_time() -> None:
@@ -144,7 +144,7 @@ async def test_002_02_a_child_never_reuses_an_id() -> None:
     assert {UUID(each).version for each in ids} == {7}
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-03
+# --------------------------------------------------------------------------------------------------------------- 002-03
 
 
 async def test_002_03_step_count_counts_completed_and_running_steps() -> None:
@@ -201,7 +201,7 @@ async def test_002_03_step_count_is_the_execution_s_own() -> None:
     assert counts == [1, 1, 2, 1]
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-04
+# --------------------------------------------------------------------------------------------------------------- 002-04
 
 
 async def test_002_04_tokens_add_up_over_all_model_calls() -> None:
@@ -265,7 +265,7 @@ async def test_002_04_a_failed_attempt_s_tokens_stay_counted() -> None:
     assert result.usage.total == 30
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-05
+# --------------------------------------------------------------------------------------------------------------- 002-05
 
 
 class Jumping(VirtualRuntime):
@@ -318,7 +318,7 @@ async def test_002_05_elapsed_is_a_float_that_only_grows() -> None:
     assert Context().elapsed >= 0
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-06
+# --------------------------------------------------------------------------------------------------------------- 002-06
 
 
 async def test_002_06_cost_is_exact_and_cumulative() -> None:
@@ -351,7 +351,7 @@ async def test_002_06_cost_of_children_rolls_up() -> None:
     assert result.cost == Decimal("0.2")
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-07
+# --------------------------------------------------------------------------------------------------------------- 002-07
 
 
 async def test_002_07_state_is_the_user_s_own_object_and_can_be_changed() -> None:
@@ -406,7 +406,7 @@ async def test_002_07_the_container_has_no_setter() -> None:
     assert ctx.state.drafts == 0
 
 
-# ------------------------------------------------------------------------------------------------------ 002-09, 002-10
+# ------------------------------------------------------------------------------------------------------- 002-09, 002-10
 
 
 async def test_002_09_parent_is_the_spawning_context_and_none_at_the_root() -> None:
@@ -451,7 +451,7 @@ async def test_002_10_depth_is_zero_at_the_root_and_grows_by_one_with_each_spawn
     assert Context().depth == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-11
+# --------------------------------------------------------------------------------------------------------------- 002-11
 
 
 @pytest.fixture
@@ -496,7 +496,9 @@ async def test_002_11_span_is_the_active_tracing_span(spans: InMemorySpanExporte
         await harness.run(body, "x")
     finished = {span.name: span for span in spans.get_finished_spans()}
     inner, outer = finished["code look"], finished["code body"]
+    assert inner.context is not None
     assert inner.context.span_id == ids["look"]
+    assert outer.context is not None
     assert outer.context.span_id == ids["body"]
     assert (inner.attributes or {})["mine"] == "x"
     assert inner.parent is not None
@@ -518,7 +520,7 @@ async def test_002_11_without_tracing_the_span_records_nothing() -> None:
     assert not Context().span.is_recording()
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-12
+# --------------------------------------------------------------------------------------------------------------- 002-12
 
 
 @step
@@ -546,7 +548,7 @@ async def test_002_12_user_id_is_optional_and_children_have_both() -> None:
     assert Context().user_id is None
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-13
+# --------------------------------------------------------------------------------------------------------------- 002-13
 
 
 async def test_002_13_items_are_an_append_only_sequence() -> None:
@@ -603,7 +605,7 @@ async def test_002_13_the_runtime_appends_after_each_model_step() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-14
+# --------------------------------------------------------------------------------------------------------------- 002-14
 
 
 async def test_002_14_last_step_is_none_before_the_first() -> None:
@@ -658,7 +660,7 @@ async def test_002_14_a_tool_step_is_a_step_too() -> None:
     assert list(seen[0].items) == []
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-15
+# --------------------------------------------------------------------------------------------------------------- 002-15
 
 
 class Notes(Memory):
@@ -706,7 +708,7 @@ async def test_002_15_a_bare_context_has_defaults_and_composes_with_everything()
         assert (await plain.run(bare, "x")).value == "x"
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-38
+# --------------------------------------------------------------------------------------------------------------- 002-38
 
 
 async def test_002_38_one_harness_makes_the_contexts_of_many_concurrent_runs() -> None:

@@ -107,7 +107,7 @@ async def count_up(text: str, ctx: Context[Memory, State]) -> str:
     return text
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-40
+# --------------------------------------------------------------------------------------------------------------- 002-40
 
 
 STEPS: list[tuple[Step[Any, Any], str]] = [
@@ -263,7 +263,7 @@ async def test_002_40_a_model_call_can_be_retried() -> None:
     assert len(result.items) == 2
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-41
+# --------------------------------------------------------------------------------------------------------------- 002-41
 
 
 async def test_002_41_a_route_returns_a_step() -> None:
@@ -325,7 +325,7 @@ async def test_002_41_by_key_with_a_default() -> None:
         assert (await harness.run(flow, "z")).value == "z!"
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-42
+# --------------------------------------------------------------------------------------------------------------- 002-42
 
 
 async def test_002_42_paths_may_be_made_from_the_input() -> None:
@@ -340,7 +340,8 @@ async def test_002_42_paths_may_be_made_from_the_input() -> None:
     made: Any = fan_out_async
     async with Harness() as harness:
         assert (await harness.run(parallel(fan_out), ["a", "b", "c"])).value == ["A", "B", "C"]
-        assert (await harness.run(parallel(fan_out), [])).value == []
+        nothing: list[str] = []
+        assert (await harness.run(parallel(fan_out), nothing)).value == []
         assert (await harness.run(parallel(made), ["a", "b"])).value == ["a!", "b!"]
         assert (await harness.run(each(shout), ["a", "b"])).value == ["A", "B"]
 
@@ -541,7 +542,7 @@ async def test_002_42_an_abort_of_the_parent_cancels_the_paths(make: Any) -> Non
         _ = result.value
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-43
+# --------------------------------------------------------------------------------------------------------------- 002-43
 
 
 async def test_002_43_a_child_has_an_empty_item_log() -> None:
@@ -684,7 +685,7 @@ async def test_002_43_the_state_is_deep_copied_when_nothing_is_said() -> None:
     assert (result.state.count, result.state.words) == (0, [])
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-45
+# --------------------------------------------------------------------------------------------------------------- 002-45
 
 
 async def test_002_45_steps_are_piped() -> None:
@@ -898,7 +899,7 @@ async def test_002_45_stop_loop_ends_the_nearest_loop() -> None:
         assert (await harness.run(loop(inner >> add_one, until=until.max_rounds(2)), 0)).value == 100
 
 
-# ------------------------------------------------------------------------------------------------------------- 002-46
+# --------------------------------------------------------------------------------------------------------------- 002-46
 
 
 async def rounds(when: Until[int], *, body: Step[int, int] = add_one, **harness_options: Any) -> tuple[int, str]:

@@ -61,6 +61,10 @@ async def watch(h: Harness) -> None:
         pass
     async with h.stream(counting, 3, state=State()):  # E
         pass
+    async with h.stream(counting, "x", ctx=Context(state=State())) as third:
+        assert_type(third, RunStream[int, State])
+    async with h.stream(counting, "x", ctx=Context()):  # E
+        pass
     async with h.stream(agent, "x", sesion="s"):  # E
         pass
 
@@ -69,7 +73,11 @@ async def beside(h: Harness) -> RunResult[int, State]:
     handle = h.start(counting, "x", state=State())
     assert_type(handle, RunHandle[int, State])
     assert_type(h.start(agent, "x"), RunHandle[str, StateBag])
+    assert_type(h.start(counting, "x", ctx=Context(state=State())), RunHandle[int, State])
+    assert_type(h.run_sync(counting, "x", ctx=Context(state=State())), RunResult[int, State])
     h.start(counting, "x")  # E
+    h.start(counting, "x", ctx=Context())  # E
+    h.run_sync(counting, "x", ctx=Context())  # E
     handle.interrupt()
     wide: RunHandle[object, object] = handle
     narrow: RunHandle[str, State] = handle  # E

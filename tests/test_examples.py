@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+
+from examples import ask
+from noetic_py import Budget, FunctionCall, FunctionCallOutput, Harness, Message, ModelRequest, RunResult
+from noetic_py.cli.loading import load_flow
+from noetic_py.testing import ScriptedModel, Turn
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+# What each example is there to show.
+SHOWN = {
+    "budget": ["8 calls made for $0.16, 12 refused", "budget_exceeded: ", "5 calls made for $0.10"],
+    "parallel_state": [
+        "State(counts={'words': 14, 'tides': 3, 'letters': 52}, notes=['count_tides sees {}'])",
+        "State(counts={}, notes=[])",
+        "race: words won",
+    ],
+    "stop_and_spawn": ["from 1: gold at depth 3", "from 5: gave up, rock", "aborted: no value, the mine is flooded"],
+    "stream": ["The |tide |is |", "completed: no tool calls", "value: The tide is the rise"],
+    "structured": ["less than or equal to 60", "a storm under a clear sky", "Take an umbrella. (3 model calls)"],
+    "tools_loop": ["gets no port is called 'Callais'", 'calls tide({"port":"Calais"})', "after 3 model calls"],
+}
+
+# Questions, and the topics that answer them; of some there are several.
+QUESTIONS = {
+    "What does the global statement do?": {"global"},
+    "What does a lambda expression create?": {"lambda"},
+    "What is a context manager?": {"context-managers", "with"},
+    "What does the nonlocal statement do?": {"nonlocal"},
+    "What does the continue statement do?": {"continue", "while", "for"},
+    "Which values are considered false?": {"truth", "booleans"},
+    "When is the else clause of a loop executed?": {"for", "while"},
+    "What does the assert statement do?": {"assert"},
+    "How do I raise an exception?": {"raise", "exceptions"},
+    "When is a finally clause executed?": {"try"},
+}
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+        timeout=300,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ all examples
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    files = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert files == {*SHOWN, "ask"}
+    assert set(re.findall(r"\[(\w+)\.py\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"))) == files
+
+
+@pytest.mark.parametrize("name", sorted(SHOWN))
+def test_example(name: str) -> None:
+    done = run_python(str(EXAMPLES / f"{name}.py"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [text for text in SHOWN[name] if text not in done.stdout] == []
+
+
+# ------------------------------------------------------------------------------------------- ask.py, without a model
+
+
+def test_ask_is_short() -> None:
+    assert len((EXAMPLES / "ask.py").read_text(encoding="utf-8").splitlines()) < 200
+
+
+def test_passages_stand_in_their_topics() -> None:
+    assert len(ask.passages()) > 1000
+    assert [each.text for each in ask.passages() if each.text not in topics[each.topic]] == []
+
+
+def test_words_are_told_by_their_stems_and_questions_by_what_they_ask() -> None:
+    assert set(ask.words("How are statements executed?")) == set(ask.words("executing a statement"))
+    assert ask.words("What does it do?") == []
+    assert ask.weight("nonlocal") > ask.weight("expression") > ask.weight("is")
+
+
+def choices(request: ModelRequest) -> list[str]:
+    """The openings of the quotations that the model may choose from."""
+    assert request.output is not None
+    field = json.loads(json.dumps(request.output.schema["properties"]))["quotation"]
+    return [field["const"]] if "const" in field else list(field["enum"])
+
+
+def choose(opening: str) -> Callable[[ModelRequest], Turn]:
+    """A turn that chooses the quotation with this opening; without one the best match, which stands last."""
+
+    def turn(request: ModelRequest) -> Turn:
+        return json.dumps({"quotation": next(each for each in reversed(choices(request)) if each.startswith(opening))})
+
+    return turn
+
+
+def small(model: ScriptedModel) -> Harness:
+    return Harness(model=model, plugins=(), services={ask.Trust: ask.Trust(capable=False)})
+
+
+def capable(model: ScriptedModel) -> Harness:
+    return Harness(model=model, plugins=(), services={ask.Trust: ask.Trust(capable=True)})
+
+
+def offered(request: ModelRequest) -> Sequence[str]:
+    [message] = request.items
+    assert isinstance(message, Message)
+    return re.findall(r"^- (.*)$", message.text, flags=re.MULTILINE)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_search_offers_a_topic_that_answers(question: str) -> None:
+    async with Harness(plugins=()) as harness:
+        result = await harness.run(ask.search, question, state=ask.State())
+    assert 1 <= len(result.value) <= 3
+    assert {each.topic for each in result.value} & QUESTIONS[question]
+    assert result.state.offered == {each.text for each in result.value}
+
+
+@pytest.mark.anyio
+async def test_a_quotation_that_covers_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ScriptedModel(choose('The "global" statement is a declaration'))
+    async with small(model) as harness:
+        result = await harness.run(ask.flow, "What does the global statement do?", state=ask.State(), budget=ask.budget)
+    assert (result.status, result.reason, result.model_calls) == ("completed", "the quotation covers the question", 1)
+    assert (result.value.topic, result.value.coverage, result.value.missing) == ("global", 1.0, "")
+    assert result.value.text in topics["global"]
+    assert len(offered(model.requests[0])) == len(choices(model.requests[0])) > 1
+    # The choice was made in a conversation of its own.
+    assert len(result.items) == 0
+    ask.show(result)
+    shown = capsys.readouterr().out
+    assert shown.startswith(result.value.text)
+    assert "This is from the topic 'global', and covers the question." in shown
+    assert re.search(
+        r"^calls: 1, tokens: \d+, cost: \$0, seconds: \d+\.\d\nstopped because: the quotation covers the question$",
+        shown,
+        re.MULTILINE,
+    )
+
+
+@pytest.mark.anyio
+async def test_what_does_not_cover_is_followed_by_other_quotations(capsys: pytest.CaptureFixture[str]) -> None:
+    question = "Does a generator in the kitchen bake bread?"
+    model = ScriptedModel(choose(""), choose(""), choose(""))
+    async with small(model) as harness:
+        result = await harness.run(ask.flow, question, state=ask.State(), budget=ask.budget)
+    assert (result.status, result.reason, result.model_calls) == ("completed", "max_rounds: 3 rounds reached", 3)
+    quotations = [quotation for request in model.requests for quotation in offered(request)]
+    assert len(quotations) == len(set(quotations)) > 6
+    assert 0 < result.value.coverage < 0.6
+    ask.show(result)
+    assert "does not cover 'kitchen bake bread?'" in capsys.readouterr().out
+
+
+@pytest.mark.anyio
+async def test_the_second_round_looks_for_what_was_missing() -> None:
+    model = ScriptedModel(choose(""), choose(""), choose(""))
+    async with small(model) as harness:
+        first = await harness.run(ask.search, "nonlocal precedence", state=ask.State())
+        again = await harness.run(ask.search, "nonlocal precedence precedence precedence", state=ask.State())
+    assert {each.topic for each in first.value} != {each.topic for each in again.value}
+    verdict = ask.covers(ask.Answer("text", "topic", 0.5, "precedence"))
+    assert (verdict.stop, verdict.feedback) == (False, "precedence")
+
+
+@pytest.mark.anyio
+async def test_without_a_match_no_model_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ScriptedModel()
+    async with small(model) as harness:
+        result = await harness.run(ask.flow, "Who won the football world cup?", state=ask.State(), budget=ask.budget)
+    assert (result.status, result.model_calls, result.value) == ("completed", 0, ask.Answer())
+    ask.show(result)
+    assert capsys.readouterr().out.startswith("Nothing found.\ncalls: 0, tokens: 0, ")
+
+
+@pytest.mark.anyio
+async def test_a_model_that_is_not_held_to_the_type_is_asked_again() -> None:
+    model = ScriptedModel('{"quotation": "It makes things global."}', choose(""))
+    async with small(model) as harness:
+        result = await harness.run(ask.flow, "What does the global statement do?", state=ask.State(), budget=ask.budget)
+    assert (result.model_calls, result.value.topic) == (2, "global")
+
+
+@pytest.mark.anyio
+async def test_a_run_out_of_budget_shows_the_best_it_has() -> None:
+    model = ScriptedModel(choose(""))
+    tight = Budget(model_calls=1, wrap_up=ask.best_so_far, reserve=Budget(steps=1))
+    async with small(model) as harness:
+        result = await harness.run(
+            ask.flow, "Does a generator in the kitchen bake bread?", state=ask.State(), budget=tight
+        )
+    assert result.status == "budget_exceeded"
+    assert result.value == result.state.best != ask.Answer()
+
+
+@pytest.mark.anyio
+async def test_a_capable_model_searches_and_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = [FunctionCall(name="search_reference", arguments={"query": query}) for query in ("global", "nonlocal")]
+    model = ScriptedModel(calls, "It names globals.", cost="0.01")
+    async with capable(model) as harness:
+        result: RunResult[ask.Answer, ask.State] = await harness.run(
+            ask.flow, "What does the global statement do?", state=ask.State(), budget=ask.budget
+        )
+    assert (result.value, result.reason, result.model_calls) == (
+        ask.Answer("It names globals."),
+        "the model has answered",
+        2,
+    )
+    found = [item.text for item in model.requests[1].items if isinstance(item, FunctionCallOutput)]
+    assert [json.loads(each)[0].partition(":")[0] for each in found] == ["global", "nonlocal"]
+    ask.show(result)
+    assert re.match(r"It names globals\.\ncalls: 2, tokens: \d+, cost: \$0\.02, ", capsys.readouterr().out)
+
+
+def test_only_small_models_are_not_trusted() -> None:
+    models = {None: False, "local:smollm2": False, "openai:gpt-5-mini": True}
+    made = {model: ask.harness(model) for model in models}
+    assert {model: harness._services[ask.Trust] for model, harness in made.items()} == {
+        model: ask.Trust(capable) for model, capable in models.items()
+    }
+
+
+def test_the_command_line_finds_what_it_looks_for() -> None:
+    file = load_flow(str(EXAMPLES / "ask.py"))
+    assert (file.name, file.step.kind) == ("flow", "loop")
+    assert None not in (file.state, file.show, file.budget, file.harness)
+
+
+# ----------------------------------------------------------------------------- ask.py with the model on this machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        (["-m", "noetic_py.cli", "run", str(EXAMPLES / "ask.py")], "What does the global statement do?"),
+        ([str(EXAMPLES / "ask.py")], "What does a lambda expression create?"),
+        ([str(EXAMPLES / "ask.py")], "What is a context manager?"),
+    ],
+    ids=["global", "lambda", "context manager"],
+)
+def test_with_the_local_model(command: list[str], question: str) -> None:
+    done = run_python(*command, question)
+    assert done.returncode == 0, done.stderr
+    shown = re.fullmatch(
+        r"(?s)(.*)\n\nThis is from the topic '([\w-]+)', and covers the question\.\n"
+        r"calls: 1, tokens: [1-9]\d*, cost: \$0, seconds: \d+\.\d\n"
+        r"stopped because: the quotation covers the question\n",
+        done.stdout,
+    )
+    assert shown is not None, done.stdout
+    quotation, topic = shown.groups()
+    assert topic in QUESTIONS[question]
+    assert quotation in topics[topic]
