@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,8 +13,6 @@ from enum import Enum
 from typing import Any, Literal
 
 import anyio
-import re
-
 import pytest
 from pydantic import BaseModel
 
