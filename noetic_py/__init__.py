@@ -270,16 +270,18 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is not None:
-        found: object = getattr(import_module(home), name)
-    elif name in __all__:
-        found = import_module(f"noetic_py.{name}")
-    else:
-        raise AttributeError(f"module 'noetic_py' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take any name for one that is there.
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is not None:
+            found = getattr(import_module(home), name)
+        elif name in __all__:
+            found = import_module(f"noetic_py.{name}")
+        else:
+            raise AttributeError(f"module 'noetic_py' has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -268,6 +268,27 @@ async def test_model_input_of_another_kind() -> None:
     explains(error, "call_model")
 
 
+async def test_output_type_without_a_schema() -> None:
+    for wanted in (Client, Callable[[int], str]):
+        kind: Any = wanted
+        error = await failure(call_model(output=kind), model=ScriptedModel("x"))
+        assert isinstance(error, ConfigError)
+        assert error.code == "output-type"
+        explains(error, "call_model")
+
+
+@pytest.mark.parametrize("options", [{"needs_approval": True}, {"long_running": True}], ids=str)
+async def test_tool_that_needs_somebody_outside(options: Any) -> None:
+    patient = search.with_options(**options)
+    error = await failure(agent(patient), model=calls("search", '{"query": "x"}'))
+    assert isinstance(error, ConfigError)
+    assert error.code == "approval-unavailable"
+    explains(error, "loop", "call_model[0]", "search[0]")
+    error = await failure(call_tool(patient, args={"query": "x"}))
+    assert isinstance(error, ConfigError)
+    explains(error, "search")
+
+
 async def test_no_model() -> None:
     error = await failure(call_model())
     assert isinstance(error, ConfigError)
@@ -979,6 +1000,8 @@ TOOL: Any = call_tool
         (lambda: Harness(budget=ANY), "budget"),
         (lambda: Harness(model=NUMBER), "model"),
         (lambda: Harness(tools=(ANY,)), "tools"),
+        (lambda: Harness(checkpoints=ANY), "checkpoints"),
+        (lambda: call_model(NUMBER), "call-model"),
         (lambda: echo.with_options(budget=ANY), "step-option"),
         (lambda: echo.with_options(tags=NUMBER), "step-option"),
         (lambda: echo.with_options(version=NUMBER), "step-option"),
@@ -1186,6 +1209,30 @@ async def test_run_with_the_context_of_a_step() -> None:
         explains(caught.value, "body")
 
 
+async def test_context_stopped_from_a_foreign_thread() -> None:
+    @step
+    async def body(text: str, ctx: Context) -> str:
+        caught: list[NoeticError] = []
+
+        def work() -> None:
+            for use in (lambda: ctx.abort("no"), lambda: ctx.complete("no")):
+                with pytest.raises(WrongThread) as found:
+                    use()
+                caught.append(found.value)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        await anyio.to_thread.run_sync(thread.join)
+        for error in caught:
+            explains(error)
+        assert len(caught) == 2
+        assert not ctx.aborted
+        return text
+
+    async with Harness() as harness:
+        assert (await harness.run(body, "x")).value == "x"
+
+
 async def test_harness_in_two_threads() -> None:
     caught: list[WrongThread] = []
 
@@ -1292,6 +1339,18 @@ async def test_engine_methods_outside_a_run() -> None:
     with pytest.raises(NoContextError, match="gather") as caught:
         await ctx.gather(echo.bind("x"))
     explains(caught.value)
+
+
+def test_step_tool_whose_input_type_is_unknown() -> None:
+    async def look(text: str) -> str:
+        return text
+
+    look.__annotations__["text"] = "Nowhere"
+    with pytest.raises(ConfigError) as caught:
+        step_tool(step(look), name="look", description="")
+    assert "input_type=" in (caught.value.hint or "")
+    explains(caught.value)
+    assert step_tool(step(look), name="look", description="", input_type=str).parameters
 
 
 def test_no_current_context() -> None:

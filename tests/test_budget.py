@@ -405,6 +405,48 @@ async def test_a_request_that_waits_is_not_overtaken_by_smaller_ones_for_ever() 
     assert order[0] == "large"
 
 
+async def test_a_request_that_would_fit_does_not_overtake_one_that_waits_for_the_same_budget() -> None:
+    root = Lease(Budget(cost=10))
+    order: list[str] = []
+
+    async def one(name: str, lease: Lease, price: str) -> None:
+        reservation = await lease.reserve(cost_of=flat(price))
+        order.append(name)
+        await checkpoint()
+        reservation.settle(NOTHING_USED)
+
+    first = await root.reserve(cost_of=flat("6"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(one, "large", Lease(None, root), "6")
+        await waiting(root)
+        group.start_soon(one, "small", Lease(None, root), "2")
+        await waiting(root)
+        assert order == []
+        first.settle(NOTHING_USED)
+    assert order == ["large", "small"]
+
+
+async def test_a_request_does_not_wait_behind_one_that_waits_for_another_budget() -> None:
+    root = Lease(Budget(cost=10))
+    narrow, wide = Lease(Budget(cost=3), root), Lease(Budget(cost=9), root)
+    order: list[str] = []
+
+    async def one(name: str, lease: Lease) -> None:
+        reservation = await lease.reserve(cost_of=flat("2"))
+        order.append(name)
+        reservation.settle(NOTHING_USED)
+
+    first = await narrow.reserve(cost_of=flat("2"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(one, "narrow", narrow)
+        await waiting(root)
+        group.start_soon(one, "wide", wide)
+        await waiting(root)
+        assert order == ["wide"]
+        first.settle(NOTHING_USED)
+    assert order == ["wide", "narrow"]
+
+
 async def test_a_waiting_request_that_is_cancelled_leaves_nothing() -> None:
     lease = Lease(Budget(cost=1))
     first = await lease.reserve(cost_of=flat("1"))

@@ -351,11 +351,16 @@ async def test_leaving_at_once_leaves_nobody_waiting() -> None:
     assert all(isinstance(event, RunFinished | RunStarted | StepStarted | StepVoided) for event in events)
 
 
-async def test_a_stream_can_be_aborted() -> None:
-    async with Harness() as harness, harness.stream(forever, "x") as stream:
-        stream.abort("enough")
-        result = await stream.result()
-    assert (result.status, result.reason) == ("aborted", "enough")
+async def test_a_stream_can_be_stopped() -> None:
+    async with Harness() as harness:
+        async with harness.stream(forever, "x") as stream:
+            stream.abort("enough")
+            result = await stream.result()
+        assert (result.status, result.reason) == ("aborted", "enough")
+        async with harness.stream(forever, "x") as stream:
+            stream.interrupt("stop")
+            result = await stream.result()
+    assert (result.status, result.reason) == ("interrupted", "stop")
 
 
 async def test_a_started_run_can_be_watched() -> None:

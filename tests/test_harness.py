@@ -290,6 +290,12 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 # -------------------------------------------------------------------------------------------------------- configuration
 
 
+def test_it_shows_its_budget() -> None:
+    budget = Budget(steps=3)
+    assert Harness(budget=budget).budget is budget
+    assert Harness().budget is None
+
+
 async def test_a_model_of_the_harness_and_one_of_the_step() -> None:
     mine, its = ScriptedModel("mine"), ScriptedModel("its", "its")
     async with Harness(model=its) as harness:

@@ -12,6 +12,7 @@ from noetic_py import (
     Context,
     Harness,
     Memory,
+    Message,
     ModelInput,
     Retry,
     StateBag,
@@ -183,6 +184,12 @@ def test_with_options_leaves_the_step_as_it_was() -> None:
     assert (again.id, again.timeout) == ("other", 3)
 
 
+def test_an_id_of_none_is_no_id() -> None:
+    options: Any = {"id": None}
+    assert step(**options)(echo.spec).id == "echo"
+    assert echo.with_options(**options).id == "echo"
+
+
 def test_a_step_is_equal_to_itself_alone() -> None:
     assert len({echo, echo, echo.with_options()}) == 2
 
@@ -193,6 +200,39 @@ async def test_a_bound_step_has_an_input_of_its_own() -> None:
     assert bound.id == "echo"
     assert echo.bind("mine", id="other").id == "other"
     assert await run(echo.bind("first").bind("second"), "given") == "second"
+
+
+async def test_what_a_body_writes_between_its_children_keeps_its_place() -> None:
+    @step
+    async def write(text: str, ctx: Context) -> str:
+        ctx.items.append(Message.user(text))
+        return text
+
+    @step
+    async def body(text: str, ctx: Context) -> str:
+        await write("1", ctx)
+        ctx.items.append(Message.user("2"))
+        await echo("nothing", ctx)
+        ctx.items.append(Message.user("3"))
+        with pytest.raises(StepFailed):
+            await bad("lost", ctx)
+        ctx.items.append(Message.user("4"))
+        with pytest.raises(StepFailed):
+            await bad("lost too", ctx)
+        ctx.items.append(Message.user("5"))
+        return text
+
+    @step
+    async def bad(text: str, ctx: Context) -> str:
+        await write(text, ctx)
+        ctx.items.append(Message.user(text))
+        raise ValueError(text)
+
+    async with Harness() as harness:
+        ctx = Context()
+        result = await harness.run(body, "x", ctx=ctx)
+    assert [item.text for item in result.items if isinstance(item, Message)] == ["1", "2", "3", "4", "5"]
+    assert list(ctx.items) == list(result.items)
 
 
 async def test_a_step_can_be_called_many_times() -> None:

@@ -1,26 +1,36 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import date
 from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 import pytest
 from attrs import define, field
+from pydantic import BaseModel
 
 from noetic_py import (
+    Budget,
     Context,
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    InputImage,
+    InputText,
     LoopIteration,
     Memory,
     Message,
+    ModelRequest,
+    ModelResponse,
+    ModelStream,
     Retry,
     StateBag,
     Step,
     branch,
     call_model,
+    call_tool,
     loop,
     sequence,
     spawn,
@@ -29,7 +39,15 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.errors import LoopLimit, NoOutput, StepFailed
+from noetic_py.errors import (
+    LoopLimit,
+    ModelRetry,
+    ModelStreamError,
+    ModelUnavailable,
+    NoOutput,
+    StepFailed,
+    ToolFailed,
+)
 from noetic_py.testing import ScriptedModel
 from noetic_py.until import Snapshot, Verdict
 
@@ -520,3 +538,196 @@ async def test_a_handled_failure_of_a_round_leaves_a_valid_conversation() -> Non
     assert result.value == "done"
     assert [item.type for item in result.items] == ["message", "message"]
     assert [len(request.items) for request in model.requests] == [1, 1]
+
+
+# ----------------------------------------------------------------------------------------------------- models and tools
+
+
+async def test_what_a_model_may_be_given() -> None:
+    model = ScriptedModel(*"abcd")
+    flow = call_model()
+    message = Message.user([InputText(text="a"), InputImage(url="https://example.org/x.png")])
+    async with Harness(model=model) as harness:
+        await harness.run(flow, "text")
+        await harness.run(flow, message)
+        await harness.run(flow, [Message.user("a"), Message.assistant("b"), Message.user("c")])
+        await harness.run(flow, None, history=[Message.user("before")])
+    assert [len(request.items) for request in model.requests] == [1, 1, 3, 1]
+    assert model.requests[1].items[0] is message
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_again() -> None:
+    model = ScriptedModel("no JSON", '```json\n{"value": [1]}\n```')
+    async with Harness(model=model) as harness:
+        result = await harness.run(call_model(output=list[int]), "go")
+    assert result.value == [1]
+    asked = model.requests[1].items[-1]
+    assert isinstance(asked, Message)
+    assert "not JSON" in asked.text
+    assert [item.type for item in result.items] == ["message"] * 4
+
+
+@pytest.mark.parametrize("answer", ['{"other": 1}', "[1]", '{"value": 1, "more": 2}', '"x"'])
+async def test_an_answer_of_the_wrong_shape(answer: str) -> None:
+    async with Harness(model=ScriptedModel(answer, '{"value": 3}')) as harness:
+        assert (await harness.run(call_model(output=int), "go")).value == 3
+
+
+async def test_one_of_several_output_types() -> None:
+    class A(BaseModel):
+        a: int
+
+    class B(BaseModel):
+        b: date
+        more: str = ""
+
+    model = ScriptedModel('{"value": {"b": "2025-01-02"}}', '{"value": {"a": 1}}')
+    flow = call_model(output=(A, B))
+    async with Harness(model=model) as harness:
+        assert (await harness.run(flow, "go")).value == B(b=date(2025, 1, 2))
+        assert (await harness.run(flow, "go")).value == A(a=1)
+    schema = model.requests[0].output
+    assert schema is not None
+    assert schema.name == "A_or_B"
+    # A field with a default is one that strict providers do not take.
+    assert not schema.strict
+
+
+async def test_a_validator_may_change_the_value_and_wait() -> None:
+    async def check(n: int) -> int:
+        await anyio.lowlevel.checkpoint()
+        if n > 5:
+            raise ModelRetry("at most 5")
+        return n * 10
+
+    async with Harness(model=ScriptedModel('{"value": 9}', '{"value": 3}')) as harness:
+        result = await harness.run(call_model(output=int, validate=check), "go")
+    assert result.value == 30
+    assert any("at most 5" in item.text for item in result.items if isinstance(item, Message))
+
+
+async def test_call_ids_that_a_server_repeats_are_told_apart() -> None:
+    def call(query: str) -> FunctionCall:
+        return FunctionCall(name="search", arguments={"query": query}, call_id="call_0")
+
+    class Repeating:
+        """A model whose server counts its calls from 0 in each answer."""
+
+        name = "test:repeating"
+
+        def __init__(self) -> None:
+            self.turns = [[call("a"), call("b")], [call("c")], [Message.assistant("done")]]
+
+        @asynccontextmanager
+        async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+            items = self.turns.pop(0)
+
+            class Stream:
+                def __aiter__(self) -> Any:
+                    return self
+
+                async def __anext__(self) -> Any:
+                    raise StopAsyncIteration
+
+                async def response(self) -> ModelResponse:
+                    return ModelResponse(items)
+
+            yield Stream()
+
+    async with Harness(model=Repeating()) as harness:
+        result = await harness.run(agent(search), "go")
+    assert result.value == "done"
+    outputs = [item for item in result.items if isinstance(item, FunctionCallOutput)]
+    assert [item.output for item in outputs] == ["found a", "found b", "found c"]
+    assert len({item.call_id for item in outputs}) == 3
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_an_error_of_the_model_keeps_its_class(watched: bool) -> None:
+    for error in (ModelUnavailable("down", model="m"), ModelStreamError("cut", model="m"), KeyError("bug")):
+        async with Harness(model=ScriptedModel(error)) as harness:
+            if watched:
+                async with harness.stream(call_model(), "go", on_error="result") as stream:
+                    result = await stream.result()
+            else:
+                result = await harness.run(call_model(), "go", on_error="result")
+        assert result.error is error or (result.error is not None and result.error.__cause__ is error)
+        assert result.error.path == ("call_model", "answer")
+
+
+async def test_a_token_budget_counts_what_no_provider_reported() -> None:
+    async with Harness(model=ScriptedModel('{"value": 1}')) as harness:
+        result = await harness.run(call_model(output=int), "hello", budget=Budget(tokens=10_000))
+    assert result.usage.input > 0
+    assert result.usage.output > 0
+
+
+async def test_a_tool_step_s_arguments_may_be_waited_for() -> None:
+    async def arguments(text: str) -> dict[str, object]:
+        await anyio.lowlevel.checkpoint()
+        return {"query": text}
+
+    slow: Any = arguments
+    assert await run(call_tool(search, args=slow), "x") == "found x"
+
+
+async def test_a_tool_has_a_timeout() -> None:
+    @tool(timeout=0.01)
+    async def slow() -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    @tool(timeout=60)
+    async def quick() -> str:
+        return "quick"
+
+    calls = [FunctionCall(name="slow"), FunctionCall(name="quick")]
+    async with Harness(model=ScriptedModel(calls, "done")) as harness:
+        result = await harness.run(agent(slow, quick), "go")
+    outputs = [str(item.output) for item in result.items if isinstance(item, FunctionCallOutput)]
+    assert "0.01 s" in outputs[0]
+    assert outputs[1] == "quick"
+    with pytest.raises(ToolFailed, match="longer"):
+        await run(call_tool(slow, args={}))
+
+
+class Query(BaseModel):
+    text: str
+
+
+@step
+async def by_model(query: Query) -> str:
+    return query.text
+
+
+async def test_a_step_tool_s_input_type() -> None:
+    @step
+    async def nothing() -> str:
+        return "nothing"
+
+    def schema(flow: Step[Any, Any], **options: Any) -> Any:
+        parameters: Any = step_tool(flow, name="find", description="", **options).parameters
+        return parameters["properties"]["input"]
+
+    of_model = schema(by_model)
+    assert of_model != schema(nothing)
+    assert schema(nothing)["type"] == "string"
+    assert schema(by_model >> nothing) == of_model
+    assert schema(spawn(by_model))["type"] == "string"
+    assert schema(spawn(by_model), input_type=Query) == of_model
+    call = FunctionCall(name="find", arguments={"input": {"text": "x"}})
+    async with Harness(model=ScriptedModel(call, "done")) as harness:
+        result = await harness.run(agent(step_tool(by_model, name="find", description="Find.")), "go")
+    assert [item.output for item in result.items if isinstance(item, FunctionCallOutput)] == ["x"]
+
+
+async def test_items_that_a_stopped_step_keeps_are_events_too() -> None:
+    @step
+    async def stop(text: str, ctx: Context) -> str:
+        ctx.items.append(Message.user("kept"))
+        ctx.abort("enough")
+        return text
+
+    async with Harness() as harness, harness.stream(stop, "x") as stream:
+        items = [item async for item in stream.items]
+    assert [item.text for item in items if isinstance(item, Message)] == ["kept"]

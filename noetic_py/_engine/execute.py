@@ -242,10 +242,8 @@ def _misuse(error: BaseException) -> ConcurrentStepCall | None:
     """A step called from a body's own task group, which wraps what it raises."""
     if isinstance(error, ConcurrentStepCall):
         return error
-    if isinstance(error, BaseExceptionGroup):
-        inside: tuple[BaseException, ...] = error.exceptions
-        return next(filter(None, map(_misuse, inside)), None)
-    return None
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return next(filter(None, map(_misuse, inside)), None)
 
 
 # What another attempt cannot change.

@@ -115,8 +115,8 @@ def _note(parent: _Node, node: _Node, record: JournalRecord) -> None:
         case StepFailed():
             node.kind = record.kind
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
-        case Decision(key="wrap_up", value=tuple(cause)):
-            node.show_last(cause)
+        case Decision(key="wrap_up"):
+            node.show_last(record.value)
         case _:
             pass
 

@@ -59,7 +59,8 @@ def _join_fields(now: Any, before: dict[str, Any], after: dict[str, Any]) -> Non
 
 def _grew(old: Any, new: Any) -> bool:
     """Whether a list was only appended to."""
-    return type(old) is list and type(new) is list and bool(new[: len(old)] == old)
+    lists = type(old) is list and type(new) is list
+    return lists and bool(new[: len(old)] == old)
 
 
 def _put(target: Any, fields: dict[str, Any]) -> None:

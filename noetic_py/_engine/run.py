@@ -147,8 +147,8 @@ async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease, erro
     try:
         with x.scope:
             return await work()
-    except Exception as error:  # noqa: BLE001 # the budget has ended the run already; its status says so
-        settle_failure(root, as_error(root, error))
+    except Exception as failed:  # noqa: BLE001 # the budget has ended the run already; its status says so
+        settle_failure(root, as_error(root, failed))
     return no_value()
 
 

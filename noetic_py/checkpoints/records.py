@@ -15,7 +15,7 @@ Without a durable backend records hold references: nothing is encoded, compared 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import define
 
@@ -145,7 +145,7 @@ class Decision:
 
     path: Path
     key: str
-    value: object
+    value: Any
 
 
 @define(eq=False)

@@ -6,7 +6,7 @@ The parts are loaded when they are first used: pytest imports this package early
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
@@ -22,12 +22,14 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
-    return value
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take any name for one that is there.
+    def __getattr__(name: str) -> object:
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(module), name)
+        return value
 
 
 def __dir__() -> list[str]:

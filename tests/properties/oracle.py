@@ -86,6 +86,19 @@ class Domain:
             node.version += 1
             node = node.up
 
+    def back(self, start: tuple[list[ItemText], State], version: int, written: tuple[list[ItemText], State]) -> None:
+        """A step has failed: all is as at its start, what was written meanwhile too, here and where this is shared."""
+        self.put(start)
+        self.written = written if self.version == version else start
+        node = self.up
+        while node is not None:
+            items, state = node.written
+            node.written = (
+                self.written[0] if node.items is self.items else items,
+                self.written[1] if node.state is self.state else state,
+            )
+            node = node.up
+
     def path(self) -> Domain:
         """The domain of a path; what is committed in it is its section's business."""
         return Domain(list(self.items), deepcopy(self.state))
@@ -148,8 +161,7 @@ class Oracle:
                 out = self.kind(node, value, domain, key, execution)
             except Failed as failure:
                 failure.left.setdefault(domain, domain.written)
-                domain.put(start)
-                domain.written = written if domain.version == version else start
+                domain.back(start, version, written)
                 self.loops = ends
                 if attempt >= node.attempts or failure.kind in NEVER_RETRIED:
                     raise
@@ -479,8 +491,7 @@ class Body:
             results, _ = self.oracle.paths("all", paths, self.domain, section, self.execution)
         except Failed as failure:
             failure.left.setdefault(self.domain, self.domain.written)
-            self.domain.put(start)
-            self.domain.written = written if self.domain.version == version else start
+            self.domain.back(start, version, written)
             raise
         self.domain.commit()
         return mix(acc, *results)

@@ -37,13 +37,13 @@ def said(text: str) -> ModelResponse:
     return ModelResponse(items=[Message.assistant(text)], stop_reason="stop")
 
 
-def test_only_requests_about_tools_are_packed():
+def test_only_requests_about_tools_are_packed() -> None:
     assert needs_packing(request())
     assert needs_packing(request(FunctionCall(name="add"), tools=()))
     assert not needs_packing(request(tools=()))
 
 
-def test_earlier_calls_and_outputs_become_text():
+def test_earlier_calls_and_outputs_become_text() -> None:
     packed = pack(
         request(
             Message.user("2+3?"),
@@ -63,7 +63,7 @@ def test_earlier_calls_and_outputs_become_text():
     assert "tool_choice" not in packed.settings
 
 
-def test_tools_stand_in_the_instructions():
+def test_tools_stand_in_the_instructions() -> None:
     packed = pack(request(instructions="Be brief."))
     assert packed.instructions is not None
     first, *_, last = packed.instructions.split("\n")
@@ -89,18 +89,18 @@ def names(schema: Any) -> list[str]:
         ("add", ["add"]),
     ],
 )
-def test_the_schema_allows_what_the_choice_does(choice: str | None, allowed: list[str]):
+def test_the_schema_allows_what_the_choice_does(choice: str | None, allowed: list[str]) -> None:
     packed = pack(request(choice=choice))
     assert packed.output is not None
     assert names(packed.output.schema) == allowed
 
 
-def test_without_a_choice_the_wish_for_an_output_stays():
+def test_without_a_choice_the_wish_for_an_output_stays() -> None:
     wish = OutputSchema("x", {"type": "object"})
     assert pack(request(choice="none", output=wish)).output is wish
 
 
-def test_references_are_read_from_the_root():
+def test_references_are_read_from_the_root() -> None:
     wish = OutputSchema(
         "x",
         {"type": "object", "properties": {"p": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": {"type": "string"}}},
@@ -113,14 +113,14 @@ def test_references_are_read_from_the_root():
     assert "$defs" not in json.dumps(schema["anyOf"]).replace("#/$defs/", "")
 
 
-def test_a_call_is_read():
+def test_a_call_is_read() -> None:
     response = unpack(said('{"name": "add", "arguments": {"a": 2, "b": 3}}'), request())
     (call,) = response.items
     assert isinstance(call, FunctionCall)
     assert (call.name, call.arguments, response.stop_reason) == ("add", '{"a":2,"b":3}', "tool_calls")
 
 
-def test_an_answer_is_read():
+def test_an_answer_is_read() -> None:
     (item,) = unpack(said('{"answer": "five"}'), request()).items
     assert isinstance(item, Message)
     assert item.text == "five"
@@ -131,7 +131,7 @@ def test_an_answer_is_read():
 
 
 @pytest.mark.parametrize("text", ['{"name": "add", "argu', "[1]", '{"other": 1}', "[" * 100_000])
-def test_what_is_cut_off_stays_text(text: str):
+def test_what_is_cut_off_stays_text(text: str) -> None:
     response = unpack(said(text), request())
     (item,) = response.items
     assert isinstance(item, Message)
@@ -139,6 +139,6 @@ def test_what_is_cut_off_stays_text(text: str):
     assert response.stop_reason == "stop"
 
 
-def test_a_plain_answer_is_not_read():
+def test_a_plain_answer_is_not_read() -> None:
     response = said('{"answer": "five"}')
     assert unpack(response, request(choice="none")) is response

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from noetic_py.budget import TokenUsage
 from noetic_py.errors import ContextOverflow, RealModelRefused
-from noetic_py.items import FunctionCall, FunctionCallOutput, Message
+from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.models import (
     ItemDone,
     ModelProfile,
@@ -64,7 +64,7 @@ async def answer(server: LocalServer, request: ModelRequest, **options: Any) -> 
         return await stream.response()
 
 
-async def test_text(server: LocalServer):
+async def test_text(server: LocalServer) -> None:
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 6})
     async with asked(server, request) as stream:
         events = [event async for event in stream]
@@ -78,14 +78,14 @@ async def test_text(server: LocalServer):
 
 
 @on_trio
-async def test_no_answer_is_longer_than_the_model_allows(server: LocalServer):
+async def test_no_answer_is_longer_than_the_model_allows(server: LocalServer) -> None:
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 500})
     response = await answer(server, request, max_output_tokens=5)
     assert response.usage is not None
     assert response.usage.output == 5
 
 
-async def test_a_typed_answer(server: LocalServer):
+async def test_a_typed_answer(server: LocalServer) -> None:
     request = ModelRequest(
         items=[Message.user("The app crashes when I save.")],
         instructions="Sort the ticket.",
@@ -97,7 +97,7 @@ async def test_a_typed_answer(server: LocalServer):
 
 
 @pytest.mark.parametrize("choice", ["required", "add"])
-async def test_a_call_that_has_to_be_made(server: LocalServer, choice: str):
+async def test_a_call_that_has_to_be_made(server: LocalServer, choice: str) -> None:
     request = ModelRequest(
         items=[Message.user("What is 2 plus 3?")],
         tools=[ADD, PING],
@@ -116,8 +116,8 @@ async def test_a_call_that_has_to_be_made(server: LocalServer, choice: str):
 
 
 @on_asyncio
-async def test_an_output_leads_to_an_answer_or_a_call(server: LocalServer):
-    items = [
+async def test_an_output_leads_to_an_answer_or_a_call(server: LocalServer) -> None:
+    items: list[Item] = [
         Message.user("What is 2 plus 3?"),
         FunctionCall(name="add", arguments='{"a":2,"b":3}', call_id="c1"),
         FunctionCallOutput(call_id="c1", output="5"),
@@ -130,8 +130,8 @@ async def test_an_output_leads_to_an_answer_or_a_call(server: LocalServer):
 
 
 @on_trio
-async def test_earlier_calls_are_understood_without_tools(server: LocalServer):
-    items = [
+async def test_earlier_calls_are_understood_without_tools(server: LocalServer) -> None:
+    items: list[Item] = [
         Message.user("What is 2 plus 3?"),
         FunctionCall(name="add", arguments='{"a":2,"b":3}', call_id="c1"),
         FunctionCallOutput(call_id="c1", output="5"),
@@ -142,14 +142,14 @@ async def test_earlier_calls_are_understood_without_tools(server: LocalServer):
 
 
 @on_asyncio
-async def test_a_request_larger_than_the_window(server: LocalServer):
+async def test_a_request_larger_than_the_window(server: LocalServer) -> None:
     with pytest.raises(ContextOverflow) as caught:
         await answer(server, ModelRequest(items=[Message.user("word " * 6000)]))
     assert caught.value.model == "local:smollm2"
 
 
 @on_trio
-async def test_it_costs_nothing_and_knows_its_window(server: LocalServer):
+async def test_it_costs_nothing_and_knows_its_window(server: LocalServer) -> None:
     model = LocalModel(server=server)
     assert isinstance(model, ProfiledModel)
     assert profile_of(model) == ModelProfile(context_window=4096, max_output_tokens=512, price=Price())
@@ -158,13 +158,13 @@ async def test_it_costs_nothing_and_knows_its_window(server: LocalServer):
     assert price.cost(TokenUsage(input=10, output=10)) == Decimal(0)
 
 
-async def test_real_models_can_be_forbidden(server: LocalServer):
+async def test_real_models_can_be_forbidden(server: LocalServer) -> None:
     with allow_real_models(False), pytest.raises(RealModelRefused):
         async with LocalModel(server=server).respond(ModelRequest(items=[Message.user("hi")])):
             pass
 
 
-async def test_concurrent_calls_wait_for_each_other(server: LocalServer):
+async def test_concurrent_calls_wait_for_each_other(server: LocalServer) -> None:
     found: list[ModelResponse] = []
     request = ModelRequest(items=[Message.user("Say hi.")], settings={"max_output_tokens": 2})
 

@@ -24,6 +24,11 @@ from noetic_py.models import ModelRequest, allow_real_models
 HI = ModelRequest(items=[Message.user("hi")], settings={"max_output_tokens": 1})
 
 
+def state_of(server: LocalServer) -> tuple[bool, int | None]:
+    """Whether it runs, and as which process, read anew."""
+    return server.running, server.pid
+
+
 async def answer(model: LocalModel) -> None:
     with allow_real_models():
         async with model.respond(HI) as stream:
@@ -45,7 +50,7 @@ def status(server: LocalServer, key: str) -> int:
             return error.code
 
 
-def test_it_listens_on_this_machine_and_asks_for_its_key(server: LocalServer):
+def test_it_listens_on_this_machine_and_asks_for_its_key(server: LocalServer) -> None:
     parts = urlsplit(server.base_url)
     assert (parts.hostname, parts.path) == ("127.0.0.1", "/v1")
     assert parts.port
@@ -57,7 +62,7 @@ def test_it_listens_on_this_machine_and_asks_for_its_key(server: LocalServer):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)
-async def test_it_runs_for_the_block():
+async def test_it_runs_for_the_block() -> None:
     server = LocalServer(n_ctx=300)
     with pytest.raises(ModelUnavailable):
         _ = server.base_url
@@ -71,13 +76,13 @@ async def test_it_runs_for_the_block():
         assert LocalModel(server=server).profile.context_window == server.n_ctx
         server.start()
         assert server.pid == pid
-    assert server.pid is None
+    assert state_of(server) == (False, None)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     server.stop()
 
 
-def test_a_file_that_is_no_model(tmp_path: Path):
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(b"this is no model")
     with pytest.raises(ModelUnavailable, match="did not start") as caught:
@@ -85,7 +90,7 @@ def test_a_file_that_is_no_model(tmp_path: Path):
     assert not caught.value.retryable
 
 
-def test_loading_that_takes_too_long():
+def test_loading_that_takes_too_long() -> None:
     server = LocalServer(start_timeout=0.01)
     with pytest.raises(ModelUnavailable, match=r"within 0\.01 s"):
         server.start()
@@ -105,7 +110,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("way", ["raise", "kill"])
-def test_it_does_not_outlive_its_parent(way: str):
+def test_it_does_not_outlive_its_parent(way: str) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, way],
         stdin=subprocess.PIPE,
@@ -133,7 +138,7 @@ def wait_until_gone(pid: int) -> None:
 
 
 @pytest.mark.anyio
-async def test_models_share_a_server_that_is_started_again_when_it_died():
+async def test_models_share_a_server_that_is_started_again_when_it_died() -> None:
     first, second = LocalModel(n_ctx=512), LocalModel(n_ctx=512)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answer, first)
@@ -150,7 +155,7 @@ async def test_models_share_a_server_that_is_started_again_when_it_died():
     assert server.running
     assert server.pid != pid
     await second.aclose()
-    assert not server.running
+    assert state_of(server) == (False, None)
     assert key not in process.SHARED
 
 
@@ -158,7 +163,7 @@ class User:
     """Somebody who uses a server."""
 
 
-def test_a_user_that_is_gone_holds_no_server():
+def test_a_user_that_is_gone_holds_no_server() -> None:
     path = find_weights("smollm2")
     user, other = User(), User()
     server = shared_server(user, "smollm2", path, 1024)

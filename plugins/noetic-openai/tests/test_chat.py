@@ -49,7 +49,7 @@ TOOL: dict[str, Any] = {
 # ---------------------------------------------------------------------------------------------------- requests
 
 
-def test_calls_of_one_go_become_one_message():
+def test_calls_of_one_go_become_one_message() -> None:
     items: list[Item] = [
         Message.user("2+2 and 3+3?"),
         Reasoning(content="hm"),
@@ -86,8 +86,8 @@ def test_calls_of_one_go_become_one_message():
     ]
 
 
-def test_a_late_output_follows_its_call():
-    items = [
+def test_a_late_output_follows_its_call() -> None:
+    items: list[Item] = [
         FunctionCall(name="slow", call_id="c1"),
         FunctionCall(name="fast", call_id="c2"),
         FunctionCallOutput(call_id="c2", output="2"),
@@ -102,9 +102,9 @@ def test_a_late_output_follows_its_call():
     ]
 
 
-def test_pictures_that_a_tool_gave_follow_its_output():
+def test_pictures_that_a_tool_gave_follow_its_output() -> None:
     image = InputImage(data=b"\x01", media_type="image/png")
-    items = [
+    items: list[Item] = [
         FunctionCall(name="draw", call_id="c1"),
         FunctionCallOutput(call_id="c1", output=["done", image]),
     ]
@@ -114,7 +114,7 @@ def test_pictures_that_a_tool_gave_follow_its_output():
     ]
 
 
-def test_content_of_every_kind():
+def test_content_of_every_kind() -> None:
     message = Message.user(
         [
             "look",
@@ -142,14 +142,14 @@ def test_content_of_every_kind():
 
 
 @pytest.mark.parametrize("part", [InputImage(file_id="file-1"), InputFile(url="https://x.test/a.pdf")])
-def test_content_without_a_form_is_refused(part: InputImage | InputFile):
+def test_content_without_a_form_is_refused(part: InputImage | InputFile) -> None:
     with pytest.raises(ConfigError) as caught:
         chat_messages([Message.user([part])])
     assert caught.value.code == "model-content"
     assert caught.value.hint
 
 
-def test_settings():
+def test_settings() -> None:
     request = ModelRequest(
         items=[Message.user("hi")],
         instructions="Be brief.",
@@ -186,14 +186,14 @@ def test_settings():
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])
-def test_tool_choice(choice: str):
+def test_tool_choice(choice: str) -> None:
     request = ModelRequest(items=[], tools=[TOOL], settings={"tool_choice": choice})
     assert chat_request(request, "m", OPENAI)["tool_choice"] == choice
     without = ModelRequest(items=[], settings={"tool_choice": choice, "parallel_tool_calls": True})
     assert {"tools", "tool_choice", "parallel_tool_calls"}.isdisjoint(chat_request(without, "m", OPENAI))
 
 
-def test_a_schema_becomes_strict_where_it_can():
+def test_a_schema_becomes_strict_where_it_can() -> None:
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
@@ -235,7 +235,7 @@ def test_a_schema_becomes_strict_where_it_can():
 @pytest.mark.parametrize(
     "free", [{"type": "object"}, {"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}]
 )
-def test_a_schema_with_free_keys_is_sent_as_it_is(free: dict[str, Any]):
+def test_a_schema_with_free_keys_is_sent_as_it_is(free: dict[str, Any]) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"free": free}}
     request = ModelRequest(items=[], output=OutputSchema("x", schema))
     made = chat_request(request, "m", OPENAI)["response_format"]["json_schema"]
@@ -303,7 +303,7 @@ def rounds(draw: st.DrawFn) -> list[Item]:
 
 @settings(deadline=None)
 @given(rounds())
-def test_items_to_wire_to_items(items: list[Item]):
+def test_items_to_wire_to_items(items: list[Item]) -> None:
     assert bare(read_back(chat_messages(items))) == bare(items)
 
 
@@ -321,7 +321,7 @@ def read(*events: dict[str, Any]) -> tuple[ChatReading, list[ModelEvent]]:
     return reading, [*found, *reading.end()]
 
 
-def test_an_answer_with_everything():
+def test_an_answer_with_everything() -> None:
     reading, events = read(
         chunk({"role": "assistant", "content": None}),
         chunk({"reasoning_content": "h"}),
@@ -367,7 +367,7 @@ def test_an_answer_with_everything():
     assert (response.stop_reason, response.model, response.response_id) == ("tool_calls", "m-1", "r1")
 
 
-def test_a_refusal():
+def test_a_refusal() -> None:
     reading, _ = read(chunk({"refusal": "I "}), chunk({"refusal": "won't"}), chunk({}, "stop"))
     response = reading.response()
     assert response.stop_reason == "refusal"
@@ -378,7 +378,7 @@ def test_a_refusal():
     assert response.cost is None
 
 
-def test_calls_that_all_have_the_index_zero_or_no_id():
+def test_calls_that_all_have_the_index_zero_or_no_id() -> None:
     reading, _ = read(
         chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "1"}}]}),
         chunk({"tool_calls": [{"index": 0, "id": "b", "function": {"name": "g", "arguments": "2"}}]}),
@@ -399,7 +399,7 @@ def test_calls_that_all_have_the_index_zero_or_no_id():
         ("eos", "other", "completed"),
     ],
 )
-def test_stop_reasons(reason: str, stop_reason: str, status: str):
+def test_stop_reasons(reason: str, stop_reason: str, status: str) -> None:
     reading, _ = read(chunk({"content": "x"}, reason))
     response = reading.response()
     assert (response.stop_reason, response.items[0].status) == (stop_reason, status)
@@ -418,25 +418,25 @@ def test_stop_reasons(reason: str, stop_reason: str, status: str):
         {"choices": [], "usage": 3},
     ],
 )
-def test_malformed_chunks(event: dict[str, Any]):
+def test_malformed_chunks(event: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         list(ChatReading().feed(event))
 
 
 @pytest.mark.parametrize("event", [{"error": {"message": "no"}}, chunk({}, "error")])
-def test_errors_inside_the_stream(event: dict[str, Any]):
+def test_errors_inside_the_stream(event: dict[str, Any]) -> None:
     with pytest.raises(ProviderError):
         list(ChatReading().feed(event))
 
 
-def test_an_answer_that_just_ends_is_not_whole():
+def test_an_answer_that_just_ends_is_not_whole() -> None:
     with pytest.raises(Malformed):
         read(chunk({"content": "x"}))
 
 
 @settings(deadline=None)
 @given(st.lists(words, max_size=5), st.lists(st.lists(words, min_size=1, max_size=3), max_size=3))
-def test_pieces_are_put_together_in_order(texts: list[str], calls: list[list[str]]):
+def test_pieces_are_put_together_in_order(texts: list[str], calls: list[list[str]]) -> None:
     events = [chunk({"content": text}) for text in texts]
     for index, pieces in enumerate(calls):
         head = {"index": index, "id": f"c{index}", "function": {"name": "f", "arguments": pieces[0]}}

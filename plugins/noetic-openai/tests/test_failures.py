@@ -28,7 +28,7 @@ NOW = "Fri, 21 Nov 2025 12:00:00 GMT"
         ({"retry-after": "Fri, 21 Nov 1980 12:00:00 GMT", "date": "today"}, 0.0),
     ],
 )
-def test_retry_after(headers: dict[str, str], seconds: float | None):
+def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers) == seconds
 
 
@@ -42,7 +42,7 @@ def test_retry_after(headers: dict[str, str], seconds: float | None):
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_request_that_is_too_large(error: dict[str, Any], wrapped: bool):
+def test_a_request_that_is_too_large(error: dict[str, Any], wrapped: bool) -> None:
     body = {"error": error} if wrapped else error
     found = Failures("m").status(400, {}, body)
     assert isinstance(found, ContextOverflow)
@@ -50,20 +50,20 @@ def test_a_request_that_is_too_large(error: dict[str, Any], wrapped: bool):
     assert isinstance(Failures("m").event(body), ContextOverflow)
 
 
-def test_too_many_requests():
+def test_too_many_requests() -> None:
     found = Failures("m").status(429, {"retry-after": "2"}, {"message": "slow down"})
     assert isinstance(found, RateLimited)
     assert (found.retry_after, found.retryable, found.body) == (2.0, True, "slow down")
 
 
-def test_an_empty_account_is_not_worth_waiting_for():
+def test_an_empty_account_is_not_worth_waiting_for() -> None:
     found = Failures("m").status(429, {}, {"message": "pay", "code": "insufficient_quota"})
     assert isinstance(found, RateLimited)
     assert not found.retryable
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(400, False), (401, False), (404, False), (500, True), (503, True)])
-def test_other_statuses(status: int, retryable: bool):
+def test_other_statuses(status: int, retryable: bool) -> None:
     found = Failures("m").status(status, {}, "<html>oops</html>")
     assert type(found) is ModelStatusError
     assert (found.status, found.retryable, found.body) == (status, retryable, "<html>oops</html>")
@@ -80,11 +80,11 @@ def test_other_statuses(status: int, retryable: bool):
         (None, ModelStreamError),
     ],
 )
-def test_errors_inside_a_stream(error: object, kind: type[ModelError]):
+def test_errors_inside_a_stream(error: object, kind: type[ModelError]) -> None:
     assert type(Failures("m").event(error)) is kind
 
 
-def test_no_secret_in_any_text():
+def test_no_secret_in_any_text() -> None:
     body = {"message": f"bad key sk-secret {'x' * 1000}"}
     found = Failures("m", ["sk-secret", ""]).status(401, {}, body)
     assert "sk-secret" not in str(found)

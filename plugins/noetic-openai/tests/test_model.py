@@ -113,7 +113,7 @@ async def nothing_leaks(server: Connections) -> AsyncGenerator[None]:
 
 
 @both
-async def test_an_answer(api: Api):
+async def test_an_answer(api: Api) -> None:
     async with scripted(Reply(HELLO[api])) as server, nothing_leaks(server), asked(model_at(server, api)) as stream:
         parts = [part.delta async for part in stream if isinstance(part, TextPart)]
         response = await stream.response()
@@ -131,7 +131,7 @@ async def test_an_answer(api: Api):
 
 
 @both
-async def test_an_answer_left_early(api: Api):
+async def test_an_answer_left_early(api: Api) -> None:
     async with scripted(Reply([*HELLO[api][:3], STALL])) as server, nothing_leaks(server):
         async with asked(model_at(server, api)) as stream:
             async for part in stream:
@@ -141,7 +141,7 @@ async def test_an_answer_left_early(api: Api):
 
 
 @both
-async def test_a_cancelled_call(api: Api):
+async def test_a_cancelled_call(api: Api) -> None:
     async with scripted(Reply([*HELLO[api][:3], STALL])) as server, nothing_leaks(server):
         with anyio.move_on_after(5) as scope:
             async with asked(model_at(server, api)) as stream:
@@ -172,7 +172,7 @@ FAULTS: dict[str, tuple[list[Piece], str]] = {
 @both
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_stream_that_fails(api: Api, begun: bool, fault: str):
+async def test_a_stream_that_fails(api: Api, begun: bool, fault: str) -> None:
     pieces, words = FAULTS[fault]
     reply = Reply([*(HELLO[api][:2] if begun else []), *pieces])
     async with scripted(reply) as server, nothing_leaks(server):
@@ -182,7 +182,7 @@ async def test_a_stream_that_fails(api: Api, begun: bool, fault: str):
     assert (caught.value.model, caught.value.retryable) == ("openai:m", True)
 
 
-async def test_a_failure_is_raised_again():
+async def test_a_failure_is_raised_again() -> None:
     reply = Reply([*HELLO["chat"][:2], CUT])
     async with scripted(reply) as server, nothing_leaks(server), asked(model_at(server)) as stream:
         for _ in range(2):
@@ -201,7 +201,7 @@ STATUSES: list[tuple[Reply, type[ModelStatusError]]] = [
 
 @both
 @pytest.mark.parametrize(("reply", "kind"), STATUSES)
-async def test_an_error_status(api: Api, reply: Reply, kind: type[ModelStatusError]):
+async def test_an_error_status(api: Api, reply: Reply, kind: type[ModelStatusError]) -> None:
     async with scripted(reply) as server, nothing_leaks(server):
         with pytest.raises(ModelStatusError) as caught:
             await answer(model_at(server, api))
@@ -215,7 +215,7 @@ async def test_an_error_status(api: Api, reply: Reply, kind: type[ModelStatusErr
         assert caught.value.retry_after == 7
 
 
-async def test_a_rate_limit_inside_the_stream():
+async def test_a_rate_limit_inside_the_stream() -> None:
     error = {"error": {"code": "rate_limit_exceeded", "message": "slow"}}
     async with scripted(Reply(sse(error))) as server, nothing_leaks(server):
         with pytest.raises(RateLimited):
@@ -223,7 +223,7 @@ async def test_a_rate_limit_inside_the_stream():
 
 
 @both
-async def test_nobody_listens(api: Api):
+async def test_nobody_listens(api: Api) -> None:
     async with scripted() as server:
         url = server.url
     with pytest.raises(ModelUnavailable) as caught:
@@ -231,27 +231,27 @@ async def test_nobody_listens(api: Api):
     assert caught.value.retryable
 
 
-async def test_a_server_that_closes_at_once():
+async def test_a_server_that_closes_at_once() -> None:
     async with scripted(Reply([CUT], headers={"bad header": ""})) as server, nothing_leaks(server):
         with pytest.raises(ModelUnavailable):
             await answer(model_at(server))
 
 
 @both
-async def test_an_answer_that_does_not_begin_in_time(api: Api):
+async def test_an_answer_that_does_not_begin_in_time(api: Api) -> None:
     async with scripted(Reply([STALL])) as server, nothing_leaks(server):
         with pytest.raises(ModelUnavailable, match=r"within 0\.2 s"):
             await answer(model_at(server, api), attrs.evolve(HI, settings={"timeout": 0.2}))
 
 
-async def test_signs_of_life_keep_a_slow_stream_alive():
+async def test_signs_of_life_keep_a_slow_stream_alive() -> None:
     pieces = [piece for event in HELLO["chat"] for piece in (b": still thinking\n\n", event)]
     async with scripted(Reply(pieces)) as server:
         assert (await answer(model_at(server, idle_timeout=2))).stop_reason == "stop"
 
 
 @both
-async def test_each_call_has_a_connection_of_its_own(api: Api):
+async def test_each_call_has_a_connection_of_its_own(api: Api) -> None:
     async with scripted(Reply(HELLO[api]), Reply(HELLO[api])) as server, nothing_leaks(server):
         model = model_at(server, api)
         await answer(model)
@@ -261,7 +261,7 @@ async def test_each_call_has_a_connection_of_its_own(api: Api):
 
 
 @both
-async def test_an_open_model_keeps_its_connection(api: Api):
+async def test_an_open_model_keeps_its_connection(api: Api) -> None:
     replies = [Reply(HELLO[api]) for _ in range(3)]
     async with scripted(*replies) as server, nothing_leaks(server):
         model = model_at(server, api)
@@ -273,7 +273,7 @@ async def test_an_open_model_keeps_its_connection(api: Api):
     assert server.opened == 2
 
 
-async def test_concurrent_calls_of_one_model():
+async def test_concurrent_calls_of_one_model() -> None:
     replies = [Reply(HELLO["chat"]) for _ in range(8)]
     found: list[ModelResponse] = []
     async with scripted(*replies) as server, nothing_leaks(server):
@@ -289,7 +289,7 @@ async def test_concurrent_calls_of_one_model():
 
 
 @both
-async def test_a_client_of_ones_own_stays_open_and_never_repeats(api: Api):
+async def test_a_client_of_ones_own_stays_open_and_never_repeats(api: Api) -> None:
     async with scripted(error_reply(500, {"message": "fire"}), Reply(HELLO[api])) as server, nothing_leaks(server):
         async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-own", max_retries=5) as client:
             model = OpenAIModel("m", api=api, client=client)
@@ -300,7 +300,7 @@ async def test_a_client_of_ones_own_stays_open_and_never_repeats(api: Api):
         assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer sk-own"] * 2
 
 
-async def test_real_models_can_be_forbidden():
+async def test_real_models_can_be_forbidden() -> None:
     async with scripted() as server:
         with allow_real_models(False), pytest.raises(RealModelRefused):
             async with model_at(server).respond(HI):
@@ -308,7 +308,7 @@ async def test_real_models_can_be_forbidden():
     assert server.opened == 0
 
 
-async def test_content_that_cannot_be_carried_is_refused_before_connecting():
+async def test_content_that_cannot_be_carried_is_refused_before_connecting() -> None:
     request = ModelRequest(items=[Message.user([InputImage(file_id="file-1")])])
     async with scripted() as server:
         with pytest.raises(ConfigError, match="image by file id"):
@@ -319,14 +319,14 @@ async def test_content_that_cannot_be_carried_is_refused_before_connecting():
 # ---------------------------------------------------------------------------------------------------- definition
 
 
-def test_a_key_is_needed_for_openai():
+def test_a_key_is_needed_for_openai() -> None:
     with pytest.raises(ConfigError) as caught:
         OpenAIModel("gpt-5-mini")
     assert caught.value.code == "model-key"
     assert "OPENAI_API_KEY" in str(caught.value)
 
 
-def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     model = OpenAIModel("gpt-5-mini")
     assert model.name == "openai:gpt-5-mini"
@@ -337,7 +337,7 @@ def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.anyio
-async def test_a_server_gets_no_key_that_was_not_meant_for_it(monkeypatch: pytest.MonkeyPatch):
+async def test_a_server_gets_no_key_that_was_not_meant_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     async with scripted(Reply(HELLO["chat"]), Reply(HELLO["chat"])) as server:
         await answer(OpenAIModel("m", api="chat", base_url=server.url))
@@ -347,19 +347,19 @@ async def test_a_server_gets_no_key_that_was_not_meant_for_it(monkeypatch: pytes
         assert server.requests[1].headers["authorization"] == "Bearer sk-env"
 
 
-async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch):
+async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     async with scripted(Reply(HELLO["chat"])) as server:
         assert (await answer(model_at(server))).stop_reason == "stop"
 
 
 @pytest.mark.parametrize("idle", [0, -1.0, float("nan")])
-def test_an_idle_timeout_is_above_zero(idle: float):
+def test_an_idle_timeout_is_above_zero(idle: float) -> None:
     with pytest.raises(ConfigError):
         OpenAIModel("m", api_key="k", idle_timeout=idle)
 
 
-def test_a_profile_of_ones_own():
+def test_a_profile_of_ones_own() -> None:
     profile = ModelProfile(context_window=10)
     model = OpenAIModel("m", base_url="http://127.0.0.1:1/v1", profile=profile, name="mine:m")
     assert (model.profile, model.name) == (profile, "mine:m")

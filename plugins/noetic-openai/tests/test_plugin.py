@@ -13,13 +13,13 @@ from noetic_py.errors import ConfigError
 from noetic_py.plugins import load_plugins
 
 
-def test_the_entry_point_is_the_plugin():
+def test_the_entry_point_is_the_plugin() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert import_module(project["entry-points"]["noetic_py"]["openai"]) is plugin
 
 
 @pytest.mark.parametrize("prefix", ["openai", "openai-chat", "openrouter"])
-def test_names_become_models(monkeypatch: pytest.MonkeyPatch, prefix: str):
+def test_names_become_models(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     models = load_plugins([plugin]).models
     assert models.prefixes == ["openai", "openai-chat", "openrouter"]
     variable = "OPENROUTER_API_KEY" if prefix == "openrouter" else "OPENAI_API_KEY"
@@ -34,7 +34,7 @@ def test_names_become_models(monkeypatch: pytest.MonkeyPatch, prefix: str):
     assert ("api='responses'" in repr(model)) is (prefix == "openai")
 
 
-def test_registering_loads_nothing_heavy():
+def test_registering_loads_nothing_heavy() -> None:
     code = (
         "import sys, noetic_openai.plugin; "
         "assert not {'openai', 'httpx2', 'cattrs', 'noetic_openai.model'} & set(sys.modules), sorted(sys.modules)"

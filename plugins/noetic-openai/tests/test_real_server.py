@@ -61,7 +61,7 @@ async def answer(server: LocalServer, api: Api, request: ModelRequest) -> ModelR
 
 
 @every
-async def test_text_comes_in_pieces_and_is_counted(local_server: LocalServer, api: Api):
+async def test_text_comes_in_pieces_and_is_counted(local_server: LocalServer, api: Api) -> None:
     request = ModelRequest(items=[Message.user("Tell me a story.")], instructions="You are brief.", settings=SHORT)
     async with asked(local_server, api, request) as stream:
         events = [event async for event in stream]
@@ -81,7 +81,7 @@ async def test_text_comes_in_pieces_and_is_counted(local_server: LocalServer, ap
 
 
 @both
-async def test_an_answer_follows_its_schema(local_server: LocalServer, api: Api):
+async def test_an_answer_follows_its_schema(local_server: LocalServer, api: Api) -> None:
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {"label": {"enum": ["bug", "feature", "question"]}, "urgent": {"type": "boolean"}},
@@ -101,7 +101,7 @@ async def test_an_answer_follows_its_schema(local_server: LocalServer, api: Api)
 
 
 @both
-async def test_a_conversation_with_everything_is_taken(local_server: LocalServer, api: Api):
+async def test_a_conversation_with_everything_is_taken(local_server: LocalServer, api: Api) -> None:
     earlier: list[Item] = [
         Message.system("You are a clerk."),
         Message.user(["What is 2+2?", "Quick."]),
@@ -116,7 +116,7 @@ async def test_a_conversation_with_everything_is_taken(local_server: LocalServer
 
 
 @both
-async def test_an_answer_is_taken_back(local_server: LocalServer, api: Api):
+async def test_an_answer_is_taken_back(local_server: LocalServer, api: Api) -> None:
     first = ModelRequest(items=[Message.user("Say hi.")], settings=SHORT)
     response = await answer(local_server, api, first)
     second = ModelRequest(items=[*first.items, *response.items, Message.user("Again.")], settings=SHORT)
@@ -124,7 +124,7 @@ async def test_an_answer_is_taken_back(local_server: LocalServer, api: Api):
 
 
 @both
-async def test_a_request_larger_than_the_window(local_server: LocalServer, api: Api):
+async def test_a_request_larger_than_the_window(local_server: LocalServer, api: Api) -> None:
     request = ModelRequest(items=[Message.user("word " * 6000)], settings=SHORT)
     with pytest.raises(ContextOverflow) as caught:
         await answer(local_server, api, request)
@@ -132,7 +132,7 @@ async def test_a_request_larger_than_the_window(local_server: LocalServer, api: 
 
 
 @both
-async def test_a_request_that_the_server_refuses(local_server: LocalServer, api: Api):
+async def test_a_request_that_the_server_refuses(local_server: LocalServer, api: Api) -> None:
     request = ModelRequest(items=[Message.user("hi")], settings={"extra": {"temperature": "hot"}})
     with pytest.raises(ModelStatusError):
         await answer(local_server, api, request)
@@ -142,7 +142,7 @@ async def test_a_request_that_the_server_refuses(local_server: LocalServer, api:
 @pytest.mark.parametrize("then", ["cut", "stall"])
 async def test_a_connection_that_fails_in_the_middle(
     local_server: LocalServer, api: Api, then: Literal["cut", "stall"]
-):
+) -> None:
     port = urlsplit(local_server.base_url).port
     assert port is not None
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 64})
@@ -154,7 +154,7 @@ async def test_a_connection_that_fails_in_the_middle(
 
 
 @both
-async def test_a_stream_left_early_frees_the_server(local_server: LocalServer, api: Api):
+async def test_a_stream_left_early_frees_the_server(local_server: LocalServer, api: Api) -> None:
     long = ModelRequest(items=[Message.user("Tell me a long story.")], settings={"max_output_tokens": 4000})
     with anyio.fail_after(60):
         async with asked(local_server, api, long) as stream:
@@ -167,7 +167,7 @@ async def test_a_stream_left_early_frees_the_server(local_server: LocalServer, a
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-async def test_calls_and_outputs_are_taken(local_server: LocalServer):
+async def test_calls_and_outputs_are_taken(local_server: LocalServer) -> None:
     items: list[Item] = [
         Message.user("2+2?"),
         FunctionCall(name="add", arguments='{"a": 2, "b": 2}', call_id="c1"),

@@ -51,7 +51,7 @@ class Note(Extension):
 # ---------------------------------------------------------------------------------------------------- requests
 
 
-def test_input():
+def test_input() -> None:
     items: list[Item] = [
         Message.user("hi"),
         Note(text="mine"),
@@ -99,11 +99,11 @@ def test_input():
         (Reasoning(encrypted_content="x"), OPENAI, True),
     ],
 )
-def test_reasoning_goes_where_it_can_be_taken_back(item: Item, server: Server, goes: bool):
+def test_reasoning_goes_where_it_can_be_taken_back(item: Item, server: Server, goes: bool) -> None:
     assert bool(responses_input([item], server)) is goes
 
 
-def test_files_get_a_name_and_a_type():
+def test_files_get_a_name_and_a_type() -> None:
     parts = [
         InputFile(data=b"\x02", filename="a.pdf"),
         InputFile(data=b"\x02", media_type="text/plain"),
@@ -122,7 +122,7 @@ def test_files_get_a_name_and_a_type():
     assert output["output"] == expected
 
 
-def test_settings():
+def test_settings() -> None:
     request = ModelRequest(
         items=[],
         instructions="Be brief.",
@@ -161,13 +161,13 @@ def test_settings():
 
 
 @pytest.mark.parametrize(("model", "wants"), [("gpt-4o", False), ("gpt-5", True), ("o4-mini", True)])
-def test_sealed_reasoning_is_asked_of_models_that_reason(model: str, wants: bool):
+def test_sealed_reasoning_is_asked_of_models_that_reason(model: str, wants: bool) -> None:
     request = ModelRequest(items=[])
     assert ("include" in responses_request(request, model, OPENAI)) is wants
     assert "include" not in responses_request(request, model, Server(store=True))
 
 
-def test_a_strict_tool():
+def test_a_strict_tool() -> None:
     strict = {**TOOL, "strict": True}
     free: dict[str, Any] = {"name": "any", "strict": True, "parameters": {"type": "object"}}
     request = ModelRequest(items=[], tools=[strict, free, {"name": "bare"}])
@@ -179,7 +179,7 @@ def test_a_strict_tool():
     assert (bare["strict"], bare["parameters"]) == (False, {"type": "object", "properties": {}})
 
 
-def test_a_schema_in_the_form_each_server_wants():
+def test_a_schema_in_the_form_each_server_wants() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
     tight = {**schema, "required": ["a"], "additionalProperties": False}
     request = ModelRequest(items=[], output=OutputSchema("x", schema))
@@ -219,7 +219,7 @@ items = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(items, max_size=5))
-def test_items_to_wire_to_items(found: list[Item]):
+def test_items_to_wire_to_items(found: list[Item]) -> None:
     wire = json.loads(json.dumps(responses_input(found, OPENAI)))
     assert [from_wire(item) for item in wire] == found
 
@@ -245,7 +245,7 @@ def completed(**more: Any) -> dict[str, Any]:
     return {"type": "response.completed", "response": {"id": "r1", "model": "m-1", "status": "completed", **more}}
 
 
-def test_an_answer_with_everything():
+def test_an_answer_with_everything() -> None:
     search = {"type": "web_search_call", "id": "ws_1", "odd": 1}
     reading, events = read(
         {"type": "response.created", "response": {}},
@@ -296,18 +296,18 @@ def test_an_answer_with_everything():
     assert sent[0]["encrypted_content"] == "sealed"
 
 
-def test_items_that_come_only_at_the_end():
+def test_items_that_come_only_at_the_end() -> None:
     reading, events = read(completed(output=[MESSAGE]))
     assert events == [ItemDone(reading.response().items[0])]
     assert reading.response().usage is None
 
 
-def test_items_are_not_taken_twice():
+def test_items_are_not_taken_twice() -> None:
     reading, _ = read(done(MESSAGE), completed(output=[MESSAGE]))
     assert len(reading.response().items) == 1
 
 
-def test_a_refusal():
+def test_a_refusal() -> None:
     refused = {**MESSAGE, "content": [{"type": "refusal", "refusal": "no"}]}
     reading, _ = read(done(refused), completed())
     assert reading.response().stop_reason == "refusal"
@@ -322,7 +322,7 @@ def test_a_refusal():
         (None, "other"),
     ],
 )
-def test_an_incomplete_answer(details: dict[str, str] | None, reason: str):
+def test_an_incomplete_answer(details: dict[str, str] | None, reason: str) -> None:
     final = {"status": "incomplete", "incomplete_details": details}
     reading, _ = read(done(MESSAGE), {"type": "response.incomplete", "response": final})
     assert reading.complete
@@ -338,7 +338,7 @@ def test_an_incomplete_answer(details: dict[str, str] | None, reason: str):
         {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "fire"}}},
     ],
 )
-def test_errors_inside_the_stream(event: dict[str, Any]):
+def test_errors_inside_the_stream(event: dict[str, Any]) -> None:
     with pytest.raises(ProviderError) as caught:
         read(event)
     assert "fire" in str(caught.value.error)
@@ -358,12 +358,12 @@ def test_errors_inside_the_stream(event: dict[str, Any]):
         {"type": "response.completed", "response": {"usage": 3}},
     ],
 )
-def test_malformed_events(event: dict[str, Any]):
+def test_malformed_events(event: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         read(event)
 
 
-def test_an_answer_that_just_ends_is_not_whole():
+def test_an_answer_that_just_ends_is_not_whole() -> None:
     reading, _ = read(done(MESSAGE))
     with pytest.raises(Malformed):
         reading.end()

@@ -20,27 +20,27 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     newline=st.sampled_from(["\n", "\r\n", "\r"]),
     places=st.lists(st.integers(0, 10_000), max_size=8),
 )
-def test_events_survive_any_cut(texts: list[str], newline: str, places: list[int]):
+def test_events_survive_any_cut(texts: list[str], newline: str, places: list[int]) -> None:
     data = "".join(f": ping{newline}event: x{newline}data: {text}{newline}{newline}" for text in texts).encode()
     decoder = SSEDecoder()
     assert [event for chunk in cut(data, places) for event in decoder.feed(chunk)] == texts
 
 
-def test_lines_of_one_event_are_joined():
+def test_lines_of_one_event_are_joined() -> None:
     assert SSEDecoder().feed(b'data: {"a":\ndata:1}\n\n') == ['{"a":\n1}']
 
 
-def test_an_event_without_data_is_none():
+def test_an_event_without_data_is_none() -> None:
     assert SSEDecoder().feed(b"event: ping\nid: 3\n\n\n\n") == []
 
 
-def test_bytes_that_are_no_text_are_refused():
+def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(ValueError, match="utf-8"):
         SSEDecoder().feed(b"data: \xff\xfe\n\n")
 
 
 @pytest.mark.parametrize("piece", [b"x" * 40, b"data: " + b"x" * 20 + b"\n"])
-def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, piece: bytes):
+def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT", 100)
     decoder = SSEDecoder()
 
