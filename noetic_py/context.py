@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 
+from attrs import define
+
 from noetic_py._types import S2, A, B, C, M, M_co, R, S, S_co
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.errors import NoContextError
@@ -32,19 +34,37 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Domain", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
 
 
+@define(eq=False)
+class Counted:
+    """What a conversation's tokens came to when they were last counted.
+
+    Attributes:
+        counter: What counted them.
+        size: How many items there were.
+        last: The last of them.
+        total: Their tokens.
+    """
+
+    counter: object
+    size: int
+    last: Item
+    total: int
+
+
 class Domain:
     """Where a body's items and state live: one for an execution, one for each parallel path.
 
     A path's state is copied from its section's when it is first looked at; until then nobody can have changed either.
     """
 
-    __slots__ = ("_source", "_state", "branch", "log")
+    __slots__ = ("_source", "_state", "branch", "counted", "log")
 
     def __init__(self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None) -> None:
         self.log: ItemLog = log
         self.branch: str = branch
         self._state = state
         self._source = source
+        self.counted: Counted | None = None
 
     @property
     def state(self) -> Any:

@@ -23,7 +23,9 @@ __all__ = ["Checkpoint", "Control", "RunResult", "RunStatus", "StopKind", "Trans
 RunStatus: TypeAlias = Literal[
     "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
 ]
+"""How a run stands, or how it ended."""
 StopKind: TypeAlias = Literal["complete", "abort", "budget", "interrupt", "cancel"]
+"""What can stop an execution."""
 
 
 @frozen(eq=False)

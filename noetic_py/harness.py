@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 import anyio
+from anyio.lowlevel import current_token
 from typing_extensions import TypedDict, Unpack
 
 from noetic_py._types import M2, M, M_co, O_co, R, S, S_co, T
@@ -22,9 +23,11 @@ from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
+from noetic_py.models.base import ModelSettings
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import StateBag
 from noetic_py.steps.step import Step, is_seconds, require_step
+from noetic_py.tracing import tracer
 
 if TYPE_CHECKING:
     from noetic_py._engine.run import RunPlan
@@ -283,8 +286,12 @@ class Harness(Generic[M_co]):
         model_settings: Mapping[str, Any] | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
+        from noetic_py._engine import run as engine
         from noetic_py._engine.state import Resources
         from noetic_py.plugins import load_plugins
+
+        # Loaded with the first harness and not with the package; kept, because every run needs it.
+        self._engine = engine
 
         _check_parts(memory, model, budget, tools)
         self._backend = _in_process(checkpoints)
@@ -335,8 +342,6 @@ class Harness(Generic[M_co]):
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
-        from anyio.lowlevel import current_token
-
         if self._closed:
             raise ConfigError("the harness was closed", code="harness-closed", hint="make a new one")
         here = (threading.get_ident(), current_token())
@@ -389,10 +394,8 @@ class Harness(Generic[M_co]):
         return _deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
-        from noetic_py._engine.run import run_flow
-
         if ctx is None:
-            return await run_flow(run, plan)
+            return await self._engine.run_flow(run, plan)
         outside = _outside(ctx)
         if outside.adopted:
             raise RunBusy(
@@ -400,7 +403,7 @@ class Harness(Generic[M_co]):
             )
         outside.adopted = True
         try:
-            return await run_flow(run, plan)
+            return await self._engine.run_flow(run, plan)
         finally:
             outside.adopted = False
 
@@ -520,18 +523,13 @@ class Harness(Generic[M_co]):
             return portal.call(work)
 
     def _plan(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
-        from noetic_py._engine.run import RunPlan
-        from noetic_py._engine.state import Run
-        from noetic_py.models.base import ModelSettings
-        from noetic_py.tracing import tracer
-
         self._check_home()
         require_step(step, "run")
         _check_options(options, state, ctx)
         outside = None if ctx is None else _outside(ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
         domain = self._domain(run_id, step, state, ctx, options)
-        run = Run(
+        run = self._engine.Run(
             run_id=run_id,
             thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
             user_id=options.get("user_id"),
@@ -544,7 +542,7 @@ class Harness(Generic[M_co]):
             tracer=tracer(),
             journal=[] if self._backend is None else self._backend.journal(run_id),
         )
-        return run, RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
+        return run, self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
 
     def _domain(
         self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -184,9 +185,17 @@ def _wanted(allowed: Iterable[object] | None) -> tuple[list[str] | None, list[ob
     return [each for each in everything if isinstance(each, str)], [e for e in everything if not isinstance(e, str)]
 
 
+@cache
+def _installed() -> tuple[metadata.EntryPoint, ...]:
+    # It reads the files of every installed distribution, and what is installed does not change under a running program.
+    return tuple(sorted(metadata.entry_points(group=GROUP), key=lambda each: each.name))
+
+
 def _entry_points(names: list[str] | None) -> list[metadata.EntryPoint]:
+    if names is not None and not names:
+        return []
     found: dict[str, metadata.EntryPoint] = {}
-    for point in sorted(metadata.entry_points(group=GROUP), key=lambda each: each.name):
+    for point in _installed():
         if names is not None and point.name not in names:
             continue
         other = found.get(point.name)

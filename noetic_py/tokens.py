@@ -351,5 +351,17 @@ def counter_for(model: str, /) -> TokenCounter:
         # The open-weights models have more special tokens and the same ranks.
         encoding = "o200k_base" if encoding == "o200k_harmony" else encoding
         if encoding in _ENCODINGS:
-            return _BY_ENCODING.setdefault(encoding, TiktokenCounter(encoding))
+            return counter_of_encoding(encoding)
     return _ESTIMATED
+
+
+def counter_of_encoding(encoding: str, /) -> TokenCounter:
+    """The shared counter of a tiktoken encoding.
+
+    Raises:
+        ConfigError: There are no ranks for this encoding.
+    """
+    found = _BY_ENCODING.get(encoding)
+    if found is None:
+        found = _BY_ENCODING[encoding] = TiktokenCounter(encoding)
+    return found

@@ -566,6 +566,21 @@ async def test_context_used_after_its_run_has_ended() -> None:
             await kept[0].gather(echo.bind("x"), echo.bind("y"))
 
 
+async def test_root_of_a_context_whose_run_has_ended() -> None:
+    kept: list[Context] = []
+
+    @step
+    async def keep(text: str, ctx: Context) -> str:
+        kept.append(ctx)
+        return text
+
+    async with Harness() as harness:
+        await harness.run(keep, "x")
+    with pytest.raises(ConfigError, match="over") as caught:
+        _ = kept[0].root
+    explains(caught.value)
+
+
 @pytest.mark.parametrize("wrong", [None, "ctx", object(), {}])
 async def test_step_called_with_a_wrong_context(wrong: Any) -> None:
     @step
@@ -981,12 +996,13 @@ TOOL: Any = call_tool
         (lambda: call_model(tools=(ANY,)), "call-model"),
         (lambda: call_model(timeout=0), "step-option"),
         (lambda: TOOL(ANY, args={}), "call-tool"),
-        (lambda: call_tool(search, args=ANY), "call-tool"),
+        (lambda: TOOL(search, args=ANY), "call-tool"),
         (lambda: until.max_rounds(-1), "until"),
         (lambda: until.max_steps(ANY), "until"),
         (lambda: until.max_turns(3, scope=ANY), "until"),
         (lambda: until.max_cost(float("nan")), "until"),
         (lambda: until.max_cost(ANY), "until"),
+        (lambda: until.max_cost(Decimal("NaN")), "until"),
         (lambda: until.max_seconds(True), "until"),
         (lambda: until.converged(threshold=0), "until"),
         (lambda: until.converged(threshold=1.5), "until"),
@@ -1215,7 +1231,8 @@ async def test_context_stopped_from_a_foreign_thread() -> None:
         caught: list[NoeticError] = []
 
         def work() -> None:
-            for use in (lambda: ctx.abort("no"), lambda: ctx.complete("no")):
+            uses: list[Callable[[], object]] = [lambda: ctx.abort("no"), lambda: ctx.complete("no")]
+            for use in uses:
                 with pytest.raises(WrongThread) as found:
                     use()
                 caught.append(found.value)

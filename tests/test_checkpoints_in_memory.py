@@ -31,7 +31,7 @@ async def test_append_takes_a_transaction_at_its_position_only() -> None:
 async def test_reading_goes_page_by_page() -> None:
     backend = InMemoryBackend()
     await backend.append("r", expected_position=0, fence=0, records=[record(key) for key in "abcde"])
-    keys = []
+    keys: list[str] = []
     position = 0
     while page := await backend.read("r", after=position, limit=2):
         keys += [each.value.key for each in page if isinstance(each.value, Decision)]

@@ -563,6 +563,51 @@ async def test_a_deque_goes_back_too() -> None:
     assert await after_a_failure(defaultdict(int, a=1), lambda s: s["b"]) == {"a": 1}
 
 
+async def test_what_a_body_did_before_a_child_failed_late_stays() -> None:
+    """The child's own child has committed, and with it what the body had done before."""
+
+    @step
+    async def touch(text: str, ctx: Context[Memory, list[str]]) -> str:
+        ctx.state.append(text)
+        return text
+
+    @step
+    async def late(text: str, ctx: Context[Memory, list[str]]) -> str:
+        await touch("child", ctx)
+        raise ValueError(text)
+
+    @step
+    async def body(text: str, ctx: Context[Memory, list[str]]) -> str:
+        ctx.state.append("before")
+        for _ in range(2):
+            with pytest.raises(StepFailed):
+                await late(text, ctx)
+            assert ctx.state[:1] == ["before"]
+            ctx.state.append("after")
+        return text
+
+    @step
+    async def outer(text: str, ctx: Context[Memory, list[str]]) -> list[str]:
+        with pytest.raises(StepFailed):
+            await failing(text, ctx)
+        return list(ctx.state)
+
+    @step
+    async def failing(text: str, ctx: Context[Memory, list[str]]) -> str:
+        await body(text, ctx)
+        ctx.state.append("void")
+        raise ValueError(text)
+
+    first: list[str] = []
+    async with Harness() as harness:
+        assert (await harness.run(body, "x", state=first)).state == ["before", "after", "after"]
+        second: list[str] = []
+        assert (await harness.run(outer, "x", state=second)).value == []
+        third: list[str] = []
+        result = await harness.run(failing, "x", state=third, on_error="result")
+    assert result.state == ["before", "after", "after"]
+
+
 async def test_a_frozen_state_is_no_obstacle() -> None:
     @define(frozen=True)
     class Frozen:

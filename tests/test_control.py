@@ -22,6 +22,7 @@ from noetic_py import (
     RunResult,
     StateBag,
     TokenUsage,
+    branch,
     call_model,
     loop,
     parallel,
@@ -176,7 +177,16 @@ async def test_a_failure_of_the_library_s_own_is_raised_as_it_is() -> None:
 async def test_the_reason_is_the_loop_s_that_ended_the_flow() -> None:
     result = await run(loop(echo, until=until.max_rounds(2)))
     assert "max_rounds" in (result.reason or "")
-    assert (await run(echo)).reason is None
+    again = loop(echo, until=until.max_rounds(2))
+    for flow in (
+        echo >> again,
+        branch(lambda text: "a", {"a": again}),
+        branch(lambda text: "z", {"a": echo}, default=again),
+    ):
+        assert "max_rounds" in ((await run(flow)).reason or "")
+    for other in (echo, again >> echo, parallel([again]), spawn(again), branch(lambda text: "a", {"a": again}) >> echo):
+        unended: Any = other
+        assert (await run(unended)).reason is None
 
 
 # ------------------------------------------------------------------------------------------------- stopped from outside
@@ -379,6 +389,11 @@ async def test_a_run_out_of_time(how: Any) -> None:
     assert texts(result.items) == ["x"]
 
 
+async def test_a_run_without_any_time() -> None:
+    result = await run(echo, "x", deadline=0)
+    assert (result.status, result.steps) == ("budget_exceeded", 0)
+
+
 async def test_the_nearest_of_several_deadlines_holds() -> None:
     result = await run(forever, "x", deadline=0.01, budget=Budget(seconds=60))
     assert isinstance(result.error, BudgetExceeded)
@@ -429,6 +444,11 @@ async def test_a_wrap_up_is_not_run_when_the_budget_suffices() -> None:
     result = await run(sequence(write, write), "x", budget=budget)
     assert (result.status, result.value) == ("completed", "x")
     assert texts(result.items) == ["x", "x"]
+
+
+async def test_a_reserve_without_a_wrap_up_is_kept_back_all_the_same() -> None:
+    result = await run(sequence(write, write, write), "x", budget=Budget(steps=3, reserve=Budget(steps=1)))
+    assert (result.status, result.steps, result.has_value) == ("budget_exceeded", 2, False)
 
 
 async def test_a_reserve_that_does_not_fit_above() -> None:

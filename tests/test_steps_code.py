@@ -212,6 +212,9 @@ async def test_what_a_body_writes_between_its_children_keeps_its_place() -> None
     async def body(text: str, ctx: Context) -> str:
         await write("1", ctx)
         ctx.items.append(Message.user("2"))
+        with pytest.raises(StepFailed):
+            await hopeless("lost at once", ctx)
+        ctx.items.append(Message.user("2b"))
         await echo("nothing", ctx)
         ctx.items.append(Message.user("3"))
         with pytest.raises(StepFailed):
@@ -220,7 +223,16 @@ async def test_what_a_body_writes_between_its_children_keeps_its_place() -> None
         with pytest.raises(StepFailed):
             await bad("lost too", ctx)
         ctx.items.append(Message.user("5"))
+        with pytest.raises(StepFailed):
+            await hopeless("lost at once", ctx)
+        ctx.items.append(Message.user("6"))
+        with pytest.raises(StepFailed):
+            await hopeless("lost at once", ctx)
         return text
+
+    @step
+    async def hopeless(text: str) -> str:
+        raise ValueError(text)
 
     @step
     async def bad(text: str, ctx: Context) -> str:
@@ -231,7 +243,7 @@ async def test_what_a_body_writes_between_its_children_keeps_its_place() -> None
     async with Harness() as harness:
         ctx = Context()
         result = await harness.run(body, "x", ctx=ctx)
-    assert [item.text for item in result.items if isinstance(item, Message)] == ["1", "2", "3", "4", "5"]
+    assert [item.text for item in result.items if isinstance(item, Message)] == ["1", "2", "2b", "3", "4", "5", "6"]
     assert list(ctx.items) == list(result.items)
 
 

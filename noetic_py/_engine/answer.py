@@ -16,7 +16,7 @@ from noetic_py._engine.execute import HANDLERS
 from noetic_py._engine.state import Frame
 from noetic_py.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage
 from noetic_py.checkpoints.records import CallStarted
-from noetic_py.context import StepMeta
+from noetic_py.context import Counted, Domain, StepMeta
 from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice
 from noetic_py.events import Event, ModelFinished, ModelStarted, ReasoningDelta, TextDelta
 from noetic_py.items import FunctionCall, Item
@@ -35,7 +35,7 @@ from noetic_py.models.base import (
 from noetic_py.models.pricing import price_of, profile_of
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.step import Step
-from noetic_py.tokens import TiktokenCounter, TokenCounter, counter_for
+from noetic_py.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
@@ -81,7 +81,8 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
         reservation.settle(used)
         if used is not NOTHING_USED:
             frame.used_tokens, frame.used_cost, frame.noted = used.tokens, used.cost, True
-    frame.log.extend(_fresh(frame, response.items))
+    response = _fresh(frame, response)
+    frame.log.extend(response.items)
     x.last_step = StepMeta((), used.tokens, used.cost, response.items)
     if bus.active:
         bus.publish(ModelFinished(frame.at, ask.model.name, response.usage, used.cost))
@@ -174,7 +175,7 @@ async def _reserve(frame: Frame, ask: Ask, request: ModelRequest, price: Price |
     if isinstance(counter, TiktokenCounter) and not counter.ready:
         # Loading the ranks takes half a second, in which other runs shall go on.
         await anyio.to_thread.run_sync(counter.load)
-    read = _count(counter, request)
+    read = _history(frame.domain, counter, request) + _around(ask.spec, counter, request)
     cap = profile_of(ask.model).max_output_tokens
     reservation = await lease.reserve(input_tokens=read, max_output=most, cost_of=cost_of, output_cap=cap)
     amounts = reservation.amounts
@@ -185,17 +186,37 @@ async def _reserve(frame: Frame, ask: Ask, request: ModelRequest, price: Price |
 def counter_of(model: Model) -> TokenCounter:
     """What counts tokens for a model."""
     encoding = profile_of(model).encoding
-    return counter_for(model.name) if encoding is None else TiktokenCounter(encoding)
+    return counter_for(model.name) if encoding is None else counter_of_encoding(encoding)
 
 
-def _count(counter: TokenCounter, request: ModelRequest) -> int:
-    """Tokens of a request: its items, which a counter remembers, and what stands around them."""
-    total = sum(counter.count_item(item).value for item in request.items)
-    around = [request.instructions or ""]
-    around += [json.dumps(definition) for definition in request.tools]
+def _history(domain: Domain, counter: TokenCounter, request: ModelRequest) -> int:
+    """Tokens of the conversation: what was counted for the last call of this domain is not counted again."""
+    items = request.items
+    start = total = 0
+    counted = domain.counted
+    # Where the item that was last then still stands, nothing before it was taken back either.
+    if counted is not None and counted.counter is counter and items[counted.size - 1 : counted.size] == (counted.last,):
+        start, total = counted.size, counted.total
+    for item in items[start:]:
+        total += counter.count_item(item).value
+    if items:
+        domain.counted = Counted(counter, len(items), items[-1], total)
+    return total
+
+
+def _around(spec: ModelSpec, counter: TokenCounter, request: ModelRequest) -> int:
+    """Tokens of what stands around the conversation, remembered while it stays the same."""
+    key = (counter, request.instructions, request.tools, request.output)
+    known = spec.cache.get("around")
+    if known is not None and all(a is b or a == b for a, b in zip(known[0], key, strict=True)):
+        total: int = known[1]
+        return total
+    texts = [request.instructions or "", *(json.dumps(definition) for definition in request.tools)]
     if request.output is not None:
-        around.append(json.dumps(request.output.schema))
-    return total + sum(counter.count_text(text).value for text in around if text)
+        texts.append(json.dumps(request.output.schema))
+    total = sum(counter.count_text(text).value for text in texts if text)
+    spec.cache["around"] = (key, total)
+    return total
 
 
 def _used(frame: Frame, ask: Ask, response: ModelResponse, price: Price | None, read: int) -> Usage:
@@ -212,17 +233,20 @@ def _used(frame: Frame, ask: Ask, response: ModelResponse, price: Price | None, 
     return Usage(tokens or NO_USAGE, cost)
 
 
-def _fresh(frame: Frame, items: Any) -> list[Item]:
-    """The answer's items; a call id that the conversation has already seen, as some servers repeat, is replaced."""
+def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
+    """The answer, with new ids for calls whose id the conversation has already seen, as some servers repeat them."""
     seen: set[str] = set()
-    out: list[Item] = []
-    for item in items:
-        if isinstance(item, FunctionCall) and (item.call_id in seen or frame.log.has_call(item.call_id)):
-            item = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)
+    items: list[Item] = []
+    replaced = False
+    for item in response.items:
+        kept = item
         if isinstance(item, FunctionCall):
+            if item.call_id in seen or frame.log.has_call(item.call_id):
+                kept = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)
+                replaced = True
             seen.add(item.call_id)
-        out.append(item)
-    return out
+        items.append(kept)
+    return evolve(response, items=items) if replaced else response
 
 
 HANDLERS["answer"] = run_answer

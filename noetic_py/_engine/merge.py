@@ -59,8 +59,11 @@ def _join_fields(now: Any, before: dict[str, Any], after: dict[str, Any]) -> Non
 
 def _grew(old: Any, new: Any) -> bool:
     """Whether a list was only appended to."""
-    lists = type(old) is list and type(new) is list
-    return lists and bool(new[: len(old)] == old)
+    return _is_list(old) and _is_list(new) and bool(new[: len(old)] == old)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
 
 
 def _put(target: Any, fields: dict[str, Any]) -> None:

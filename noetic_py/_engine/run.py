@@ -29,7 +29,7 @@ from noetic_py.runtime import SYSTEM
 from noetic_py.steps.flow import BranchSpec, SequenceSpec
 from noetic_py.steps.step import Step
 
-__all__ = ["RunPlan", "run_flow"]
+__all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
 INTERPRETERS = (_flow, _loop, _model, _spawn, _tool)

@@ -133,28 +133,8 @@ def call_model(
         BudgetExceeded: While running: the call does not fit the budget.
         NoOutput: While running, outside a loop: the answer holds tool calls only.
     """
-    if isinstance(output, str):
-        raise ConfigError(f"output={output!r} is not a type", code="call-model", hint="output=Report")
-    outputs: tuple[Any, ...] = (output,)
-    if output is None or output is str:
-        outputs = ()
-    elif isinstance(output, tuple):
-        outputs = tuple(output)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] # types of any kind
-    if not is_whole(output_retries, 0):
-        raise ConfigError(
-            f"output_retries={output_retries!r} is not 0 or more", code="call-model", hint="output_retries=1"
-        )
-    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
-        raise ConfigError(
-            f"instructions={instructions!r} is neither text nor a function",
-            code="call-model",
-            hint='instructions="..."',
-        )
-    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
-        raise ConfigError(f"model={model!r} is no model", code="call-model", hint='call_model("openai:gpt-5-mini")')
-    for each in tools or ():
-        if not hasattr(each, "definition") and not hasattr(each, "tools"):
-            raise ConfigError(f"{each!r} is no tool", code="call-model", hint="put @tool on the function")
+    outputs: tuple[Any, ...] = () if output is None or output is str else _several(output)
+    _check(model, output, output_retries, instructions, tools)
     options: dict[str, Any] = {"retry": retry, "timeout": timeout, "budget": budget}
     if id is not None:
         options["id"] = id
@@ -172,3 +152,27 @@ def call_model(
         id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields
     )
     return made
+
+
+def _several(output: Any) -> tuple[Any, ...]:
+    return tuple(output if isinstance(output, tuple) else (output,))  # pyright: ignore[reportUnknownArgumentType] # of any kind
+
+
+def _check(model: object, output: object, output_retries: object, instructions: object, tools: Any) -> None:
+    if isinstance(output, str):
+        raise ConfigError(f"output={output!r} is not a type", code="call-model", hint="output=Report")
+    if not is_whole(output_retries, 0):
+        raise ConfigError(
+            f"output_retries={output_retries!r} is not 0 or more", code="call-model", hint="output_retries=1"
+        )
+    if instructions is not None and not isinstance(instructions, str) and not callable(instructions):
+        raise ConfigError(
+            f"instructions={instructions!r} is neither text nor a function",
+            code="call-model",
+            hint='instructions="..."',
+        )
+    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
+        raise ConfigError(f"model={model!r} is no model", code="call-model", hint='call_model("openai:gpt-5-mini")')
+    for each in tools or ():
+        if not hasattr(each, "definition") and not hasattr(each, "tools"):
+            raise ConfigError(f"{each!r} is no tool", code="call-model", hint="put @tool on the function")

@@ -106,7 +106,14 @@ def step_tool(
 
 def _input_type(step: Step[Any, Any, Any, Any]) -> Any:
     if step.kind == "code":
-        hints = inspect.get_annotations(step.spec, eval_str=True)
+        try:
+            hints = inspect.get_annotations(step.spec, eval_str=True)
+        except Exception as error:
+            raise ConfigError(
+                f"the input type of {step!r} is not known: {error}",
+                code="step-tool",
+                hint="step_tool(..., input_type=...)",
+            ) from error
         first = next(iter(inspect.signature(step.spec).parameters), None)
         if first in hints:
             return hints[first]

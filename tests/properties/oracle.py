@@ -41,6 +41,13 @@ class Failed(Exception):
         # What each domain that it passed had written by then.
         self.left: dict[Domain, tuple[list[ItemText], State]] = {}
 
+    def note(self, domain: Domain) -> None:
+        """Note what is written in a domain and around it, unless that was noted further inside."""
+        node: Domain | None = domain
+        while node is not None:
+            self.left.setdefault(node, node.written)
+            node = node.up
+
 
 class GivenUp(Exception):
     """A body hung, and the nearest that waits for it gives it up."""
@@ -160,7 +167,7 @@ class Oracle:
             try:
                 out = self.kind(node, value, domain, key, execution)
             except Failed as failure:
-                failure.left.setdefault(domain, domain.written)
+                failure.note(domain)
                 domain.back(start, version, written)
                 self.loops = ends
                 if attempt >= node.attempts or failure.kind in NEVER_RETRIED:
@@ -283,13 +290,18 @@ class Oracle:
         if stop is not None:
             domain.commit()
             raise stop
-        if any(done[: len(key)] == key for done in self.world.done):
+        if self.wrote(key):
             domain.commit()
         if failures and mode == "all":
             raise self.first(failures)
         if unfinished:
             raise Unfinished(key)
         return results, domains
+
+    def wrote(self, key: Key) -> bool:
+        """Whether a step below a section was committed, or the stop of a spawn there."""
+        written = [*self.world.done, *(caller for caller, _, _ in self.world.controls.values())]
+        return any(each[: len(key)] == key for each in written)
 
     def first(self, failures: Sequence[Failed]) -> Failed:
         """What a section fails of."""
@@ -313,7 +325,7 @@ class Oracle:
                 pass
             except Ambiguous:
                 open_end = True
-        if any(done[: len(key)] == key for done in self.world.done):
+        if self.wrote(key):
             domain.commit()
         if len(failures) == len(paths):
             raise self.first(failures)
@@ -333,6 +345,11 @@ class Oracle:
         items = domain.items if node.items == "share" else [] if node.items == "new" else list(domain.items)
         state = domain.state if node.state == "share" else blank() if node.state == "new" else deepcopy(domain.state)
         child = Domain(items, state, domain)
+        # What it shares is written as far as it is around.
+        child.written = (
+            domain.written[0] if items is domain.items else child.written[0],
+            domain.written[1] if state is domain.state else child.written[1],
+        )
         try:
             return self.call(node.node, value, child, key, node.node.id, key)
         except Stopped as stopped:
@@ -490,7 +507,7 @@ class Body:
         try:
             results, _ = self.oracle.paths("all", paths, self.domain, section, self.execution)
         except Failed as failure:
-            failure.left.setdefault(self.domain, self.domain.written)
+            failure.note(self.domain)
             self.domain.back(start, version, written)
             raise
         self.domain.commit()

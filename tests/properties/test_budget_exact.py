@@ -191,13 +191,17 @@ async def test_tool_calls_and_calls_of_one_tool_are_exact() -> None:
     fetches = [call_tool(fetch, args={"url": "u"}, id=f"fetch{index}") for index in range(6)]
     flow = settle([*searches, *fetches])
     result: RunResult[Any, Any] = await Harness(plugins=()).run(
-        flow, None, budget=Budget(tool_calls=7, per_tool={"search": 2, "other": 0})
+        flow, None, budget=Budget(tool_calls=8, per_tool={"search": 2, "other": 0})
     )
-    assert ran.count("search") == 2
-    assert ran.count("fetch") == 5
+    assert (ran.count("search"), ran.count("fetch")) == (2, 6)
     said = [outcome.error.dimension for outcome in result.value if isinstance(outcome.error, errors.BudgetExceeded)]
-    assert sorted(set(said)) == ["per_tool:search", "tool_calls"]
-    assert len(said) == 5
+    assert len(said) == 4
+    # Which of the two limits refuses a search depends on how many of the others have begun.
+    assert set(said) <= {"per_tool:search", "tool_calls"}
+    ran.clear()
+    result = await Harness(plugins=()).run(flow, None, budget=Budget(tool_calls=7))
+    said = [outcome.error.dimension for outcome in result.value if isinstance(outcome.error, errors.BudgetExceeded)]
+    assert (len(ran), said) == (7, ["tool_calls"] * 5)
 
 
 async def test_calls_that_a_model_asks_for_stop_at_the_limit_of_their_tool() -> None:
