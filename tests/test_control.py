@@ -20,10 +20,12 @@ from noetic_py import (
     Model,
     RunFinished,
     RunResult,
+    RunStatus,
     StateBag,
     TokenUsage,
     branch,
     call_model,
+    errors,
     loop,
     parallel,
     sequence,
@@ -33,6 +35,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.control import Transcript, no_value
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, NoeticError, StepFailed
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
@@ -563,3 +566,39 @@ async def test_an_abort_of_a_child_can_be_handled_more_than_once() -> None:
         return reasons
 
     assert (await run(body)).value == ["x0", "x1", "x2"]
+
+
+# ---------------------------------------------------------------------------------------- statuses of other processes
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "text"),
+    [
+        ("aborted", errors.Aborted, "aborted: why"),
+        ("interrupted", errors.Interrupted, "interrupted: why"),
+        ("suspended", errors.Suspended, "waits for an answer: why"),
+        ("cancelled", errors.Cancelled, "cancelled: why"),
+        ("completed", errors.NoOutput, "no value"),
+    ],
+)
+def test_a_result_without_a_value_says_why_it_has_none(
+    status: RunStatus, expected: type[errors.NoeticError], text: str
+) -> None:
+    result: RunResult[str, StateBag] = RunResult(
+        run_id="r",
+        status=status,
+        output=no_value(),
+        state=StateBag(),
+        usage=TokenUsage(),
+        cost=None,
+        steps=0,
+        model_calls=0,
+        seconds=0.0,
+        checkpoint=Checkpoint("r", 0),
+        transcript=lambda: Transcript((), ()),
+        reason="why",
+    )
+    with pytest.raises(expected, match=text) as caught:
+        _ = result.value
+    assert caught.value.result is result
+    assert (result.has_value, result.output_or("else"), result.text, list(result.pending)) == (False, "else", "", [])

@@ -332,7 +332,8 @@ sys.exit(code)
 def run_pytest(tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_inner.py").write_text(PLUGIN_TESTS, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    command = [sys.executable, "-c", OUTER, "-q", "-p", "noetic_py.testing.pytest_plugin", "-p", "no:cacheprovider"]
+    # The plugin is found as users find it: by the entry point of the installed package.
+    command = [sys.executable, "-c", OUTER, "-q", "-p", "no:cacheprovider"]
     command += ["--strict-markers", "-W", "error", f"--rootdir={tmp_path}", "-c", str(tmp_path / "pytest.ini"), *more]
     return subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False, cwd=ROOT)
 

@@ -72,7 +72,7 @@ def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
         if record.path[:depth] != below:
             continue
         frames = record.path[depth:]
-        if isinstance(record, _PLACED):
+        if isinstance(record, _PLACED) or (isinstance(record, StepStopped) and record.control is not None):
             node = root
             for name in frames:
                 node = node.child(name)
@@ -83,7 +83,7 @@ def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
 
 
 # What takes a place in its parent's layout: whatever the parent had not written stands before it in the journal.
-_PLACED = (StepOpened, Segment, StepFinished, StepStopped)
+_PLACED = (StepOpened, Segment, StepFinished)
 
 
 def _find(root: _Node, frames: Path) -> tuple[_Node, _Node] | None:

@@ -110,13 +110,13 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
 
 
 def stopped(frame: Frame) -> None:
-    """Write what a cancelled attempt used; its own work only when it asked for the stop itself."""
+    """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
     run = frame.x.run
     kept = NO_ITEMS
     if frame.control is not None:
         kept = _last_segment(frame)
-    if frame.noted:
         flush(frame.up)
+    if frame.control is not None or frame.used_tokens is not None or frame.used_cost is not None:
         run.journal.append(
             StepStopped(
                 frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control

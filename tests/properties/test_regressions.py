@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
@@ -20,8 +22,11 @@ from noetic_py import (
     Item,
     Memory,
     Message,
+    ModelRequest,
+    ModelStream,
     Retry,
     StateBag,
+    Step,
     call_model,
     errors,
     loop,
@@ -536,3 +541,55 @@ async def test_the_output_of_a_tool_that_ended_its_spawn_stays_in_a_shared_conve
     assert result.value == "ended"
     assert seen == [["done"]]
     assert [item.output for item in result.items if isinstance(item, FunctionCallOutput)] == ["done"]
+
+
+async def stopped_after(child: Step[Any, Any, Memory, Pair], scope: anyio.CancelScope) -> Pair:
+    """The state when a body that gave up a child, and had begun to change its state before, is cancelled."""
+    waiting = anyio.Event()
+
+    @step
+    async def parent(x: str, ctx: Ctx) -> str:
+        ctx.state.a = 1
+        with scope:
+            await child(x, ctx)
+        assert scope.cancelled_caught
+        waiting.set()
+        await anyio.sleep_forever()
+        ctx.state.b = 1
+        return x
+
+    state = Pair()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(Harness(plugins=()).run, parent, "go", state=state))
+        await waiting.wait()
+        group.cancel_scope.cancel()
+    return state
+
+
+async def test_a_cancelled_retry_does_not_write_what_its_parent_has_begun() -> None:
+    scope = anyio.CancelScope()
+    tries: list[str] = []
+
+    @step(retry=Retry(2, initial=0))
+    async def child(x: str) -> str:
+        tries.append(x)
+        if len(tries) == 1:
+            raise ValueError("first")
+        scope.cancel()
+        await anyio.sleep_forever()
+        return x
+
+    assert await stopped_after(child, scope) == Pair(0, 0)
+    assert len(tries) == 2
+
+
+async def test_a_cancelled_model_call_does_not_write_what_its_parent_has_begun() -> None:
+    scope = anyio.CancelScope()
+
+    class Hanging(ScriptedModel):
+        def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+            scope.cancel()
+            return super().respond(request)
+
+    model = Hanging("late", cost=1, delay=60)
+    assert await stopped_after(call_model(model), scope) == Pair(0, 0)
