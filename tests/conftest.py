@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from noetic_py.models import pricing
 
 settings.register_profile(
     "dev", deadline=None, print_blob=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -21,3 +24,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every test that asks for an event loop runs on both."""
     backend: str = request.param
     return backend
+
+
+@pytest.fixture(autouse=True)
+def prices_are_put_back() -> Iterator[None]:
+    """The price table belongs to the process: what one test, or a snippet of the documentation, sets is its own."""
+    before = dict(pricing._prices)
+    yield
+    pricing._prices.clear()
+    pricing._prices.update(before)

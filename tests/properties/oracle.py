@@ -332,6 +332,7 @@ class Oracle:
         winner = self.world.winners.get((key[:-1], node.id))
         if winner is None:
             raise Ambiguous("a path that may have failed") if open_end else Unfinished(key)
+        assert winner == self.world.marks[key], "the winner is the path that ended first"
         each, value, name = paths[winner]
         own = domain.path()
         out: int = self.call(each, value, own, key, name, execution)

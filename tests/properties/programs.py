@@ -374,6 +374,7 @@ def execution(ctx: Any) -> Key:
 class World:
     """What happened, as the bodies and the model saw it."""
 
+    marks: dict[Key, int] = field(default_factory=dict[Key, int])
     winners: dict[tuple[Key, str], int] = field(default_factory=dict[tuple[Key, str], int])
     controls: dict[Key, tuple[Key, str, int]] = field(default_factory=dict[Key, tuple[Key, str, int]])
     refused: set[tuple[Key, int]] = field(default_factory=set[tuple[Key, int]])
@@ -526,6 +527,8 @@ class Builder:
                     out: Any = [mix(x, index) for index in range(node.count)]
                 case Mark():
                     out = x * 16 + node.index
+                    # Its path ends in the same breath, so the first one here is the first in the journal.
+                    world.marks.setdefault(where(ctx)[:-2], node.index)
                 case Reduce(mode="race"):
                     world.winners[where(ctx)[:-1], node.section] = x % 16
                     out = x // 16

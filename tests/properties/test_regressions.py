@@ -30,12 +30,14 @@ from noetic_py import (
     call_model,
     errors,
     loop,
+    race,
     sequence,
     spawn,
     step,
     tool,
     until,
 )
+from noetic_py.checkpoints.records import StepFinished
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -593,3 +595,66 @@ async def test_a_cancelled_model_call_does_not_write_what_its_parent_has_begun()
 
     model = Hanging("late", cost=1, delay=60)
     assert await stopped_after(call_model(model), scope) == Pair(0, 0)
+
+
+async def test_what_was_written_before_a_handled_failure_stays_when_its_body_is_given_up() -> None:
+    scope = anyio.CancelScope()
+
+    @step
+    async def grandchild(x: int, ctx: Context) -> int:
+        ctx.items.append(say("grandchild"))
+        return x
+
+    @step
+    async def child(x: int, ctx: Context) -> int:
+        await grandchild(x, ctx)
+        raise ValueError("child")
+
+    @step
+    async def parent(x: int, ctx: Context) -> int:
+        ctx.items.append(say("written with the grandchild"))
+        with pytest.raises(errors.StepFailed):
+            await child(x, ctx)
+        ctx.items.append(say("never written"))
+        scope.cancel()
+        await anyio.sleep_forever()
+        return x
+
+    seen: list[list[str]] = []
+
+    @step
+    async def outer(x: int, ctx: Context) -> int:
+        with scope:
+            await parent(x, ctx)
+        seen.append(texts(ctx.items))
+        return x
+
+    result = await Harness(plugins=()).run(outer, 1)
+    assert seen == [["written with the grandchild"]]
+    assert texts(result.items) == seen[0]
+
+
+async def test_of_two_paths_that_end_together_the_first_in_the_journal_wins() -> None:
+    go = anyio.Event()
+
+    @step
+    async def late(x: int) -> str:
+        await checkpoint()
+        await checkpoint()
+        await go.wait()
+        return "late"
+
+    @step
+    async def early(x: int) -> str:
+        await go.wait()
+        return "early"
+
+    async with Harness(plugins=()) as harness:
+        handle = harness.start(race([late, early]), 1)
+        run = handle._run
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+        result = await handle.result()
+    finished = [record.output for record in run.journal if isinstance(record, StepFinished)]
+    assert finished[0] == result.value
+    assert finished[-1] == result.value

@@ -358,3 +358,44 @@ async def test_what_the_asking_body_did_until_its_next_wait_is_kept(how: str) ->
     result = await Harness(plugins=()).run(step(id="work")(work), 1, state=State())
     assert result.state == State(1, 1)
     assert [item.text for item in result.items if isinstance(item, Message)] == ["before", "until the wait"]
+
+
+async def test_a_failure_cancels_the_paths_beside_it() -> None:
+    cancelled: list[int] = []
+
+    async def fail(x: int) -> int:
+        await checkpoint()
+        raise ValueError("path")
+
+    async def hang(x: int) -> int:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.append(x)
+        return x
+
+    before = tasks()
+    with anyio.fail_after(10), pytest.raises(errors.ParallelFailed) as caught:
+        await Harness(plugins=()).run(parallel([step(id="hang")(hang), step(id="fail")(fail)]), 1)
+    assert list(caught.value.failed) == [1]
+    assert cancelled == [1]
+    assert await left_over(before) == set()
+
+
+@pytest.mark.parametrize("concurrency", [None, 1, 3])
+@pytest.mark.parametrize("mode", ["all", "race"])
+async def test_a_section_that_is_over_begins_no_path(mode: str, concurrency: int | None) -> None:
+    begun: list[int] = []
+
+    async def end(x: int) -> int:
+        begun.append(x)
+        if mode == "all":
+            raise ValueError("path")
+        return x
+
+    paths = [step(id=f"path{index}")(end) for index in range(20)]
+    make: Any = parallel if mode == "all" else race
+    flow: AnyStep = make(paths, concurrency=concurrency)
+    result: RunResult[Any, Any] = await Harness(plugins=()).run(flow, 1, on_error="result")
+    assert result.status == ("failed" if mode == "all" else "completed")
+    assert len(begun) == 1
