@@ -20,17 +20,15 @@ __all__ = ["close_segment", "failed", "finished", "flush", "returned", "stopped"
 
 
 def close_segment(frame: Frame) -> None:
-    """A child is about to start: what the body did until now is a segment of its own."""
+    """A child is about to start, and the body has appended something: that is a segment of its own."""
     log = frame.domain.log
-    end = len(log)
-    if end != frame.mark:
-        items = log.since(frame.mark)
-        frame.mark = end
-        frame.clean = False
-        if frame.segments is None:
-            frame.segments = [items]
-        else:
-            frame.segments.append(items)
+    items = log.since(frame.mark)
+    frame.mark = log.size
+    frame.clean = False
+    if frame.segments is None:
+        frame.segments = [items]
+    else:
+        frame.segments.append(items)
 
 
 def returned(frame: Frame, length: int) -> None:
