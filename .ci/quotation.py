@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
+from pydoc_data.topics import topics
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-QUOTED = re.compile(r'[“"][^”"]{20,}[”"]|^\s*[>│▌] *\S.{20,}$', flags=re.MULTILINE)
+ANSWER = re.compile(
+    r"(?P<quotation>.+?)\n\nThis is from the topic '(?P<topic>[\w-]+)', and covers the question\.", re.S
+)
 
 
 def quotation(text: str) -> str | None:
-    """The first passage in quotation marks, or set apart as a quotation, that is long enough to say something."""
-    found = QUOTED.search(ESCAPES.sub("", text))
-    return found.group(0).strip() if found else None
+    """What the output quotes, when it stands in the topic that the output names, to the letter."""
+    found = ANSWER.search(text)
+    if found is None:
+        return None
+    quoted = found["quotation"].strip("\n")
+    return quoted if quoted in topics.get(found["topic"], "") else None
 
 
 if __name__ == "__main__":
-    output = sys.stdin.read()
-    quoted = quotation(output)
+    quoted = quotation(sys.stdin.read())
     if quoted is None:
-        sys.exit("the answer quotes nothing")
-    print(f"quoted: {quoted}")
+        sys.exit("the answer quotes nothing, or not to the letter")
+    print(f"quoted, and found to the letter:\n{quoted}")

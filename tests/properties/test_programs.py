@@ -21,8 +21,9 @@ from noetic_py import (
     errors,
 )
 from tests.properties.checks import SEED, examples, left_over, pairing_error, renumbered, tasks, told, valid
+from tests.properties.generator import generate
 from tests.properties.oracle import Ambiguous, Expected, foretell
-from tests.properties.programs import Builder, Program, World, generate, new_state, plain_state
+from tests.properties.programs import Builder, Program, World, new_state, plain_state
 
 pytestmark = pytest.mark.anyio
 
