@@ -7,7 +7,7 @@ import sys
 from pydoc_data.topics import topics
 
 ANSWER = re.compile(
-    r"(?P<quotation>.+?)\n\nThis is from the topic '(?P<topic>[\w-]+)', and covers the question\.", re.S
+    r"(?P<quotation>.+?)\n\nThis is from the topic '(?P<topic>[\w-]+)', and covers the question\.", re.DOTALL
 )
 
 
