@@ -46,6 +46,8 @@ class Relay(io.TextIOBase):
         if self.sink is None:
             if self._rest:
                 self.write("")
+            # The stream is flushed once more when it is thrown away, and its target may be gone by then.
+        if not self._target.closed:
             self._target.flush()
 
     def writable(self) -> bool:
