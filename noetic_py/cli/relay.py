@@ -43,11 +43,10 @@ class Relay(io.TextIOBase):
 
     def flush(self) -> None:
         """Write what can be written."""
-        if self.sink is None and self._rest:
+        # The stream is flushed once more when it is thrown away, and its target may be gone by then.
+        if self.sink is None and self._rest and not self._target.closed:
             self.write("")
-            # The stream is flushed once more when it is thrown away, and its target may be gone by then.
-            if not self._target.closed:
-                self._target.flush()
+            self._target.flush()
 
     def writable(self) -> bool:
         """It is there to be written to."""
