@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
+    from noetic_py.channels import Channel as Channel
+    from noetic_py.channels import ChannelHandle as ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend as CheckpointBackend
     from noetic_py.checkpoints.backend import Head as Head
     from noetic_py.checkpoints.backend import Lease as Lease
@@ -24,11 +26,14 @@ if TYPE_CHECKING:
     from noetic_py.control import Checkpoint as Checkpoint
     from noetic_py.control import RunResult as RunResult
     from noetic_py.control import RunStatus as RunStatus
+    from noetic_py.detached import DetachedRun as DetachedRun
     from noetic_py.events import BudgetWarning as BudgetWarning
+    from noetic_py.events import ChannelDropped as ChannelDropped
     from noetic_py.events import Emitted as Emitted
     from noetic_py.events import Event as Event
     from noetic_py.events import ItemsAppended as ItemsAppended
     from noetic_py.events import LoopIteration as LoopIteration
+    from noetic_py.events import LoopParked as LoopParked
     from noetic_py.events import ModelFinished as ModelFinished
     from noetic_py.events import ModelStarted as ModelStarted
     from noetic_py.events import ReasoningDelta as ReasoningDelta
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
     from noetic_py.steps.flow import race as race
     from noetic_py.steps.flow import sequence as sequence
     from noetic_py.steps.flow import settle as settle
+    from noetic_py.steps.loop import every as every
     from noetic_py.steps.loop import loop as loop
     from noetic_py.steps.model import call_model as call_model
     from noetic_py.steps.spawn import spawn as spawn
@@ -95,10 +101,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "BudgetWarning",
+    "Channel",
+    "ChannelDropped",
+    "ChannelHandle",
     "Checkpoint",
     "CheckpointBackend",
     "ContentPart",
     "Context",
+    "DetachedRun",
     "Emitted",
     "Event",
     "Extension",
@@ -118,6 +128,7 @@ __all__ = [
     "JsonValue",
     "Lease",
     "LoopIteration",
+    "LoopParked",
     "Memory",
     "Message",
     "Model",
@@ -167,6 +178,7 @@ __all__ = [
     "current_context",
     "each",
     "errors",
+    "every",
     "extension_item",
     "loop",
     "parallel",
@@ -186,10 +198,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Budget": "noetic_py.budget",
     "BudgetWarning": "noetic_py.events",
+    "Channel": "noetic_py.channels",
+    "ChannelDropped": "noetic_py.events",
+    "ChannelHandle": "noetic_py.channels",
     "Checkpoint": "noetic_py.control",
     "CheckpointBackend": "noetic_py.checkpoints.backend",
     "ContentPart": "noetic_py.items",
     "Context": "noetic_py.context",
+    "DetachedRun": "noetic_py.detached",
     "Emitted": "noetic_py.events",
     "Event": "noetic_py.events",
     "Extension": "noetic_py.items",
@@ -209,6 +225,7 @@ _HOMES = {
     "JsonValue": "noetic_py.items",
     "Lease": "noetic_py.checkpoints.backend",
     "LoopIteration": "noetic_py.events",
+    "LoopParked": "noetic_py.events",
     "Memory": "noetic_py.memory.layer",
     "Message": "noetic_py.items",
     "Model": "noetic_py.models.base",
@@ -257,6 +274,7 @@ _HOMES = {
     "call_tool": "noetic_py.steps.tool",
     "current_context": "noetic_py.context",
     "each": "noetic_py.steps.flow",
+    "every": "noetic_py.steps.loop",
     "extension_item": "noetic_py.items",
     "loop": "noetic_py.steps.loop",
     "parallel": "noetic_py.steps.flow",

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 
 from attrs import define
 
-from noetic_py._types import S2, A, B, C, M, M_co, R, S, S_co
+from noetic_py._types import S2, A, B, C, M, M_co, R, S, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
+from noetic_py.channels import DEFAULT_TIMEOUT
+from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
 from noetic_py.errors import NoContextError
 from noetic_py.log import ItemLog
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
@@ -25,6 +27,8 @@ from noetic_py.state import StateBag, copy_state
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+    from noetic_py.budget import Budget
+    from noetic_py.channels import Channel
     from noetic_py.control import Control
     from noetic_py.items import Item
     from noetic_py.memory.layer import Memory
@@ -187,6 +191,26 @@ class Engine(Protocol):
 
     def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
         """Run steps at once."""
+        ...
+
+    def send(
+        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> Awaitable[None]:
+        """Send a message."""
+        ...
+
+    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
+        """Wait for a message."""
+        ...
+
+    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+        """Take a message that is there."""
+        ...
+
+    def spawn_detached(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
+    ) -> DetachedWork:
+        """Start an execution beside the run's flow."""
         ...
 
 
@@ -474,6 +498,98 @@ class Context(Generic[M_co, S_co]):
         outputs = await self.engine.gather(self, steps)
         return tuple(outputs) if len(steps) in (2, 3) else outputs
 
+    async def send(self, channel: Channel[T], value: T, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Send a message to whoever receives from the channel in this run.
+
+        It is a step of its own: what was sent stays sent, and a second attempt of this step does not send it again.
+
+        Args:
+            channel: Where to.
+            value: What; it has to be of the channel's type as it stands.
+            timeout: Seconds to wait for a place in a full queue; `None` waits for ever, and warns.
+
+        Raises:
+            ChannelValueInvalid: The value is not of the channel's type.
+            ChannelTimeout: No place was free in time.
+            ChannelClosed: The channel is closed.
+        """
+        await self.engine.send(self, channel, value, timeout)
+
+    async def recv(self, channel: Channel[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
+        """Wait for the next message, or for the first value of a value channel.
+
+        A message taken from a queue goes back to its place when this step does not finish. From a topic a step gets
+        everything that is sent between its first `recv` and its end.
+
+        Args:
+            channel: Where from.
+            timeout: Seconds to wait; `None` waits for ever, and warns.
+
+        Raises:
+            ChannelTimeout: Nothing came in time.
+            ChannelClosed: The channel is closed.
+        """
+        value: T = await self.engine.receive(self, channel, timeout)
+        return value
+
+    def try_recv(self, channel: Channel[T]) -> T | None:
+        """The next message if there is one now, `None` otherwise; of a topic always `None`."""
+        value: T | None = self.engine.receive_now(self, channel)
+        return value
+
+    @overload
+    def spawn_detached(
+        self,
+        step: Step[T, R, Memory, StateBag],
+        input: T,
+        *,
+        budget: Budget | None = ...,
+        owner: Literal["run", "harness"] = ...,
+    ) -> DetachedRun[R]: ...
+    @overload
+    def spawn_detached(
+        self,
+        step: Step[T, R, Memory, S2],
+        input: T,
+        *,
+        state: S2 | None = ...,
+        budget: Budget | None = ...,
+        owner: Literal["run", "harness"] = ...,
+    ) -> DetachedRun[R]: ...
+    def spawn_detached(
+        self,
+        step: Any,
+        input: Any,
+        *,
+        state: Any = None,
+        budget: Budget | None = None,
+        owner: Literal["run", "harness"] = "run",
+    ) -> Any:
+        """Start a step beside this one, and go on: `handle = ctx.spawn_detached(research, topic)`.
+
+        It has a conversation and a state of its own. Owned by the run it shares the run's channels, journal and
+        budgets; the run ends when it has ended, and stops it when it is stopped itself. A step that starts such work
+        and whose attempt is then void takes it along. Owned by the harness it is a run of its own, which this run's end
+        does not touch.
+
+        Args:
+            step: The step.
+            input: Its input.
+            state: Its state; a deep copy of this step's for the run's own, a new `StateBag` for the harness's, when
+                left out.
+            budget: Limits for it alone.
+            owner: Who waits for it: `"run"` or `"harness"`.
+
+        Raises:
+            ConfigError: The harness was not entered with `async with`; code `"harness-not-entered"`.
+            LimitExceeded: Too deep, or too many in flight.
+            BudgetExceeded: A budget's `depth` does not allow it.
+        """
+        started: DetachedRun[Any] = DetachedRun(
+            self.engine.spawn_detached(self, step, input, DetachOptions(state, budget, owner))
+        )
+        return started
+
     def read_only(self) -> ReadContext[M_co, S_co]:
         """A live view that offers nothing to change the run with."""
         return ReadView(self)
@@ -550,6 +666,22 @@ class Outside:
 
     async def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> list[Any]:
         raise self._refuse("gather()")
+
+    async def send(
+        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> None:
+        raise self._refuse("send()")
+
+    async def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Any:
+        raise self._refuse("recv()")
+
+    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+        raise self._refuse("try_recv()")
+
+    def spawn_detached(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
+    ) -> DetachedWork:
+        raise self._refuse("spawn_detached()")
 
 
 CURRENT: ContextVar[Context[Any, Any] | None] = ContextVar("noetic_context", default=None)

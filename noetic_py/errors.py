@@ -31,6 +31,8 @@ NoeticError
 │   │   ├── RateLimited         too many requests: retry_after
 │   │   └── ContextOverflow     the request is larger than the model's window
 │   ├── ModelStreamError        a stream was cut, stalled or malformed after it had begun
+│   ├── ModelBusy               too many requests wait for a limited model already: waiting
+│   ├── AllModelsFailed         each model of a fallback failed: failures
 │   ├── ModelNotFound           no plugin knows the name, or its package is missing
 │   └── RealModelRefused        a real model was called while tests forbid it
 ├── ToolError                   a tool call failed: tool
@@ -45,6 +47,7 @@ NoeticError
 │   └── ItemSchemaMismatch      stored or wire data does not fit the item's schema
 ├── ChannelError
 │   ├── ChannelTimeout          nothing came, or no place was free, in time (also a TimeoutError)
+│   ├── ChannelValueInvalid     what was sent is not of the channel's type: channel
 │   └── ChannelClosed           the channel was closed
 ├── CheckpointError
 │   ├── CheckpointFailed        a commit was not taken by the backend
@@ -62,7 +65,7 @@ run, `result` (the run's [`RunResult`][noetic_py.RunResult] with the partial ite
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +74,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "AllModelsFailed",
     "BudgetExceeded",
     "Cancelled",
     "ChannelClosed",
     "ChannelError",
     "ChannelTimeout",
+    "ChannelValueInvalid",
     "CheckpointError",
     "CheckpointFailed",
     "CodecError",
@@ -91,6 +96,7 @@ __all__ = [
     "LogError",
     "LoopLimit",
     "MissingExtra",
+    "ModelBusy",
     "ModelError",
     "ModelNotFound",
     "ModelParseError",
@@ -491,6 +497,42 @@ class ModelStreamError(ModelError):
     retryable = True
 
 
+class ModelBusy(ModelError):
+    """As many requests wait for a `LimitedModel` as may wait, so one more was refused.
+
+    Args:
+        waiting: How many wait.
+    """
+
+    retryable = True
+    waiting: int
+
+    def __init__(self, waiting: int, *, model: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"{waiting} requests wait for the model already",
+            model=model,
+            path=path,
+            hint="try again later, ask another model, or raise max_waiting=",
+        )
+        self.waiting = waiting
+
+
+class AllModelsFailed(ModelError):
+    """Each model of a `FallbackModel` failed; `__cause__` is the last one's error.
+
+    Args:
+        failures: The models' names and errors, in the order in which they were asked.
+    """
+
+    failures: tuple[tuple[str, ModelError], ...]
+
+    def __init__(self, failures: Iterable[tuple[str, ModelError]], *, model: str, path: tuple[str, ...] = ()) -> None:
+        self.failures = tuple(failures)
+        said = "; ".join(f"{name}: {error.message}" for name, error in self.failures)
+        super().__init__(f"every model failed: {said}", model=model, path=path)
+        self.retryable: bool = any(error.retryable for _, error in self.failures)
+
+
 class ModelNotFound(ModelError):
     """No plugin knows the model's name, or the package that does is not installed."""
 
@@ -592,6 +634,21 @@ class ChannelError(NoeticError):
 
 class ChannelTimeout(ChannelError, TimeoutError):
     """Nothing came, or no place was free, within the timeout."""
+
+
+class ChannelValueInvalid(ChannelError):
+    """What was sent is not of the channel's type.
+
+    Args:
+        message: What does not fit, and where in the value.
+        channel: The channel's name.
+    """
+
+    channel: str
+
+    def __init__(self, message: str, *, channel: str, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.channel = channel
 
 
 class ChannelClosed(ChannelError):

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "BudgetWarning",
     "Bus",
+    "ChannelDropped",
     "Emitted",
     "Event",
     "ItemsAppended",
     "LoopIteration",
+    "LoopParked",
+    "ModelFailed",
     "ModelFinished",
     "ModelStarted",
     "ReasoningDelta",
@@ -130,6 +133,23 @@ class ModelFinished(Event):
 
 
 @frozen(eq=False)
+class ModelFailed(Event):
+    """A call of a model has ended without an answer: what was streamed since its `ModelStarted` is void.
+
+    Attributes:
+        model: The model's name.
+        error: Why.
+        usage: Tokens that the call counts for all the same, `None` for none.
+        cost: USD likewise, `None` for none, or when the model has no price.
+    """
+
+    model: str
+    error: str
+    usage: TokenUsage | None
+    cost: Decimal | None
+
+
+@frozen(eq=False)
 class TextDelta(Event):
     """A piece of an answer's text; not final before its step is committed."""
 
@@ -173,6 +193,30 @@ class LoopIteration(Event):
     stop: bool
     reason: str | None
     feedback: str | None
+
+
+@frozen(eq=False)
+class LoopParked(Event):
+    """A loop has nothing to do and waits for a message in its inbox.
+
+    Attributes:
+        iteration: Which iteration the message would start, from 0.
+    """
+
+    iteration: int
+
+
+@frozen(eq=False)
+class ChannelDropped(Event):
+    """A full channel has lost its oldest message.
+
+    Attributes:
+        channel: The channel's name.
+        dropped: How many it has lost by now.
+    """
+
+    channel: str
+    dropped: int
 
 
 @frozen(eq=False)

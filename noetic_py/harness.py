@@ -18,7 +18,7 @@ from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.context import Context, Domain, Outside, Services
 from noetic_py.control import RunResult
-from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, StepFailed, WrongThread
+from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, RunNotFound, StepFailed, WrongThread
 from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
@@ -32,7 +32,9 @@ from noetic_py.tracing import tracer
 if TYPE_CHECKING:
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
+    from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend
+    from noetic_py.detached import DetachedWork, DetachOptions
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.tools import Tool
@@ -144,10 +146,23 @@ class RunStream(Generic[O_co, S_co]):
         """Whether the run is over."""
         return self._done.is_set()
 
+    @property
+    def outcome(self) -> RunResult[O_co, S_co] | None:
+        """The result once there is one, `None` before, and when the run raised."""
+        return self._outcome if isinstance(self._outcome, RunResult) else None
+
     def finish(self, outcome: RunResult[Any, Any] | NoeticError | None) -> None:
         """Say how the run ended; the harness does."""
         self._outcome = outcome
         self._done.set()
+
+    def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
+        """A handle of one of the run's external channels, to send and to read.
+
+        Raises:
+            ConfigError: The channel is not external; code `"channel"`.
+        """
+        return _handle(self._run, channel)
 
     def abort(self, reason: str) -> None:
         """Stop the run: its status becomes `"aborted"`."""
@@ -210,6 +225,14 @@ class RunHandle(Generic[O_co, S_co]):
         """
         return await self.stream.result()
 
+    def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
+        """A handle of one of the run's external channels, to send and to read.
+
+        Raises:
+            ConfigError: The channel is not external; code `"channel"`.
+        """
+        return _handle(self._run, channel)
+
     def abort(self, reason: str) -> None:
         """Stop the run: its status becomes `"aborted"`."""
         self._run.stop_from_outside("abort", reason)
@@ -217,6 +240,29 @@ class RunHandle(Generic[O_co, S_co]):
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
         self._run.stop_from_outside("interrupt", reason)
+
+
+class _Launched:
+    """A run that a step has started: what its `DetachedRun` stands for."""
+
+    def __init__(self, handle: RunHandle[Any, Any]) -> None:
+        self._handle = handle
+        self.run_id: str = handle.run_id
+        self.path: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> RunResult[Any, Any] | None:
+        return self._handle.stream.outcome
+
+    async def wait(self) -> RunResult[Any, Any]:
+        return await self._handle.result()
+
+    def abort(self, reason: str) -> None:
+        if not self._handle.done:
+            self._handle.abort(reason)
+
+    def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
+        return self._handle.channel(channel)
 
 
 class Harness(Generic[M_co]):
@@ -313,6 +359,8 @@ class Harness(Generic[M_co]):
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._closed = False
+        # The runs that go on now, for whoever wants a handle of their channels.
+        self._live: dict[str, Run] = {}
 
     @property
     def budget(self) -> Budget | None:
@@ -327,6 +375,7 @@ class Harness(Generic[M_co]):
             raise ConfigError("the harness is in use already", code="harness-entered", hint="enter it once, run often")
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
+        self._resources.group, self._resources.launch = self._group, self._launch
         return self
 
     async def __aexit__(
@@ -338,7 +387,10 @@ class Harness(Generic[M_co]):
         if e is not None:
             group.cancel_scope.cancel()
         # The body's own exception goes on as it is: a task group that saw it would wrap it into a group.
-        await group.__aexit__(None, None, None)
+        try:
+            await group.__aexit__(None, None, None)
+        finally:
+            self._resources.group = self._resources.launch = None
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
@@ -394,8 +446,12 @@ class Harness(Generic[M_co]):
         return _deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
-        if ctx is None:
-            return await self._engine.run_flow(run, plan)
+        try:
+            return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
+        finally:
+            del self._live[run.run_id]
+
+    async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
         outside = _outside(ctx)
         if outside.adopted:
             raise RunBusy(
@@ -515,8 +571,12 @@ class Harness(Generic[M_co]):
         async def work() -> Any:
             self._home = None
             try:
-                return await self._run(step, input, state, ctx, options)
+                # What the run starts beside itself needs an owner, as in a harness that was entered.
+                async with anyio.create_task_group() as group:
+                    self._resources.group, self._resources.launch = group, self._launch
+                    return await self._run(step, input, state, ctx, options)
             finally:
+                self._resources.group = self._resources.launch = None
                 self._home = None
 
         with start_blocking_portal() as portal:
@@ -528,6 +588,8 @@ class Harness(Generic[M_co]):
         _check_options(options, state, ctx)
         outside = None if ctx is None else _outside(ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
+        if run_id in self._live:
+            raise RunBusy(f"run {run_id!r} goes on already", hint="leave out run_id=, or await that run first")
         domain = self._domain(run_id, step, state, ctx, options)
         run = self._engine.Run(
             run_id=run_id,
@@ -542,6 +604,7 @@ class Harness(Generic[M_co]):
             tracer=tracer(),
             journal=[] if self._backend is None else self._backend.journal(run_id),
         )
+        self._live[run_id] = run
         return run, self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
 
     def _domain(
@@ -560,11 +623,52 @@ class Harness(Generic[M_co]):
         log.origin = (run_id, step.id)
         return Domain(log, state, step.id)
 
+    # -- what goes on beside
+
+    def channel_handle(self, channel: Channel[T], run_id: str) -> ChannelHandle[T]:
+        """A channel of a run that goes on, for code outside of it: to send, and to read.
+
+        A run that was started, or that is being streamed, has its channels before its first step begins.
+
+        Raises:
+            RunNotFound: No such run goes on in this harness.
+            ConfigError: The channel is not external; code `"channel"`.
+        """
+        self._check_home()
+        run = self._live.get(run_id)
+        if run is None:
+            raise RunNotFound(f"run {run_id!r} does not go on here", hint="it has ended, or another harness runs it")
+        return _handle(run, channel)
+
+    def channel_stream(self, channel: Channel[T], run_id: str) -> AbstractAsyncContextManager[AsyncIterator[T]]:
+        """What a run sends to an external channel: `async with harness.channel_stream(channel, run_id) as values`.
+
+        Raises:
+            RunNotFound: No such run goes on in this harness.
+            ConfigError: The channel is not external; code `"channel"`.
+        """
+        return self.channel_handle(channel, run_id).stream()
+
+    def _launch(self, run: Run, step: Step[Any, Any, Any, Any], value: object, options: DetachOptions) -> DetachedWork:
+        """Start a run of its own for a step that asked for one."""
+        given: dict[str, Any] = {"on_error": "result", "services": run.services.by_type}
+        given |= {name: found for name in ("user_id", "request_id") if (found := getattr(run, name)) is not None}
+        if options.budget is not None:
+            given["budget"] = options.budget
+        handle: RunHandle[Any, Any] = self.start(step, value, state=options.state, **given)
+        return _Launched(handle)
+
     def graph(self, step: Step[Any, Any, Any, Any]) -> str:
         """The step's tree as a Mermaid flowchart."""
         from noetic_py._engine.graph import mermaid
 
         return mermaid(require_step(step, "graph"))
+
+
+def _handle(run: Run, channel: Channel[T]) -> ChannelHandle[T]:
+    from noetic_py._engine.detached import external_handle
+
+    return external_handle(run, channel)
 
 
 def _outside(ctx: object) -> Outside:

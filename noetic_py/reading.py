@@ -51,6 +51,11 @@ class Services:
         for layer in reversed(layers):
             self._found.update(layer)
 
+    @property
+    def by_type(self) -> Mapping[type[Any], object]:
+        """All of them."""
+        return self._found
+
     def __getitem__(self, key: type[T]) -> T:
         """The service of a type.
 

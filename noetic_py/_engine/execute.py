@@ -268,6 +268,9 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         or isinstance(failure, _NEVER_RETRIED)
         or not retry.covers(failure)
     )
+    if not final and x.run.detached:
+        # What the attempt has started goes with it, before the journal says that it is void.
+        await x.run.dismiss(frame.at)
     frame.drop_unwritten()
     if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain.state):
         failure.left = (frame.domain.state, _state_left(frame))
@@ -305,6 +308,8 @@ def _state_left(frame: Frame) -> Any:
 def _after_stop(frame: Frame, own: bool) -> None:
     """The body was cancelled: its unwritten work goes, unless it asked for the stop itself."""
     frame.token = None
+    if frame.x.run.detached:
+        frame.x.run.cancel_detached(frame.at)
     ledger.stopped(frame)
     if frame.control is None:
         frame.drop_unwritten()

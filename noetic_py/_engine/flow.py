@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from attrs import define, field, frozen
 
+from noetic_py._engine.custody import give_back
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.checkpoints.records import Decision
@@ -138,6 +139,7 @@ async def run_parallel(value: Any, frame: Frame) -> Any:
     paths = await _paths(frame, spec, value)
     outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
     if spec.mode == "race":
+        await _void_losers(frame, paths, outcomes)
         return _win(frame, outcomes)
     results: list[Any]
     if spec.mode == "all":
@@ -197,6 +199,18 @@ def all_values(frame: Frame, outcomes: Outcomes, count: int) -> list[Any]:
             raise first
         raise ParallelFailed(succeeded=outcomes.values, failed=outcomes.errors, first=first, path=frame.path)
     return [outcomes.values[index] for index in range(count)]
+
+
+async def _void_losers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> None:
+    """What the losers of a race have taken goes back, and what they have started beside ends."""
+    run = frame.x.run
+    if run.custody is None and not run.detached:
+        return
+    winner = next(iter(outcomes.values), None)
+    for index, path in enumerate(paths):
+        if index != winner and winner is not None:
+            await run.dismiss((*frame.at, path.name))
+            give_back(run, (*frame.at, path.name), below=True)
 
 
 def _win(frame: Frame, outcomes: Outcomes) -> Any:

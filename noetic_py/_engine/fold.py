@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["items_below"]
 
 # What the parent's conversation gets of a section's paths: a race its winner's items, a round of tools their outputs.
-_WALLS = frozenset({"spawn", "parallel", "gather"})
+_WALLS = frozenset({"spawn", "parallel", "gather", "every"})
 
 
 @define(eq=False)
@@ -68,8 +68,15 @@ class _Node:
 def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
     root = _Node(below)
     depth = len(below)
+    # What goes on beside the flow commits when it likes, and is no part of anybody's layout.
+    beside: list[Path] = []
     for record in journal:
         if record.path[:depth] != below:
+            continue
+        if beside and any(record.path[: len(each)] == each for each in beside):
+            continue
+        if isinstance(record, StepOpened) and record.kind == "detached" and record.path != below:
+            beside.append(record.path)
             continue
         frames = record.path[depth:]
         if isinstance(record, _PLACED) or (isinstance(record, StepStopped) and record.control is not None):

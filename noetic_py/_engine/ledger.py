@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from noetic_py._engine import custody
 from noetic_py._engine.state import NO_ITEMS, Frame
 from noetic_py.checkpoints.records import Segment, StepFailed, StepFinished, StepOpened, StepStopped
 from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
@@ -88,6 +89,8 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.cost = frame.used_cost
         record.control = frame.control
         record.winner = frame.winner
+        if run.custody is not None:
+            custody.release(run, frame)
     run.journal.append(record)
     if run.bus.active:
         if record.items:
@@ -98,6 +101,10 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     """Commit an attempt that failed, before anybody reacts to it."""
     run = frame.x.run
+    if run.custody is not None:
+        custody.give_back(run, frame.at, below=not final)
+        if final:
+            custody.release(run, frame)
     run.journal.append(
         StepFailed(
             frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control
@@ -111,6 +118,10 @@ def stopped(frame: Frame) -> None:
     """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
     run = frame.x.run
     kept = NO_ITEMS
+    if run.custody is not None:
+        if frame.control is None:
+            custody.give_back(run, frame.at, below=False)
+        custody.release(run, frame)
     if frame.control is not None:
         kept = _last_segment(frame)
         flush(frame.up)

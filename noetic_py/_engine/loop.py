@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from noetic_py._engine.execute import HANDLERS, as_error, execute
+from noetic_py._engine.inbox import NOTHING, Inbox
 from noetic_py._engine.state import Frame
+from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ConfigError, LoopLimit, NoOutput
 from noetic_py.events import LoopIteration
 from noetic_py.steps.loop import LoopSpec
-from noetic_py.steps.until import Predicate, Snapshot, Verdict
+from noetic_py.steps.until import Predicate, Snapshot, Until, Verdict
 
 _KEPT = 100
 """How many outputs a snapshot shows."""
@@ -23,27 +25,22 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     """Iterate until a verdict, `stop_loop`, or the cap."""
     spec: LoopSpec = frame.step.spec
     body = spec.body
-    until = spec.until
-    judge, keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
-    snapshot: Snapshot[Any] | None = None
-    outputs: deque[Any] = deque(maxlen=_KEPT)
+    plain = spec.prepare_next is None and spec.inbox is None
+    inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.park_timeout)
+    look = _Look(frame, spec.until)
+    at, judge = look.at, look.judge
     bus = frame.x.run.bus
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
         try:
             output = await execute(body, value, frame, f"{name}{iteration}]")
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
-            await _on_error(frame, spec, error, iteration)
+            value = await _after_error(frame, spec, inbox, error, iteration, value)
             continue
         if frame.loop_stop is not None:
             return _stopped(frame, output)
-        outputs.append(output)
         try:
-            if snapshot is None or keeps:
-                snapshot = Snapshot(frame, iteration, outputs, output)
-            else:
-                snapshot.iteration, snapshot.output = iteration, output
-            verdict = judge(snapshot)
+            verdict = judge(at(iteration, output))
             if not isinstance(verdict, Verdict):
                 verdict = await _wait(verdict)
         except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why
@@ -51,11 +48,59 @@ async def run_loop(value: Any, frame: Frame) -> Any:
         if bus.active:
             bus.publish(LoopIteration(frame.at, iteration, verdict.stop, verdict.reason, verdict.feedback))
         if verdict.stop:
-            return _ended(frame, verdict, output)
-        value = None if body.goes_on else output
-        if spec.prepare_next is not None:
-            value = await _prepare(frame, spec.prepare_next, output, verdict, iteration)
+            value = NOTHING if inbox is None else await inbox.next(iteration + 1)
+            if value is NOTHING:
+                return _ended(frame, verdict, output)
+        elif plain:
+            value = None if body.goes_on else output
+        else:
+            value = await _next_input(frame, spec, inbox, output, verdict, iteration)
     raise LoopLimit(spec.max_iterations, path=frame.at)
+
+
+class _Look:
+    """What a loop's predicate is shown: a snapshot, made anew only for one that keeps it."""
+
+    __slots__ = ("_frame", "_keeps", "_outputs", "_snapshot", "judge")
+
+    def __init__(self, frame: Frame, until: Until[Any]) -> None:
+        self._frame = frame
+        self._outputs: deque[Any] = deque(maxlen=_KEPT)
+        self._snapshot: Snapshot[Any] | None = None
+        self.judge: Any
+        self.judge, self._keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
+
+    def at(self, iteration: int, output: Any) -> Snapshot[Any]:
+        """The snapshot after an iteration."""
+        self._outputs.append(output)
+        snapshot = self._snapshot
+        if snapshot is None or self._keeps:
+            snapshot = self._snapshot = Snapshot(self._frame, iteration, self._outputs, output)
+        else:
+            snapshot.iteration, snapshot.output = iteration, output
+        return snapshot
+
+
+async def _next_input(
+    frame: Frame, spec: LoopSpec, inbox: Inbox | None, output: Any, verdict: Verdict, iteration: int
+) -> Any:
+    """The input of an iteration that follows another: what prepare_next makes, a message, or what there is anyway."""
+    value = None if spec.body.goes_on else output
+    if spec.prepare_next is not None:
+        value = await _prepare(frame, spec.prepare_next, output, verdict, iteration)
+    return inbox.now(iteration + 1) if inbox is not None and value is None else value
+
+
+async def _after_error(
+    frame: Frame, spec: LoopSpec, inbox: Inbox | None, error: Exception, iteration: int, value: Any
+) -> Any:
+    """The input of the iteration after a failed one; raises the failure when there is to be none."""
+    if await on_error(frame, spec.on_error, error, iteration) == "retry" or inbox is None:
+        return value
+    message = await inbox.next(iteration + 1)
+    if message is NOTHING:
+        raise error
+    return message
 
 
 async def _wait(verdict: Awaitable[object]) -> Verdict:
@@ -85,11 +130,11 @@ def _stopped(frame: Frame, output: Any) -> Any:
     return output if stop is None or stop[0] is None else stop[0]
 
 
-async def _on_error(frame: Frame, spec: LoopSpec, error: Exception, iteration: int) -> None:
-    """Ask what to do about a failed iteration; raises it unless the loop goes on."""
-    if spec.on_error is None:
+async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exception, iteration: int) -> OnError:
+    """Ask what to do about a failed iteration; raises it when nothing else is to be done."""
+    if ask is None:
         raise error
-    decided: Any = spec.on_error(as_error(frame, error), frame)
+    decided: Any = ask(as_error(frame, error), frame)
     if inspect.isawaitable(decided):
         decided = await decided
     frame.x.run.journal.append(Decision(frame.at, f"on_error[{iteration}]", decided))
@@ -99,6 +144,8 @@ async def _on_error(frame: Frame, spec: LoopSpec, error: Exception, iteration: i
         ) from error
     if decided == "abort":
         raise error
+    answer: OnError = decided
+    return answer
 
 
 async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdict: Verdict, iteration: int) -> Any:

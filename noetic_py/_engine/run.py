@@ -8,9 +8,12 @@ from typing import Any
 import anyio
 from attrs import frozen
 
+from noetic_py._engine import channels as _channels
+from noetic_py._engine import detached as _detached
 from noetic_py._engine import flow as _flow
 from noetic_py._engine import loop as _loop
 from noetic_py._engine import model as _model
+from noetic_py._engine import schedule as _schedule
 from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import tool as _tool
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
@@ -32,7 +35,7 @@ from noetic_py.steps.step import Step
 __all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
-INTERPRETERS = (_flow, _loop, _model, _spawn, _tool)
+INTERPRETERS = (_channels, _detached, _flow, _loop, _model, _schedule, _spawn, _tool)
 
 
 @frozen(eq=False)
@@ -67,7 +70,11 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
     try:
-        output, stop, error = await _attempt(x, root, plan, lease)
+        try:
+            output, stop, error = await _attempt(x, root, plan, lease)
+        finally:
+            if run.detached:
+                await run.dismiss()
         if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
             output = await _wrap_up(x, root, plan.budget, lease, stop.error)
         return _result(run, x, plan, history, output, stop, error, now)
@@ -81,7 +88,10 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     finally:
         if ids is not None:
             ID_SOURCE.reset(ids)
+        if run.detached:
+            await run.dismiss()
         lease.close(root.wrap_up)
+        run.close_channels()
         run.bus.close()
         # Without these the run would be a ring that only the garbage collector could break.
         run.root = None
@@ -102,6 +112,8 @@ async def _attempt(
         lease.keep_reserve()
         with x.scope:
             output = await execute(plan.step, plan.value, root, plan.step.id)
+            if x.run.detached:
+                await x.run.join_detached()
     except BudgetExceeded as error:
         if x.stop is None:
             settle_failure(root, error)

@@ -17,7 +17,7 @@ from noetic_py.log import ItemLog
 from noetic_py.state import StateBag
 from noetic_py.steps.spawn import SpawnSpec
 
-__all__ = ["head", "run_spawn"]
+__all__ = ["head", "run_child", "run_spawn"]
 
 
 def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
@@ -38,7 +38,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
         child = Execution(parent.run, lease, depth=parent.depth + 1, parent=frame, input=value)
         root = head(child, frame, frame.step, _domain(frame, spec))
         try:
-            return await _run_child(child, root, spec, value)
+            return await run_child(child, root, spec, value)
         finally:
             child.ended()
             child.frame = None
@@ -50,7 +50,8 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
         parent.run.children -= 1
 
 
-async def _run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+    """Run a child execution to its end."""
     step = spec.step
     if spec.timeout is not None:
         child.scope.deadline = anyio.current_time() + spec.timeout

@@ -7,22 +7,26 @@ from contextvars import Token
 from decimal import Decimal
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 import anyio.from_thread
 
 from noetic_py._types import T
 from noetic_py.budget import Lease, Remaining, TokenUsage
+from noetic_py.channels import Board, Channel, log_lost
 from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
 from noetic_py.control import Control, StopKind
+from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, WrongThread
-from noetic_py.events import BudgetWarning, Bus, Emitted
+from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.state import copy_state, restore_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
+    from noetic_py._engine.custody import Taken
+    from noetic_py.channels import Reader
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.items import Item
     from noetic_py.log import ItemLog
@@ -41,10 +45,13 @@ MAX_CHILDREN = 256
 NO_ITEMS: tuple[Item, ...] = ()
 
 
+Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions], DetachedWork]"
+
+
 class Resources:
     """What a harness lends to its runs."""
 
-    __slots__ = ("lease", "memory", "model", "models", "runtime", "settings", "tools")
+    __slots__ = ("group", "launch", "lease", "memory", "model", "models", "runtime", "settings", "tools")
 
     def __init__(
         self,
@@ -64,6 +71,9 @@ class Resources:
         self.tools = tools
         self.lease = lease
         self.settings = settings
+        # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
+        self.group: anyio.abc.TaskGroup | None = None
+        self.launch: Launch | None = None
 
 
 class Doors:
@@ -71,6 +81,10 @@ class Doors:
 
     enter: Callable[[Frame, Step[Any, Any, Any, Any], object], Awaitable[Any]]
     section: Callable[[Sequence[Step[Any, Any, Any, Any]]], Step[Any, Any, Any, Any]]
+    send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
+    receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
+    receive_now: Callable[[Frame, Channel[Any]], Any]
+    detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions], DetachedWork]
 
 
 DOORS = Doors()
@@ -80,9 +94,12 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
+        "_board",
         "_thread",
         "bus",
         "children",
+        "custody",
+        "detached",
         "early",
         "executed",
         "journal",
@@ -93,6 +110,7 @@ class Run:
         "root",
         "run_id",
         "runtime",
+        "sent",
         "services",
         "stopping",
         "thread_id",
@@ -140,8 +158,51 @@ class Run:
         self.verdict: tuple[tuple[str, ...], str | None] | None = None
         self.root: Execution | None = None
         self._thread = get_ident()
+        self._board: Board | None = None
+        # Messages that may have to go back, while there are any.
+        self.custody: list[Taken] | None = None
+        # The sends that a second attempt is not to repeat.
+        self.sent: set[tuple[str, ...]] = set()
+        # Executions beside the flow, while there are any.
+        self.detached: list[Beside] = []
         # A stop that was asked for before the run had begun.
         self.early: Control | None = None
+
+    @property
+    def channels(self) -> Board:
+        """The run's channels."""
+        if self._board is None:
+            self._board = Board(self._lost)
+        return self._board
+
+    def _lost(self, channel: Channel[Any], dropped: int) -> None:
+        log_lost(channel, dropped)
+        if self.bus.active:
+            self.bus.publish(ChannelDropped((), channel.name, dropped))
+
+    def close_channels(self) -> None:
+        """The run is over, and so are its channels."""
+        if self._board is not None:
+            self._board.close()
+
+    def cancel_detached(self, path: tuple[str, ...]) -> None:
+        """Cancel what the steps at and below a path have started beside the flow."""
+        for beside in self.detached:
+            if beside.path[: len(path)] == path:
+                beside.scope.cancel()
+
+    async def dismiss(self, path: tuple[str, ...] = ()) -> None:
+        """Cancel it, and wait until it has ended; not to be cancelled itself, so that no task outlives its owner."""
+        self.cancel_detached(path)
+        with anyio.CancelScope(shield=True):
+            for beside in tuple(self.detached):
+                if beside.path[: len(path)] == path:
+                    await beside.done.wait()
+
+    async def join_detached(self) -> None:
+        """Wait for all work beside the flow, and for what that starts."""
+        while self.detached:
+            await self.detached[0].done.wait()
 
     def in_its_thread(self, work: Callable[[], T]) -> T:
         """Do something in the run's own thread: at once there, and from a sync tool's worker thread by handing it over.
@@ -165,6 +226,15 @@ class Run:
             self.root.request(control)
         elif self.early is None:
             self.early = control
+
+
+class Beside(Protocol):
+    """An execution that goes on beside the run's flow."""
+
+    child: Execution
+    scope: anyio.CancelScope
+    done: anyio.Event
+    path: tuple[str, ...]
 
 
 class Execution:
@@ -281,7 +351,17 @@ class Execution:
             frame.control = control
             frame.noted = True
         self.scope.cancel()
+        for beside in self.run.detached:
+            if beside.child.is_below(self):
+                beside.scope.cancel()
         return True
+
+    def is_below(self, other: Execution) -> bool:
+        """Whether it is the other execution, or one that was spawned from there."""
+        node: Execution | None = self
+        while node is not None and node is not other:
+            node = None if node._parent is None else node._parent.x
+        return node is not None
 
     def ended(self) -> None:
         """The execution is over, so nobody has to look for its stop any more."""
@@ -300,7 +380,7 @@ class Execution:
     def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
         node: Frame | None = _frame(ctx)
         while node is not None and node.x is self:
-            if node.step.kind == "loop":
+            if node.step.kind in ("loop", "every"):
                 node.loop_stop = (value, ctx.path)
                 return
             node = node.up
@@ -333,6 +413,22 @@ class Execution:
 
     def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
         return DOORS.enter(_frame(ctx), DOORS.section(steps), None)
+
+    def send(
+        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> Awaitable[None]:
+        return DOORS.send(_frame(ctx), channel, value, timeout)
+
+    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
+        return DOORS.receive(_frame(ctx), channel, timeout)
+
+    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+        return self.run.in_its_thread(partial(DOORS.receive_now, _frame(ctx), channel))
+
+    def spawn_detached(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
+    ) -> DetachedWork:
+        return self.run.in_its_thread(partial(DOORS.detach, _frame(ctx), step, value, options))
 
     def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
         """A lease of this execution has passed its `warn_at`."""
@@ -389,6 +485,8 @@ class Frame(Context[Any, Any]):
     wrap_up: Lease | None = None
     segments: list[tuple[Item, ...]] | None = None
     own_span: Span | None = None
+    # What the body takes messages from, by channel and attempt.
+    readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
     # The head of an execution: it stands for the spawn, or the run, that has records of its own.
     virtual = False

@@ -8,13 +8,14 @@ from typing import Any, overload
 from attrs import frozen
 
 from noetic_py._types import M, OnError, R, S, T
+from noetic_py.channels import Channel, is_channel
 from noetic_py.context import Context
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import AnyStep
-from noetic_py.steps.step import Step, check_id, is_whole, require_step
+from noetic_py.steps.step import Step, check_id, is_seconds, is_whole, require_step
 from noetic_py.steps.until import Until, Verdict
 
-__all__ = ["loop"]
+__all__ = ["every", "loop"]
 
 
 @frozen(eq=False)
@@ -26,6 +27,8 @@ class LoopSpec:
     prepare_next: Callable[..., Any] | None
     on_error: Callable[[Exception, Context[Any, Any]], OnError] | None
     max_iterations: int
+    inbox: Channel[Any] | None
+    park_timeout: float
 
 
 @overload
@@ -37,6 +40,8 @@ def loop(
     prepare_next: Callable[[R, Verdict, Context[M, S]], T],
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
     max_iterations: int = 1000,
+    inbox: Channel[T] | None = None,
+    park_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, R, M, S]: ...
 @overload
@@ -47,6 +52,8 @@ def loop(
     until: Until[R],
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
     max_iterations: int = 1000,
+    inbox: Channel[T] | None = None,
+    park_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, R, M, S]: ...
 @overload
@@ -57,6 +64,8 @@ def loop(
     until: Until[T],
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
     max_iterations: int = 1000,
+    inbox: Channel[T] | None = None,
+    park_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, T, M, S]: ...
 def loop(
@@ -67,6 +76,8 @@ def loop(
     prepare_next: Any = None,
     on_error: Any = None,
     max_iterations: int = 1000,
+    inbox: Any = None,
+    park_timeout: float = 0.0,
     id: str | None = None,
 ) -> Any:
     """Run a step again and again; the loop's output is the last iteration's.
@@ -78,9 +89,14 @@ def loop(
         body: The step.
         until: When to stop; see `noetic_py.until`. A predicate that raises stops the loop, with that as the reason.
         prepare_next: `(output, verdict, ctx)` makes the next input.
-        on_error: `(error, ctx)` decides on a failed iteration: `"retry"` the same input, `"skip"` to the next iteration
-            with it, or `"abort"`, which raises. It is never asked about a cancellation.
+        on_error: `(error, ctx)` decides on a failed iteration: `"retry"` the same input, `"skip"` it and go on with the
+            next message of the inbox, without an inbox with the same input, or `"abort"`, which raises. It is never
+            asked about a cancellation.
         max_iterations: The bound that holds whatever `until` says.
+        inbox: A channel whose messages are inputs. Where `until` says stop, the next message starts another iteration
+            instead; a body that goes on from the log, such as `call_model`, also gets what came between two rounds.
+        park_timeout: Seconds that the loop waits for a message before it stops; `float("inf")` waits until it is
+            stopped.
         id: The step's id, `"loop"` when left out.
 
     Raises:
@@ -94,6 +110,7 @@ def loop(
         raise ConfigError(
             f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000"
         )
+    _check_inbox(inbox, park_timeout)
     for name, function in (("prepare_next", prepare_next), ("on_error", on_error)):
         if function is not None and not callable(function):
             raise ConfigError(f"{name}={function!r} is not a function", code="loop", hint=f"{name}=lambda ...: ...")
@@ -101,8 +118,88 @@ def loop(
     made: AnyStep = Step(
         id=check_id(id) if id is not None else "loop",
         kind="loop",
-        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations),
+        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations, inbox, park_timeout),
         goes_on=inner.goes_on,
+        named=id is not None,
+    )
+    return made
+
+
+def _check_wake(wake: object) -> None:
+    if wake is not None and (not is_channel(wake) or wake.mode == "value"):
+        raise ConfigError(
+            f"wake={wake!r} is no channel of messages", code="every", hint='wake=Channel("wake", str), not mode="value"'
+        )
+
+
+def _check_inbox(inbox: object, park_timeout: object) -> None:
+    if inbox is not None and (not is_channel(inbox) or inbox.mode != "queue"):
+        raise ConfigError(
+            f"inbox={inbox!r} is no channel that keeps messages", code="loop", hint='inbox=Channel("inbox", str)'
+        )
+    if not is_seconds(park_timeout) and park_timeout != float("inf"):
+        raise ConfigError(
+            f"park_timeout={park_timeout!r} is not a number of seconds", code="loop", hint="park_timeout=60.0"
+        )
+    if park_timeout and inbox is None:
+        raise ConfigError("park_timeout= waits for an inbox", code="loop", hint="inbox=Channel(...)")
+
+
+@frozen(eq=False)
+class EverySpec:
+    """A schedule's parts; see [`every`][noetic_py.every]."""
+
+    body: AnyStep
+    interval: float
+    jitter: float
+    on_error: Callable[[Exception, Context[Any, Any]], OnError] | None
+    wake: Channel[Any] | None
+
+
+def every(
+    interval: float,
+    step: Step[None, Any, M, S],
+    *,
+    jitter: float = 0.0,
+    on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
+    wake: Channel[Any] | None = None,
+    id: str | None = None,
+) -> Step[object, None, M, S]:
+    """Run a step now, and then again every `interval` seconds, until something stops it.
+
+    `ctx.stop_loop()` in the step ends the schedule after this time, `ctx.complete(...)` and `ctx.abort(...)` end the
+    execution. A time that takes longer than the interval is followed by the next at once; none are made up for. State
+    is shared with the steps around; the conversation is not: each time begins with the one that the schedule found, and
+    what it adds goes with it, so that a schedule may run for ever.
+
+    Args:
+        interval: Seconds from one start to the next; above 0.
+        step: What to run; its input is `None`.
+        jitter: Up to so many seconds more before each start, at random, so that many schedules do not start at once.
+        on_error: `(error, ctx)` decides on a failure: `"skip"` waits for the next time, `"retry"` runs again at once,
+            `"abort"`, as without it, raises.
+        wake: A channel; a message in it starts the step at once, and the interval counts from there.
+        id: The step's id, `"every"` when left out.
+
+    Raises:
+        ConfigError: An argument is of the wrong kind; code `"every"`.
+    """
+    inner = require_step(step, "every")
+    if not is_seconds(interval) or not interval > 0:
+        raise ConfigError(
+            f"interval={interval!r} is not a number of seconds above 0", code="every", hint="every(60.0, poll)"
+        )
+    if not is_seconds(jitter):
+        raise ConfigError(f"jitter={jitter!r} is not a number of seconds", code="every", hint="jitter=5.0")
+    if on_error is not None and not callable(on_error):
+        raise ConfigError(
+            f"on_error={on_error!r} is not a function", code="every", hint="on_error=lambda error, ctx: ..."
+        )
+    _check_wake(wake)
+    made: AnyStep = Step(
+        id=check_id(id) if id is not None else "every",
+        kind="every",
+        spec=EverySpec(inner, interval, jitter, on_error, wake),
         named=id is not None,
     )
     return made

@@ -1,0 +1,156 @@
+"""Sending and receiving inside a run.
+
+A send is a child step of the body, `send`, `send#1`, ...: what was sent stays sent, also when the body fails later, and
+a second attempt of the body does not send it twice. A take is the body's own work: it goes back when the body does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import frozen
+
+from noetic_py._engine.custody import keep
+from noetic_py._engine.execute import HANDLERS, call_from_body
+from noetic_py._engine.state import DOORS, Frame
+from noetic_py.channels import Channel, Live, Reader
+from noetic_py.context import CURRENT
+from noetic_py.errors import ChannelTimeout, ConfigError, NoeticWarning
+from noetic_py.steps.step import Step
+
+if TYPE_CHECKING:
+    from noetic_py.channels import Entry
+
+__all__ = ["receive", "receive_now", "send", "take"]
+
+
+@frozen(eq=False)
+class Put:
+    """What a send is asked to do."""
+
+    channel: Channel[Any]
+    value: Any
+    timeout: float | None
+
+
+SEND: Step[Any, Any, Any, Any] = Step(id="send", kind="send")
+
+
+async def send(frame: Frame, channel: Channel[Any], value: object, timeout: float | None) -> None:
+    """Send from a body."""
+    frame = _acting(frame)
+    _check_timeout(timeout, "send", frame)
+    frame.x.run.channels.live(channel)
+    await call_from_body(frame, SEND, Put(channel, channel.check(value), timeout))
+
+
+async def run_send(put: Put, frame: Frame) -> None:
+    """Wait for a place, and put the message there."""
+    live = frame.x.run.channels.live(put.channel)
+    again = _may_come_again(frame)
+    sent = frame.x.run.sent
+    if again and frame.at in sent:
+        return
+    with _limit(put.timeout, f"no place was free in channel {put.channel.name!r}", frame):
+        entry = await live.room()
+    # Nothing is awaited from here on: what was placed was sent.
+    live.place(entry, put.value)
+    if again:
+        sent.add(frame.at)
+
+
+def _may_come_again(frame: Frame) -> bool:
+    """Whether a step around it could be tried again, which would send the same message a second time."""
+    node = frame.up
+    while node is not None:
+        if node.step.retry is not None:
+            return True
+        node = node.up
+    return False
+
+
+async def receive(frame: Frame, channel: Channel[Any], timeout: float | None) -> Any:
+    """Wait for the next message."""
+    frame = _acting(frame)
+    _check_timeout(timeout, "recv", frame)
+    reader = _reader(frame, frame.x.run.channels.live(channel))
+    # A body that only receives would starve the event loop, and could not be stopped while messages are there.
+    await checkpoint()
+    with _limit(timeout, f"nothing came in channel {channel.name!r}", frame):
+        entry = await reader.take()
+    return _noted(frame, channel, reader, entry)
+
+
+def receive_now(frame: Frame, channel: Channel[Any]) -> Any:
+    """The next message if there is one."""
+    frame = _acting(frame)
+    live = frame.x.run.channels.live(channel)
+    reader = _reader(frame, live)
+    entry = reader.take_now()
+    return None if entry is None else _noted(frame, channel, reader, entry)
+
+
+def take(frame: Frame, channel: Channel[Any], path: tuple[str, ...], entry: Entry, reader: Reader) -> Any:
+    """Note that the step at `path` has taken a message."""
+    if channel.mode == "queue":
+        keep(frame, path, reader, entry)
+    return entry.value
+
+
+def _noted(frame: Frame, channel: Channel[Any], reader: Reader, entry: Entry) -> Any:
+    return take(frame, channel, frame.at, entry, reader)
+
+
+def _reader(frame: Frame, live: Live) -> Reader:
+    """What the body takes from: of a topic a listener of its own, from its first `recv` until it ends."""
+    readers = frame.readers
+    if readers is None:
+        readers = frame.readers = {}
+    attempt = frame.attempt
+    found = readers.get((live.channel.name, attempt))
+    if found is None:
+        found = live.reader(lambda: frame.token is not None and frame.attempt == attempt)
+        readers[live.channel.name, attempt] = found
+    return found
+
+
+def _acting(frame: Frame) -> Frame:
+    """Asked through `ctx.root` or `ctx.parent`: it belongs to the body that asks."""
+    if frame.virtual:
+        asking = CURRENT.get()
+        if isinstance(asking, Frame):
+            return asking
+    return frame
+
+
+@contextmanager
+def _limit(timeout: float | None, what: str, frame: Frame) -> Generator[None]:
+    if timeout is None:
+        yield
+        return
+    with anyio.move_on_after(timeout):
+        yield
+        return
+    raise ChannelTimeout(f"{what} within {timeout:g} s", path=frame.at, hint="raise timeout=, or look who should have")
+
+
+def _check_timeout(timeout: object, where: str, frame: Frame) -> None:
+    if timeout is None:
+        warnings.warn(
+            f"{where}(timeout=None) waits for ever; timeout=float('inf') says that it is meant",
+            NoeticWarning,
+            stacklevel=4,
+        )
+    elif isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        raise ConfigError(
+            f"timeout={timeout!r} is not a number of seconds", code="channel", path=frame.at, hint="timeout=30.0"
+        )
+
+
+DOORS.send, DOORS.receive, DOORS.receive_now = send, receive, receive_now
+HANDLERS["send"] = run_send

@@ -1,0 +1,265 @@
+"""Work beside the flow: an execution that the run owns, and that no step waits for.
+
+Its task lives in the harness's task group, because a run has none of its own; the run awaits it before it ends, and
+cancels it when it is stopped. Its records stand under the path of the step that started it, and are no part of that
+step's layout: it commits when it likes, and with it nothing of the step's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from noetic_py._engine.execute import HANDLERS, AnyStep, execute
+from noetic_py._engine.fold import items_below
+from noetic_py._engine.spawn import head, run_child
+from noetic_py._engine.state import DOORS, Execution, Frame, Run
+from noetic_py.budget import Budget, Lease
+from noetic_py.channels import Channel, ChannelHandle
+from noetic_py.checkpoints.records import StepOpened
+from noetic_py.context import CURRENT, Domain
+from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.detached import DetachedWork, DetachOptions
+from noetic_py.errors import (
+    Aborted,
+    BudgetExceeded,
+    Cancelled,
+    ConcurrentStepCall,
+    ConfigError,
+    Interrupted,
+    NoeticError,
+)
+from noetic_py.log import ItemLog
+from noetic_py.state import copy_state
+from noetic_py.steps.spawn import SpawnSpec
+from noetic_py.steps.step import Step, require_step
+from noetic_py.steps.step import frame as frame_name
+
+if TYPE_CHECKING:
+    from noetic_py.channels import Live
+
+__all__ = ["Detached", "detach", "external_handle"]
+
+_log = logging.getLogger("noetic_py")
+
+
+def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions) -> DetachedWork:
+    """Start a step beside the flow; see [`Context.spawn_detached`][noetic_py.Context.spawn_detached]."""
+    if frame.virtual:
+        asking = CURRENT.get()
+        frame = asking if isinstance(asking, Frame) else frame
+    require_step(step, "spawn_detached")
+    _check(options, frame)
+    resources = frame.x.run.resources
+    if resources.group is None or resources.launch is None:
+        raise ConfigError(
+            "spawn_detached() needs an owner for its task",
+            code="harness-not-entered",
+            path=frame.at,
+            hint="async with Harness() as harness:",
+        )
+    _check_task(frame, step)
+    if options.owner == "harness":
+        return resources.launch(frame.x.run, step, value, options)
+    work = Detached(frame, step, value, options)
+    resources.group.start_soon(work.carry)
+    return work
+
+
+def _check(options: DetachOptions, frame: Frame) -> None:
+    if options.owner not in ("run", "harness"):
+        raise ConfigError(
+            f"owner={options.owner!r} is unknown", code="detached", path=frame.at, hint='"run" or "harness"'
+        )
+    if options.budget is not None and not isinstance(options.budget, Budget):
+        raise ConfigError(
+            f"budget={options.budget!r} is no Budget", code="detached", path=frame.at, hint="budget=Budget(steps=10)"
+        )
+
+
+def _check_task(frame: Frame, step: AnyStep) -> None:
+    """Work is started from the body's own task, in which the order of calls is the program's."""
+    try:
+        if frame.token is None:
+            raise ValueError("the step has ended")
+        CURRENT.reset(frame.token)
+    except ValueError:
+        raise ConcurrentStepCall(
+            f"{step.id} was started by {'/'.join(frame.at)} from a task or thread of its own, or after its end",
+            path=frame.at,
+            hint="call spawn_detached in the step itself",
+        ) from None
+    frame.token = CURRENT.set(frame)
+
+
+class Detached:
+    """One execution beside the flow."""
+
+    def __init__(self, frame: Frame, step: AnyStep, value: object, options: DetachOptions) -> None:
+        caller, run = frame.x, frame.x.run
+        caller.enter_child()
+        self.run_id: str = run.run_id
+        occurrences = frame.occurrences
+        if occurrences is None:
+            occurrences = frame.occurrences = {}
+        # No id of a user's can hold brackets, so no step called from the body has this frame.
+        place = f"{step.id}[detached]"
+        count = occurrences.get(place, 0)
+        occurrences[place] = count + 1
+        self._name = frame_name(place, count)
+        self.path: tuple[str, ...] = (*frame.at, self._name)
+        self._lease = Lease(None, frame.lease, depth=caller.depth + 1)
+        self.child = Execution(run, self._lease, depth=caller.depth + 1, parent=frame, input=value)
+        self.scope = anyio.CancelScope()
+        self.done = anyio.Event()
+        self.outcome: RunResult[Any, Any] | None = None
+        self._value = value
+        self._run = run
+        state = copy_state(frame.domain.state) if options.state is None else options.state
+        log = ItemLog()
+        branch = f"{frame.branch}.{self._name}"
+        log.origin = (run.run_id, branch)
+        self._domain = Domain(log, state, branch)
+        spec = SpawnSpec(step, "share", "new", None, options.budget)
+        self._step: AnyStep = Step(id=step.id, kind="detached", spec=(spec, self))
+        self._above = _above(run, frame, self._domain)
+        run.journal.append(StepOpened(self.path, "detached", 1))
+        run.detached.append(self)
+        if any(x.stop is not None for x in _around(self.child)):
+            # Born into an execution that was stopped.
+            self.scope.cancel()
+
+    async def run(self, frame: Frame, spec: SpawnSpec) -> Any:
+        """What the step does when it is executed."""
+        frame.opened = True
+        root = head(self.child, frame, frame.step, frame.domain)
+        try:
+            return await run_child(self.child, root, spec, self._value)
+        finally:
+            self.child.ended()
+            self.child.frame = None
+
+    async def carry(self) -> None:
+        """The task: run the step to its end, whatever that is, and tell who waits."""
+        output, error = no_value(), None
+        try:
+            with self.scope:
+                output = await execute(self._step, self._value, self._above, self._name, self._domain)
+        except NoeticError as failure:
+            error = failure
+        finally:
+            self._lease.close()
+            self._run.children -= 1
+            self._run.detached.remove(self)
+            self.outcome = self._result(output, error)
+            self.done.set()
+
+    def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
+        status, reason = _ending(output, error)
+        if status == "failed":
+            _log.warning("detached %s failed: %s", "/".join(self.path), error)
+        journal, path, lease = self._run.journal, self.path, self._lease
+        broken = error if status in ("failed", "budget_exceeded") else None
+
+        def transcript() -> Transcript:
+            log = ItemLog()
+            log.extend(items_below(journal, path, () if broken is None else broken.path))
+            items = log.rendered(f"{status}: {reason}" if reason else status)
+            return Transcript(items, items)
+
+        result: RunResult[Any, Any] = RunResult(
+            run_id=self.run_id,
+            status=status,
+            output=output,
+            state=self._domain.state,
+            usage=lease.tokens,
+            cost=None if self._run.unpriced else lease.cost,
+            steps=lease.steps,
+            model_calls=lease.calls,
+            seconds=self.child.elapsed,
+            checkpoint=Checkpoint(self.run_id, len(journal)),
+            transcript=transcript,
+            reason=reason,
+            error=broken,
+        )
+        if broken is not None:
+            broken.result = result
+        return result
+
+    async def wait(self) -> RunResult[Any, Any]:
+        """Wait for the end."""
+        await self.done.wait()
+        if self.outcome is None:
+            raise RuntimeError("detached work has ended without an outcome")
+        return self.outcome
+
+    def abort(self, reason: str) -> None:
+        """Stop it."""
+        if not self.done.is_set():
+            self.child.request(Control("abort", reason=reason))
+
+    def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
+        """A handle of one of the run's channels."""
+        return external_handle(self._run, channel)
+
+
+def _above(run: Run, frame: Frame, domain: Domain) -> Frame:
+    """What the work hangs from: the run itself, at the caller's path, so that it writes nothing of the caller's."""
+    root = None if run.root is None else run.root.frame
+    if run.root is None or root is None:
+        raise ConfigError("the run is over", code="not-running", hint="start work while a step runs")
+    above = Frame(root.step, root, run.root, frame.at, domain, frame.lease, 0)
+    above.virtual = above.opened = True
+    return above
+
+
+def _around(x: Execution) -> list[Execution]:
+    """The executions that an execution was started in, from the inside."""
+    found: list[Execution] = []
+    parent = x.parent_context
+    while isinstance(parent, Frame):
+        found.append(parent.x)
+        parent = parent.x.parent_context
+    return found
+
+
+def _ending(output: Any, error: NoeticError | None) -> tuple[RunStatus, str | None]:
+    if error is None:
+        return ("completed", None) if output is not no_value() else ("cancelled", "its run has ended")
+    match error:
+        case Aborted():
+            return "aborted", error.reason
+        case BudgetExceeded():
+            return "budget_exceeded", error.message
+        case Interrupted():
+            return "interrupted", error.message
+        case Cancelled():
+            return "cancelled", error.message
+        case _:
+            return "failed", error.message
+
+
+async def run_detached(value: Any, frame: Frame) -> Any:
+    """The step of the journal that stands for the work."""
+    spec: tuple[SpawnSpec, Detached] = frame.step.spec
+    return await spec[1].run(frame, spec[0])
+
+
+def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
+    """A handle of a run's channel for code outside of it.
+
+    Raises:
+        ConfigError: It is no channel, or not an external one; code `"channel"`.
+    """
+    live: Live = run.channels.live(channel)
+    if not channel.external:
+        raise ConfigError(
+            f"{channel!r} is not external", code="channel", hint=f"Channel({channel.name!r}, ..., external=True)"
+        )
+    return ChannelHandle(channel, live)
+
+
+DOORS.detach = detach
+HANDLERS["detached"] = run_detached

@@ -1,0 +1,55 @@
+"""What `every` does: a step again and again, at its times."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import anyio
+
+from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.inbox import Inbox
+from noetic_py._engine.loop import on_error
+from noetic_py._engine.state import Frame
+from noetic_py.context import Domain
+from noetic_py.steps.loop import EverySpec
+
+__all__ = ["run_every"]
+
+
+async def run_every(value: Any, frame: Frame) -> None:
+    """Run the step again and again, at its times."""
+    spec: EverySpec = frame.step.spec
+    runtime = frame.x.run.runtime
+    wake = None if spec.wake is None else Inbox(frame, spec.wake, float("inf"))
+    due = runtime.monotonic()
+    for tick in count():
+        left = due - runtime.monotonic() + spec.jitter * (runtime.random() if spec.jitter else 0.0)
+        await _rest(frame, max(0.0, left), wake, tick)
+        due = runtime.monotonic() + spec.interval
+        log = frame.log.fork()
+        log.origin = frame.log.origin
+        domain = Domain(log, frame.state, frame.branch)
+        try:
+            await execute(spec.body, None, frame, f"{spec.body.id}[{tick}]", domain)
+        except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
+            if await on_error(frame, spec.on_error, error, tick) == "retry":
+                due = runtime.monotonic()
+        if frame.loop_stop is not None:
+            frame.loop_stop = None
+            return
+
+
+async def _rest(frame: Frame, seconds: float, wake: Inbox | None, tick: int) -> None:
+    """Wait until it is time, or until somebody wakes the schedule."""
+    runtime = frame.x.run.runtime
+    if wake is None:
+        await runtime.sleep(seconds)
+        return
+    async with anyio.create_task_group() as group:
+        group.start_soon(wake.interrupt, group.cancel_scope, tick)
+        await runtime.sleep(seconds)
+        group.cancel_scope.cancel()
+
+
+HANDLERS["every"] = run_every
