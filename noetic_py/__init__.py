@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from noetic_py.events import ToolFinished as ToolFinished
     from noetic_py.events import ToolStarted as ToolStarted
     from noetic_py.harness import Harness as Harness
-    from noetic_py.harness import RunHandle as RunHandle
-    from noetic_py.harness import RunOptions as RunOptions
-    from noetic_py.harness import RunStream as RunStream
     from noetic_py.items import ContentPart as ContentPart
     from noetic_py.items import Extension as Extension
     from noetic_py.items import FunctionCall as FunctionCall
@@ -75,6 +72,10 @@ if TYPE_CHECKING:
     from noetic_py.models.base import ModelResponse as ModelResponse
     from noetic_py.models.base import ModelSettings as ModelSettings
     from noetic_py.models.base import ModelStream as ModelStream
+    from noetic_py.options import ResumeOptions as ResumeOptions
+    from noetic_py.options import RunOptions as RunOptions
+    from noetic_py.runs import RunInfo as RunInfo
+    from noetic_py.runs import Runs as Runs
     from noetic_py.runtime import Runtime as Runtime
     from noetic_py.state import StateBag as StateBag
     from noetic_py.steps.code import step as step
@@ -94,6 +95,8 @@ if TYPE_CHECKING:
     from noetic_py.steps.step import StepOptions as StepOptions
     from noetic_py.steps.tool import call_tool as call_tool
     from noetic_py.steps.tool import step_tool as step_tool
+    from noetic_py.streams import RunHandle as RunHandle
+    from noetic_py.streams import RunStream as RunStream
     from noetic_py.tools import Inject as Inject
     from noetic_py.tools import Tool as Tool
     from noetic_py.tools import tool as tool
@@ -148,15 +151,18 @@ __all__ = [
     "Record",
     "Refusal",
     "Remaining",
+    "ResumeOptions",
     "Retry",
     "Role",
     "RunFinished",
     "RunHandle",
+    "RunInfo",
     "RunOptions",
     "RunResult",
     "RunStarted",
     "RunStatus",
     "RunStream",
+    "Runs",
     "Runtime",
     "Services",
     "Settled",
@@ -245,15 +251,18 @@ _HOMES = {
     "Record": "noetic_py.checkpoints.backend",
     "Refusal": "noetic_py.items",
     "Remaining": "noetic_py.budget",
+    "ResumeOptions": "noetic_py.options",
     "Retry": "noetic_py.steps.step",
     "Role": "noetic_py.items",
     "RunFinished": "noetic_py.events",
-    "RunHandle": "noetic_py.harness",
-    "RunOptions": "noetic_py.harness",
+    "RunHandle": "noetic_py.streams",
+    "RunInfo": "noetic_py.runs",
+    "RunOptions": "noetic_py.options",
     "RunResult": "noetic_py.control",
     "RunStarted": "noetic_py.events",
     "RunStatus": "noetic_py.control",
-    "RunStream": "noetic_py.harness",
+    "RunStream": "noetic_py.streams",
+    "Runs": "noetic_py.runs",
     "Runtime": "noetic_py.runtime",
     "Services": "noetic_py.context",
     "Settled": "noetic_py.steps.flow",

@@ -329,7 +329,7 @@ class Lease:
     """
 
     __slots__ = (
-        "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_warned", "budget", "calls", "deadline",
+        "_closed", "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_warned", "budget", "calls", "deadline",
         "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started",
         "steps", "steps_free", "tokens", "tool_calls",
     )  # fmt: skip
@@ -363,6 +363,7 @@ class Lease:
         self._warned: set[str] = set()
         # Who waits, in the order in which they came; kept at the root.
         self._line: list[_Place] = []
+        self._closed = False
         self.limits: dict[str, Decimal] = dict(budget.limits) if budget is not None else {}
         if budget is not None and budget.reserve is not None:
             for name, kept in budget.reserve.limits.items():
@@ -648,6 +649,22 @@ class Lease:
                 amounts = node._uncovered(amounts)
             node = node.parent
 
+    def recover(self, used: Usage, steps: int, tool: str | None) -> None:
+        """Charge this lease, and none above, with what was used under it before this process had the run."""
+        amounts = amounts_of(used)
+        if tool is not None:
+            amounts |= {"tool_calls": _ONE, f"per_tool:{tool}": _ONE}
+            self.tool_calls += 1
+        for name, value in (amounts | {"model_calls": Decimal(used.model_calls)}).items():
+            self._settled[name] = self._settled.get(name, _ZERO) + value
+        self.calls += used.model_calls
+        self.tokens = self.tokens + used.tokens
+        if used.cost:
+            self._cost = self.cost + used.cost
+        self.steps += steps
+        if self.steps_free and self.parent is not None and self.parent.steps_free:
+            self.parent.steps -= steps  # counted there already, and handed up once more when this lease closes
+
     def wake(self) -> None:
         """Let the reservations that wait look again."""
         for place in self.root._line:
@@ -748,9 +765,16 @@ class Lease:
         self._covers = None
         if wrap_up is not None and wrap_up.steps_free:
             self.steps += wrap_up.steps
-        if self.steps_free and self.parent is not None:
-            self.parent.steps += self.steps
+        if self.steps_free and self.parent is not None and not self._closed:
+            self.parent.hand_up(self.steps)
+        self._closed = True
         self.wake()
+
+    def hand_up(self, steps: int) -> None:
+        """Count steps of a lease below that has ended; where this one has ended before it, further up too."""
+        self.steps += steps
+        if self._closed and self.steps_free and self.parent is not None:
+            self.parent.hand_up(steps)
 
     def _book_settled(self, amounts: Amounts) -> None:
         node: Lease | None = self

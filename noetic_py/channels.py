@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from heapq import merge
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
 
 import anyio
@@ -26,7 +29,7 @@ from attrs import define, field
 from typing_extensions import TypeIs
 
 from noetic_py._types import T
-from noetic_py.errors import ChannelClosed, ChannelValueInvalid, ConfigError
+from noetic_py.errors import ChannelClosed, ChannelValueInvalid, ConfigError, WrongThread
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -80,12 +83,14 @@ class Channel(Generic[T]):
         self.external: bool = external
         self._adapter: TypeAdapter[T] | None = None
         declared: object = schema
+        if isinstance(declared, str):
+            raise _unknown(declared)
         if not isinstance(declared, type):
             # A class can always be checked; of anything else it shows now whether pydantic knows it.
             self._checker()
 
     def __repr__(self) -> str:
-        return f"Channel({self.name!r}, {getattr(self.schema, '__name__', self.schema)}, mode={self.mode!r})"
+        return f"Channel({self.name!r}, {_spelled(self.schema)}, mode={self.mode!r})"
 
     def agrees(self, other: Channel[Any]) -> bool:
         """Whether both declare the same channel."""
@@ -105,31 +110,41 @@ class Channel(Generic[T]):
         """
         if type(value) is self.schema and not outside:
             return value
-        from pydantic import ValidationError
+        from pydantic import BaseModel, PydanticUserError, ValidationError
 
+        declared: object = self.schema
+        strict = not outside and isinstance(declared, type) and issubclass(declared, BaseModel)
+        if strict and not isinstance(value, BaseModel):
+            # Pydantic makes a model of a mapping even where it is told to be strict.
+            raise self._unfit(f"{type(value).__name__} is no {_spelled(declared)}")
         try:
             return self._checker().validate_python(value, strict=None if outside else True)
+        except PydanticUserError as error:
+            raise _unknown(self.schema) from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise ChannelValueInvalid(
-                f"{where}: {first['msg']}" if where else first["msg"],
-                channel=self.name,
-                hint=f"{self.name!r} carries {getattr(self.schema, '__name__', self.schema)}",
-            ) from None
+            raise self._unfit(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+    def _unfit(self, message: str) -> ChannelValueInvalid:
+        return ChannelValueInvalid(message, channel=self.name, hint=f"{self.name!r} carries {_spelled(self.schema)}")
 
     def _checker(self) -> TypeAdapter[T]:
         if self._adapter is None:
             from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+            from pydantic.warnings import ArbitraryTypeWarning
 
             try:
-                try:
-                    self._adapter = TypeAdapter(self.schema, config=ConfigDict(arbitrary_types_allowed=True))
-                except PydanticUserError:
-                    # A pydantic model or dataclass brings a configuration of its own, and wants no other.
-                    self._adapter = TypeAdapter(self.schema)
-            except (PydanticUserError, NameError, TypeError) as error:
-                raise _refuse(f"schema={self.schema!r} is no type that pydantic can check", "schema=str") from error
+                with warnings.catch_warnings():
+                    # What is no type at all would be let through with a warning, whatever is sent.
+                    warnings.simplefilter("error", ArbitraryTypeWarning)
+                    try:
+                        self._adapter = TypeAdapter(self.schema, config=ConfigDict(arbitrary_types_allowed=True))
+                    except PydanticUserError:
+                        # A pydantic model or dataclass brings a configuration of its own, and wants no other.
+                        self._adapter = TypeAdapter(self.schema)
+            except (PydanticUserError, ArbitraryTypeWarning, NameError, TypeError) as error:
+                raise _unknown(self.schema) from error
         return self._adapter
 
 
@@ -147,8 +162,21 @@ def is_channel(value: object) -> TypeIs[Channel[Any]]:
     return isinstance(value, Channel)
 
 
+def _spelled(schema: object) -> str:
+    # A generic such as list[int] has the name of its class, without what is in the brackets.
+    return schema.__name__ if isinstance(schema, type) and "[" not in repr(schema) else repr(schema)
+
+
+def _unknown(schema: object) -> ConfigError:
+    return _refuse(f"schema={schema!r} is no type that pydantic can check", "schema=str")
+
+
 def _refuse(message: str, hint: str) -> ConfigError:
     return ConfigError(message, code="channel", hint=hint)
+
+
+def _gone(name: str, hint: str) -> ChannelClosed:
+    return ChannelClosed(f"channel {name!r} is closed", hint=hint)
 
 
 @define(eq=False)
@@ -159,11 +187,13 @@ class Entry:
         serial: Its place in the order of the channel.
         value: What was sent.
         placed: Whether it is there, and not only its place.
+        sender: The path of the send; empty for one from outside the run.
     """
 
     serial: int
     value: Any = None
     placed: bool = False
+    sender: tuple[str, ...] = ()
 
 
 @define(eq=False)
@@ -172,6 +202,18 @@ class _Waiter:
 
     event: anyio.Event = field(factory=anyio.Event)
     entry: Entry | None = None
+
+
+_SERIAL = attrgetter("serial")
+
+
+def _put_back(there: deque[Entry], entries: tuple[Entry, ...]) -> None:
+    """Put messages back to their places among those that are there, which stand in order."""
+    back = sorted(entries, key=_SERIAL)
+    if there and back and there[0].serial < back[-1].serial:
+        back = list(merge(back, there, key=_SERIAL))
+        there.clear()
+    there.extendleft(reversed(back))
 
 
 class Reader(Protocol):
@@ -189,8 +231,8 @@ class Reader(Protocol):
         """The next message if there is one."""
         ...
 
-    def give_back(self, entry: Entry) -> None:
-        """Undo a take: the message goes back to its place in the order."""
+    def give_back(self, *entries: Entry) -> None:
+        """Undo takes: the messages go back to their places in the order."""
         ...
 
 
@@ -211,6 +253,10 @@ class Live(Protocol):
 
     def place(self, entry: Entry, value: object) -> None:
         """Put a message into its place."""
+        ...
+
+    def restore(self, sender: tuple[str, ...], value: object) -> None:
+        """Put a message back that was sent before this process had the run."""
         ...
 
     def push(self, value: object) -> None:
@@ -248,9 +294,18 @@ class _Base:
         self._next += 1
         return Entry(self._next)
 
+    def place(self, entry: Entry, value: object) -> None:
+        """Put a message into its place."""
+        raise NotImplementedError
+
+    def restore(self, sender: tuple[str, ...], value: object) -> None:
+        entry = self._entry()
+        entry.sender = sender
+        self.place(entry, value)
+
     def _check_open(self) -> None:
         if self.closed:
-            raise ChannelClosed(f"channel {self.channel.name!r} is closed", hint="its run is over")
+            raise _gone(self.channel.name, "its run is over")
 
     def _lose(self) -> None:
         self.dropped += 1
@@ -292,6 +347,12 @@ class _Queue(_Base):
         entry.value = value
         entry.placed = True
         self._serve()
+
+    def restore(self, sender: tuple[str, ...], value: object) -> None:
+        entry = self._entry()
+        entry.sender = sender
+        self._entries.append(entry)
+        self.place(entry, value)
 
     def leave(self, entry: Entry) -> None:
         """Give up a place that was kept."""
@@ -339,9 +400,9 @@ class _Queue(_Base):
         self._grant()
         return entry
 
-    def give_back(self, entry: Entry) -> None:
-        at = next((at for at, there in enumerate(self._entries) if there.serial > entry.serial), len(self._entries))
-        self._entries.insert(at, entry)
+    def give_back(self, *entries: Entry) -> None:
+        # All of them before anybody is served: who waits gets the first of them, whatever order they come in.
+        _put_back(self._entries, entries)
         self._serve()
 
     def _serve(self) -> None:
@@ -410,7 +471,7 @@ class _Value(_Base):
     def take_now(self) -> Entry | None:
         return self._latest
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, *entries: Entry) -> None:
         """Nothing was taken away."""
 
     def _wake(self) -> None:
@@ -445,8 +506,11 @@ class _Changes:
         self._serial = self._serial if entry is None else entry.serial
         return entry
 
-    def give_back(self, entry: Entry) -> None:
+    def give_back(self, *entries: Entry) -> None:
         """A change is told once to each listener; whoever comes later sees the latest value."""
+
+
+_FEW = 32
 
 
 class _Topic(_Base):
@@ -455,6 +519,8 @@ class _Topic(_Base):
     def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
         super().__init__(channel, lost)
         self._listeners: list[_Listener] = []
+        # How many there may be before those whose step has ended are looked for.
+        self._many = _FEW
 
     async def room(self) -> Entry:
         self._check_open()
@@ -476,6 +542,10 @@ class _Topic(_Base):
         return self._add(_Listener(self))
 
     def _add(self, listener: _Listener) -> _Listener:
+        if len(self._listeners) >= self._many:
+            # Nobody sends, so nobody has noticed who is gone; twice as many as are left makes this cheap.
+            self._listeners = [each for each in self._listeners if each.alive]
+            self._many = max(_FEW, 2 * len(self._listeners))
         self._listeners.append(listener)
         return listener
 
@@ -508,9 +578,14 @@ class _Listener:
         self._heard: deque[Entry] = deque()
         self._waiting: deque[_Waiter] = deque()
 
+    @property
+    def alive(self) -> bool:
+        """Whether somebody may still ask it for a message."""
+        return self._alive is None or self._alive()
+
     def hear(self, entry: Entry) -> None:
         """Take note of a message."""
-        if self._alive is not None and not self._alive():
+        if not self.alive:
             self._topic.forget(self)
             return
         if len(self._heard) >= self._topic.channel.capacity:
@@ -554,8 +629,8 @@ class _Listener:
         # A topic keeps nothing for somebody who is not waiting.
         return None
 
-    def give_back(self, entry: Entry) -> None:
-        self._heard.appendleft(entry)
+    def give_back(self, *entries: Entry) -> None:
+        _put_back(self._heard, entries)
         self._serve()
 
     def leave(self) -> None:
@@ -575,10 +650,12 @@ class Board:
 
     Args:
         lost: Told of each message that was dropped: the channel, and how many it has lost by now.
+        fill: Puts into a channel that is made what was in it before this process had the run.
     """
 
-    def __init__(self, lost: Callable[[Channel[Any], int], None]) -> None:
+    def __init__(self, lost: Callable[[Channel[Any], int], None], fill: Callable[[Live], None] | None = None) -> None:
         self._lost = lost
+        self._fill = fill
         self._live: dict[str, Live] = {}
         self._closed = False
 
@@ -593,6 +670,8 @@ class Board:
         found = self._live.get(channel.name)
         if found is None:
             found = self._live[channel.name] = _LIVE[channel.mode](channel, self._lost)
+            if self._fill is not None:
+                self._fill(found)
             if self._closed:
                 found.close()
         elif found.channel is not channel and not found.channel.agrees(channel):
@@ -632,21 +711,28 @@ class ChannelHandle(Generic[T]):
         return self._live.dropped
 
     def send(self, value: T) -> None:
-        """Send; never waits. A full queue loses its oldest message, which is counted, logged and told as an event.
+        """Send; never waits for a place.
+
+        A full queue loses its oldest message, which is counted, logged once, and told as an event.
 
         Raises:
             ChannelValueInvalid: The value is not of the channel's type.
             ChannelClosed: The run is over.
+            WrongThread: The thread runs an event loop of its own from which nothing can be handed over.
         """
         checked = self._channel.check(value, outside=True)
+        if self._live.closed:
+            raise _gone(self._channel.name, "its run is over")
         if threading.get_ident() == self._thread:
             self._live.push(checked)
             return
         try:
             anyio.from_thread.run_sync(partial(self._live.push, checked), token=self._token)
-        except anyio.RunFinishedError as error:
-            raise ChannelClosed(
-                f"channel {self._channel.name!r} is closed", hint="the event loop of its run has ended"
+        except RuntimeError as error:
+            if self.closed or isinstance(error, anyio.RunFinishedError):
+                raise _gone(self._channel.name, "the event loop of its run has ended") from error
+            raise WrongThread(
+                "this thread runs an event loop of its own", hint="await anyio.to_thread.run_sync(handle.send, value)"
             ) from error
 
     def stream(self) -> AbstractAsyncContextManager[AsyncIterator[T]]:
@@ -659,6 +745,8 @@ class ChannelHandle(Generic[T]):
 
     @asynccontextmanager
     async def _stream(self) -> AsyncGenerator[AsyncIterator[T]]:
+        if threading.get_ident() != self._thread:
+            raise WrongThread("the run belongs to another thread", hint="read its channels where it runs")
         reader = self._live.listen()
         try:
             yield _Values(reader)

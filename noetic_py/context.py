@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from noetic_py.budget import Budget
     from noetic_py.channels import Channel
+    from noetic_py.checkpoints.delta import Known
     from noetic_py.control import Control
     from noetic_py.items import Item
     from noetic_py.memory.layer import Memory
@@ -61,7 +62,7 @@ class Domain:
     A path's state is copied from its section's when it is first looked at; until then nobody can have changed either.
     """
 
-    __slots__ = ("_source", "_state", "branch", "counted", "log")
+    __slots__ = ("_source", "_state", "branch", "counted", "known", "log")
 
     def __init__(self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None) -> None:
         self.log: ItemLog = log
@@ -69,6 +70,8 @@ class Domain:
         self._state = state
         self._source = source
         self.counted: Counted | None = None
+        # In a durable run: the state's fields as they were stored last, once somebody has looked at it.
+        self.known: dict[str, Known] | None = None
 
     @property
     def state(self) -> Any:

@@ -37,6 +37,7 @@ class Control:
         value: The value of a `complete`.
         reason: Why, for every other kind.
         path: The step that asked; empty when it came from outside.
+        at: The path of the execution it stops; empty for the run itself.
         error: The budget error behind a `budget` stop.
     """
 
@@ -44,6 +45,7 @@ class Control:
     value: object = None
     reason: str | None = None
     path: tuple[str, ...] = ()
+    at: tuple[str, ...] = ()
     error: BudgetExceeded | None = None
 
     @property

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from noetic_py._types import O_co, T
 from noetic_py.control import RunResult, RunStatus
-from noetic_py.errors import StepTimeout
+from noetic_py.errors import ConfigError, StepTimeout
 
 if TYPE_CHECKING:
     from noetic_py.budget import Budget
@@ -93,7 +93,17 @@ class DetachedRun(Generic[O_co]):
 
         Raises:
             StepTimeout: It has not ended in time.
+            ConfigError: `timeout` is no number of seconds; code `"detached"`.
         """
+        if timeout is not None and not _is_seconds(timeout):
+            raise ConfigError(
+                f"timeout={timeout!r} is not a number of seconds",
+                code="detached",
+                hint="await handle.wait(timeout=30.0)",
+            )
+        outcome = self._work.outcome
+        if outcome is not None:
+            return outcome
         if timeout is None:
             return await self._work.wait()
         with anyio.move_on_after(timeout):
@@ -107,3 +117,7 @@ class DetachedRun(Generic[O_co]):
     def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
         """A handle of one of its run's external channels."""
         return self._work.channel(channel)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0

@@ -51,8 +51,13 @@ NoeticError
 │   └── ChannelClosed           the channel was closed
 ├── CheckpointError
 │   ├── CheckpointFailed        a commit was not taken by the backend
+│   │   └── StoreUnavailable    the store cannot be opened, read or written: where, reason
+│   ├── CorruptRecord           stored bytes are not what was written
 │   ├── PositionConflict        somebody else wrote at the expected position
+│   ├── VersionConflict         somebody else wrote the value of a key
 │   ├── LeaseLost               the writer's fence is no longer the current one
+│   ├── ReplayDiverged          a run that goes on does something else than its journal says
+│   ├── StepOutcomeUnknown      a step that may run only once was started, and has no recorded outcome
 │   ├── RunBusy                 another owner holds the run
 │   └── RunNotFound             no such run, or not yours
 ├── PluginError                 a plugin was refused or failed to load
@@ -87,6 +92,7 @@ __all__ = [
     "ConcurrentStepCall",
     "ConfigError",
     "ContextOverflow",
+    "CorruptRecord",
     "DuplicateCall",
     "Interrupted",
     "InvalidId",
@@ -115,14 +121,17 @@ __all__ = [
     "PositionConflict",
     "RateLimited",
     "RealModelRefused",
+    "ReplayDiverged",
     "RouteError",
     "RunBusy",
     "RunNotFound",
     "StateTypeError",
     "StepError",
     "StepFailed",
+    "StepOutcomeUnknown",
     "StepTimeout",
     "Stopped",
+    "StoreUnavailable",
     "Suspended",
     "ToolArgumentsInvalid",
     "ToolError",
@@ -130,6 +139,7 @@ __all__ = [
     "UnknownPrice",
     "UnknownTool",
     "UnpairedOutput",
+    "VersionConflict",
     "WrongThread",
 ]
 
@@ -663,12 +673,65 @@ class CheckpointFailed(CheckpointError):
     """The backend did not take a commit; the run ends in this process."""
 
 
+class StoreUnavailable(CheckpointFailed):
+    """The store itself cannot be opened, read or written.
+
+    Args:
+        message: What happened.
+        where: The store, as it was named: a file's path, a server's address without its secrets.
+        reason: A short stable code: `"full"`, `"io"`, `"busy"`, `"readonly"`, `"permission"`, `"not-a-database"`,
+            `"newer"`, `"closed"`, ...
+    """
+
+    where: str
+    reason: str
+
+    def __init__(self, message: str, *, where: str, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.where = where
+        self.reason = reason
+
+
+class CorruptRecord(CheckpointError):
+    """Stored bytes are not what was written: damaged, missing, or of another place. Nothing of them was accepted."""
+
+
 class PositionConflict(CheckpointError):
     """Another writer has appended at the expected position."""
 
 
+class VersionConflict(CheckpointError):
+    """The stored value of a key is not of the version that was expected: somebody else wrote it."""
+
+
 class LeaseLost(CheckpointError):
     """The writer's fence is no longer the current one."""
+
+
+class ReplayDiverged(CheckpointError):
+    """A run that goes on does something else than its journal says.
+
+    Args:
+        message: What differs.
+    """
+
+    def __init__(self, message: str, *, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(
+            message,
+            path=path,
+            hint=hint or "run the code that the run was started with, or start a new run",
+        )
+
+
+class StepOutcomeUnknown(CheckpointError):
+    """A step that may run only once was started, and nobody knows whether it has done its work."""
+
+    def __init__(self, *, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            "the step may run only once, was started before, and has no recorded outcome",
+            path=path,
+            hint="look whether its effect has happened, and give the step reconcile= to answer that",
+        )
 
 
 class RunBusy(CheckpointError):

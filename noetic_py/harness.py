@@ -3,266 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import anyio
 from anyio.lowlevel import current_token
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
-from noetic_py._types import M2, M, M_co, O_co, R, S, S_co, T
+from noetic_py._types import M2, M, M_co, R, S, T
 from noetic_py.budget import Budget, Lease
-from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.context import Context, Domain, Outside, Services
-from noetic_py.control import RunResult
-from noetic_py.errors import ConfigError, InvalidId, NoeticError, RunBusy, RunNotFound, StepFailed, WrongThread
-from noetic_py.events import Bus, Event, ItemsAppended, Subscription, TextDelta
-from noetic_py.items import ItemBase
+from noetic_py.control import Checkpoint, RunResult
+from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
+from noetic_py.events import Bus
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
+from noetic_py.options import ResumeOptions, RunOptions, check_options, check_resume_options
+from noetic_py.runs import Runs, card_of
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import StateBag
-from noetic_py.steps.step import Step, is_seconds, require_step
+from noetic_py.steps.step import Step, require_step
+from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
 from noetic_py.tracing import tracer
 
 if TYPE_CHECKING:
+    from noetic_py._engine.keeping import Kept
+    from noetic_py._engine.resume import Past
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.detached import DetachedWork, DetachOptions
-    from noetic_py.items import Item
-    from noetic_py.models.base import JsonValue, Model, ModelSettings
+    from noetic_py.models.base import Model, ModelSettings
     from noetic_py.tools import Tool
 
-__all__ = ["Harness", "RunHandle", "RunOptions", "RunStream"]
-
-MAX_ID = 256
-"""The longest id that is taken from outside, in characters."""
-
-
-class RunOptions(TypedDict, total=False):
-    """Options of one run.
-
-    Attributes:
-        history: Items the conversation begins with.
-        run_id: The run's id; made when left out.
-        request_id: A correlation id of the caller's.
-        thread_id: The conversation's id; made when left out.
-        user_id: The user or tenant the run belongs to.
-        on_error: Whether a run that broke raises, or returns a result whose status is `"failed"`.
-        model_settings: Settings that hold for every model call of the run.
-        budget: Limits of the run, besides the harness's.
-        deadline: Seconds after which the run ends as `"budget_exceeded"`.
-        services: Services by type, nearer than the harness's.
-        metadata: JSON that travels with the run.
-    """
-
-    history: Iterable[Item]
-    run_id: str
-    request_id: str
-    thread_id: str
-    user_id: str
-    on_error: Literal["raise", "result"]
-    model_settings: ModelSettings
-    budget: Budget
-    deadline: float
-    services: Mapping[type[Any], object]
-    metadata: Mapping[str, JsonValue]
-
-
-_OPTIONS = frozenset(RunOptions.__annotations__)
-_KINDS: Mapping[str, type[Any]] = {
-    "budget": Budget,
-    "services": Mapping,
-    "metadata": Mapping,
-    "model_settings": Mapping,
-}
-
-
-class RunStream(Generic[O_co, S_co]):
-    """A run under way: its events, its text, its items, and at the end its result.
-
-    Each of `events`, `text` and `items` has a buffer of its own, so they can be read side by side, each by one task.
-    """
-
-    def __init__(self, run: Any) -> None:
-        self._run: Run = run
-        self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
-        self._done = anyio.Event()
-        self._subscriptions: dict[str, Subscription] = {
-            name: run.bus.subscribe() for name in ("events", "text", "items")
-        }
-        self._read: set[str] = set()
-
-    @property
-    def run_id(self) -> str:
-        """The run's id."""
-        return self._run.run_id
-
-    @property
-    def dropped(self) -> int:
-        """Events that the slowest reader has lost because it did not read them in time."""
-        return max((self._subscriptions[name].dropped for name in self._read), default=0)
-
-    def _subscription(self, name: str) -> Subscription:
-        self._read.add(name)
-        return self._subscriptions[name]
-
-    @property
-    def events(self) -> AsyncIterator[Event]:
-        """Every event in order, `RunFinished` last."""
-        return self._subscription("events")
-
-    @property
-    def text(self) -> AsyncIterator[str]:
-        """The answers' text, piece by piece."""
-        return _Text(self._subscription("text"))
-
-    @property
-    def items(self) -> AsyncIterator[Item]:
-        """Items as they are committed, of every step, in the order of the commits."""
-        return _Items(self._subscription("items"))
-
-    async def result(self) -> RunResult[O_co, S_co]:
-        """Wait for the end.
-
-        Raises:
-            NoeticError: The run broke, and `on_error` is `"raise"`.
-        """
-        await self._done.wait()
-        if isinstance(self._outcome, NoeticError):
-            raise self._outcome
-        if self._outcome is None:
-            raise RunBusy("the run was left before its end", hint="await stream.result() inside the async with")
-        return self._outcome
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-        return self._done.is_set()
-
-    @property
-    def outcome(self) -> RunResult[O_co, S_co] | None:
-        """The result once there is one, `None` before, and when the run raised."""
-        return self._outcome if isinstance(self._outcome, RunResult) else None
-
-    def finish(self, outcome: RunResult[Any, Any] | NoeticError | None) -> None:
-        """Say how the run ended; the harness does."""
-        self._outcome = outcome
-        self._done.set()
-
-    def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
-        """A handle of one of the run's external channels, to send and to read.
-
-        Raises:
-            ConfigError: The channel is not external; code `"channel"`.
-        """
-        return _handle(self._run, channel)
-
-    def abort(self, reason: str) -> None:
-        """Stop the run: its status becomes `"aborted"`."""
-        self._run.stop_from_outside("abort", reason)
-
-    def interrupt(self, reason: str = "interrupted") -> None:
-        """Stop the run: its status becomes `"interrupted"`."""
-        self._run.stop_from_outside("interrupt", reason)
-
-
-class _Text(AsyncIterator[str]):
-    def __init__(self, events: Subscription) -> None:
-        self._events = events
-
-    async def __anext__(self) -> str:
-        async for event in self._events:
-            if isinstance(event, TextDelta):
-                return event.delta
-        raise StopAsyncIteration
-
-
-class _Items(AsyncIterator["Item"]):
-    def __init__(self, events: Subscription) -> None:
-        self._events = events
-        self._ready: list[Item] = []
-
-    async def __anext__(self) -> Item:
-        while not self._ready:
-            async for event in self._events:
-                if isinstance(event, ItemsAppended):
-                    self._ready = list(reversed(event.items))
-                    break
-            else:
-                raise StopAsyncIteration
-        return self._ready.pop()
-
-
-class RunHandle(Generic[O_co, S_co]):
-    """A run that was started and goes on beside its caller; the harness owns its task."""
-
-    def __init__(self, run: Any) -> None:
-        self._run: Run = run
-        self.stream: RunStream[O_co, S_co] = RunStream(run)
-
-    @property
-    def run_id(self) -> str:
-        """The run's id."""
-        return self._run.run_id
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-        return self.stream.done
-
-    async def result(self) -> RunResult[O_co, S_co]:
-        """Wait for the end.
-
-        Raises:
-            NoeticError: The run broke, and `on_error` is `"raise"`.
-        """
-        return await self.stream.result()
-
-    def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
-        """A handle of one of the run's external channels, to send and to read.
-
-        Raises:
-            ConfigError: The channel is not external; code `"channel"`.
-        """
-        return _handle(self._run, channel)
-
-    def abort(self, reason: str) -> None:
-        """Stop the run: its status becomes `"aborted"`."""
-        self._run.stop_from_outside("abort", reason)
-
-    def interrupt(self, reason: str = "interrupted") -> None:
-        """Stop the run: its status becomes `"interrupted"`."""
-        self._run.stop_from_outside("interrupt", reason)
-
-
-class _Launched:
-    """A run that a step has started: what its `DetachedRun` stands for."""
-
-    def __init__(self, handle: RunHandle[Any, Any]) -> None:
-        self._handle = handle
-        self.run_id: str = handle.run_id
-        self.path: tuple[str, ...] = ()
-
-    @property
-    def outcome(self) -> RunResult[Any, Any] | None:
-        return self._handle.stream.outcome
-
-    async def wait(self) -> RunResult[Any, Any]:
-        return await self._handle.result()
-
-    def abort(self, reason: str) -> None:
-        if not self._handle.done:
-            self._handle.abort(reason)
-
-    def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
-        return self._handle.channel(channel)
+__all__ = ["Harness"]
 
 
 class Harness(Generic[M_co]):
@@ -274,8 +53,8 @@ class Harness(Generic[M_co]):
     Args:
         memory: The memory bundle; an instance of a [`Memory`][noetic_py.Memory] subclass.
         model: The model of `call_model()` steps that name none.
-        checkpoints: What keeps the journals of its runs: an [`InMemoryBackend`][noetic_py.checkpoints.InMemoryBackend].
-            Without one a journal lives as long as its result.
+        checkpoints: What keeps its runs, so that they can be resumed: `"sqlite:runs.db"`, or a backend. Without one a
+            journal lives as long as its result.
         budget: Limits that hold for all its runs together.
         tools: Tools that every model call may use.
         plugins: The plugins to load, by name or as objects; all that are installed when left out.
@@ -340,7 +119,7 @@ class Harness(Generic[M_co]):
         self._engine = engine
 
         _check_parts(memory, model, budget, tools)
-        self._backend = _in_process(checkpoints)
+        self._backend = _backend(checkpoints, runtime)
         self._plugins = load_plugins(plugins)
         self._services = dict(services or {})
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
@@ -396,7 +175,10 @@ class Harness(Generic[M_co]):
         """A harness belongs to one thread and one event loop."""
         if self._closed:
             raise ConfigError("the harness was closed", code="harness-closed", hint="make a new one")
-        here = (threading.get_ident(), current_token())
+        try:
+            here = (threading.get_ident(), current_token())
+        except RuntimeError as error:
+            raise WrongThread("this thread runs no event loop", hint="call it where the harness runs") from error
         if self._home is None:
             self._home = here
         elif self._home != here:
@@ -442,14 +224,25 @@ class Harness(Generic[M_co]):
     async def _run(
         self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]
     ) -> RunResult[Any, Any]:
+        self._check_home()
         run, plan = self._plan(step, input, state, ctx, options)
-        return _deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
+        return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
         try:
-            return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
+            if plan.kept is None:
+                return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
+            return await self._keep(run, plan, plan.kept, ctx)
         finally:
             del self._live[run.run_id]
+
+    async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> RunResult[Any, Any]:
+        from noetic_py._engine import keeping
+
+        plan = await keeping.begin_kept(run, plan, kept) if plan.past is None else plan
+        if ctx is None:
+            return await keeping.beating(run, partial(self._engine.run_flow, run, plan))
+        return await keeping.beating(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
         outside = _outside(ctx)
@@ -487,6 +280,7 @@ class Harness(Generic[M_co]):
     async def _stream(
         self, step: Any, input: Any, state: Any, ctx: Any, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
+        self._check_home()
         run, plan = self._plan(step, input, state, ctx, options)
         stream: RunStream[Any, Any] = RunStream(run)
         failure: Exception | None = None
@@ -504,7 +298,7 @@ class Harness(Generic[M_co]):
         """Carry a run for somebody who watches it; its errors are the watcher's to raise."""
         outcome: RunResult[Any, Any] | NoeticError | None = None
         try:
-            outcome = _deliver(await self._execute(run, plan, ctx), on_error)
+            outcome = deliver(await self._execute(run, plan, ctx), on_error)
         except NoeticError as error:
             outcome = error
         finally:
@@ -529,7 +323,11 @@ class Harness(Generic[M_co]):
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
         """
         self._check_home()
-        if self._group is None:
+        return self._start(step, input, state, ctx, options)
+
+    def _start(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> RunHandle[Any, Any]:
+        group = self._resources.group
+        if group is None:
             raise ConfigError(
                 "start() needs an owner for its task",
                 code="harness-not-entered",
@@ -537,7 +335,7 @@ class Harness(Generic[M_co]):
             )
         run, plan = self._plan(step, input, state, ctx, options)
         handle: RunHandle[Any, Any] = RunHandle(run)
-        self._group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise")))
+        group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise")))
         return handle
 
     @overload
@@ -574,7 +372,11 @@ class Harness(Generic[M_co]):
                 # What the run starts beside itself needs an owner, as in a harness that was entered.
                 async with anyio.create_task_group() as group:
                     self._resources.group, self._resources.launch = group, self._launch
-                    return await self._run(step, input, state, ctx, options)
+                    try:
+                        return await self._run(step, input, state, ctx, options)
+                    except Exception as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
+                        failure = error
+                raise failure
             finally:
                 self._resources.group = self._resources.launch = None
                 self._home = None
@@ -583,9 +385,8 @@ class Harness(Generic[M_co]):
             return portal.call(work)
 
     def _plan(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
-        self._check_home()
         require_step(step, "run")
-        _check_options(options, state, ctx)
+        check_options(options, state, ctx)
         outside = None if ctx is None else _outside(ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
         if run_id in self._live:
@@ -602,10 +403,20 @@ class Harness(Generic[M_co]):
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
-            journal=[] if self._backend is None else self._backend.journal(run_id),
+            journal=[],
         )
         self._live[run_id] = run
-        return run, self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
+        kept = self._kept(step, options)
+        return run, self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"), kept=kept)
+
+    def _kept(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> Kept | None:
+        """How the run is to be kept, when it is."""
+        if self._backend is None:
+            return None
+        from noetic_py._engine.keeping import Kept
+
+        named = next((name for name, flow in self.flows.items() if flow is step), None)
+        return Kept(self._backend, options.get("durability", "step"), options.get("source", named))
 
     def _domain(
         self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
@@ -623,6 +434,117 @@ class Harness(Generic[M_co]):
         log.origin = (run_id, step.id)
         return Domain(log, state, step.id)
 
+    # -- what was begun before
+
+    @property
+    def runs(self) -> Runs:
+        """The runs that the backend keeps.
+
+        Raises:
+            ConfigError: The harness has no backend; code `"no-backend"`.
+        """
+        return Runs(self._needed(), self._resources.runtime)
+
+    def _needed(self) -> CheckpointBackend:
+        if self._backend is None:
+            raise ConfigError(
+                "this harness keeps no runs", code="no-backend", hint='Harness(checkpoints="sqlite:runs.db")'
+            )
+        return self._backend
+
+    @overload
+    async def resume(
+        self: Harness[M], run_id: str, step: Step[Any, R, M, StateBag], **options: Unpack[ResumeOptions]
+    ) -> RunResult[R, StateBag]: ...
+    @overload
+    async def resume(
+        self: Harness[M],
+        run_id: str,
+        step: Step[Any, R, M, S],
+        *,
+        state_type: type[S],
+        **options: Unpack[ResumeOptions],
+    ) -> RunResult[R, S]: ...
+    async def resume(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
+        """Go on with a run that this process, or another one, has begun.
+
+        What has finished is not run again: a recorded step gives its recorded output. A step that was in flight runs
+        again. A run that has completed gives its result once more; one that has failed tries again what it failed of.
+
+        Args:
+            run_id: The run.
+            step: The flow it was started with.
+            state_type: The type of its state; needed unless that is a `StateBag`.
+            **options: See [`ResumeOptions`][noetic_py.ResumeOptions].
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunBusy: Another process has it.
+            ReplayDiverged: The flow does something else than the run's journal says.
+            NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
+        """
+        from noetic_py._engine import keeping
+
+        self._check_home()
+        backend = self._needed()
+        require_step(step, "resume")
+        check_resume_options(options)
+        if run_id in self._live:
+            raise RunBusy(f"run {run_id!r} goes on already", hint="await that run")
+        codec = keeping.codec_for(step, *(() if state_type is None else (state_type,)))
+        past = await keeping.load_past(backend, run_id, codec)
+        run = self._resumed(run_id, past, options)
+        kept = keeping.Kept(backend, options.get("durability", "step"), None)
+        plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
+        self._live[run_id] = run
+        try:
+            result = await keeping.beating(run, partial(self._engine.run_flow, run, plan))
+        finally:
+            del self._live[run_id]
+        return deliver(result, options.get("on_error", "raise"))
+
+    def _resumed(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
+        opening = past.started.opening
+        return self._engine.Run(
+            run_id=run_id,
+            thread_id=past.started.thread_id,
+            user_id=None if opening is None else opening.user_id,
+            request_id=None if opening is None else opening.request_id,
+            resources=self._resources,
+            services=Services(options.get("services") or {}, self._services),
+            metadata={} if opening is None else opening.metadata,
+            model_settings=options.get("model_settings") or ModelSettings(),
+            bus=Bus(),
+            tracer=tracer(),
+            journal=[],
+        )
+
+    async def fork(self, run_id: str, *, at: int | Checkpoint | None = None) -> str:
+        """Make a run that is another one as it was at a point of its journal; `resume` goes on with it.
+
+        Args:
+            run_id: The other run.
+            at: Where: a position at which a transaction ends, or a checkpoint; its end when left out.
+
+        Returns:
+            The new run's id.
+
+        Raises:
+            RunNotFound: There is no such run.
+            PositionConflict: No transaction ends at `at`.
+        """
+        backend = self._needed()
+        position = at.position if isinstance(at, Checkpoint) else at
+        if position is None:
+            head = await backend.head(run_id)
+            if head is None:
+                raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+            position = head.position
+        info = await self.runs.get(run_id)
+        new = self._resources.runtime.new_id()
+        await backend.fork(run_id, at=position, new_run_id=new, card=card_of(info), status="interrupted")
+        return new
+
     # -- what goes on beside
 
     def channel_handle(self, channel: Channel[T], run_id: str) -> ChannelHandle[T]:
@@ -638,7 +560,7 @@ class Harness(Generic[M_co]):
         run = self._live.get(run_id)
         if run is None:
             raise RunNotFound(f"run {run_id!r} does not go on here", hint="it has ended, or another harness runs it")
-        return _handle(run, channel)
+        return handle_of(run, channel)
 
     def channel_stream(self, channel: Channel[T], run_id: str) -> AbstractAsyncContextManager[AsyncIterator[T]]:
         """What a run sends to an external channel: `async with harness.channel_stream(channel, run_id) as values`.
@@ -655,20 +577,14 @@ class Harness(Generic[M_co]):
         given |= {name: found for name in ("user_id", "request_id") if (found := getattr(run, name)) is not None}
         if options.budget is not None:
             given["budget"] = options.budget
-        handle: RunHandle[Any, Any] = self.start(step, value, state=options.state, **given)
-        return _Launched(handle)
+        handle = self._start(step, value, options.state, None, given)
+        return Launched(handle)
 
     def graph(self, step: Step[Any, Any, Any, Any]) -> str:
         """The step's tree as a Mermaid flowchart."""
         from noetic_py._engine.graph import mermaid
 
         return mermaid(require_step(step, "graph"))
-
-
-def _handle(run: Run, channel: Channel[T]) -> ChannelHandle[T]:
-    from noetic_py._engine.detached import external_handle
-
-    return external_handle(run, channel)
 
 
 def _outside(ctx: object) -> Outside:
@@ -685,13 +601,16 @@ def _outside(ctx: object) -> Outside:
     return engine
 
 
-def _in_process(checkpoints: object) -> InMemoryBackend | None:
-    if checkpoints is None or isinstance(checkpoints, InMemoryBackend):
-        return checkpoints
+def _backend(checkpoints: Any, runtime: Runtime) -> CheckpointBackend | None:
+    if checkpoints is None or hasattr(checkpoints, "append"):
+        given: CheckpointBackend | None = checkpoints
+        return given
+    if isinstance(checkpoints, str):
+        from noetic_py.checkpoints.spec import backend_from
+
+        return backend_from(checkpoints, runtime=runtime)
     raise ConfigError(
-        f"checkpoints={checkpoints!r}: this version has no durable backend",
-        code="checkpoints",
-        hint="checkpoints=InMemoryBackend() from noetic_py.checkpoints, or leave it out",
+        f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
     )
 
 
@@ -707,60 +626,3 @@ def _check_parts(memory: object, model: object, budget: object, tools: Sequence[
             raise ConfigError(
                 f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
             )
-
-
-def _deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:
-    """Return a result, or raise what broke its run."""
-    if result.status != "failed" or on_error == "result":
-        return result
-    error = result.error
-    if error is None:
-        raise StepFailed(path=(), error_type="unknown", error_message="the run failed without an error")
-    if isinstance(error, StepFailed) and error.__cause__ is not None:
-        raise error from error.__cause__
-    raise error
-
-
-def _check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
-    for name in options:
-        if name not in _OPTIONS:
-            raise ConfigError(
-                f"unknown option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_OPTIONS))}"
-            )
-    if ctx is not None and (state is not None or options.get("history") is not None):
-        raise ConfigError(
-            "ctx= brings its own state and history", code="run-option", hint="leave out state= and history="
-        )
-    if options.get("on_error", "raise") not in ("raise", "result"):
-        raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
-    _check_kinds(options)
-    for name in ("run_id", "thread_id", "user_id", "request_id"):
-        if name in options:
-            check_outside_id(options[name], name)
-
-
-def _check_kinds(options: Mapping[str, Any]) -> None:
-    deadline = options.get("deadline")
-    if deadline is not None and not is_seconds(deadline):
-        raise ConfigError(f"deadline={deadline!r} is not a number of seconds", code="run-option", hint="deadline=30.0")
-    for name, kind in _KINDS.items():
-        value = options.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise ConfigError(
-                f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}"
-            )
-    history = options.get("history")
-    if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
-        raise ConfigError(f"history={history!r} is no list of items", code="run-option", hint="history=result.items")
-
-
-def check_outside_id(value: object, name: str) -> None:
-    """Refuse an id that cannot be one.
-
-    Raises:
-        InvalidId: It is no text, empty, too long, or holds control characters or a lone surrogate.
-    """
-    if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
-        raise InvalidId(
-            f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name"
-        )

@@ -17,6 +17,7 @@ from noetic_py.errors import (
     ModelStatusError,
     NoeticDeprecationWarning,
     NoeticError,
+    ModelUnavailable,
     NoeticWarning,
     ParallelFailed,
     RateLimited,
@@ -53,6 +54,9 @@ VALUES: dict[str, Any] = {
     "where": "content[0]",
     "extra": "rich",
     "install": "pip install rich",
+    "channel": "jobs",
+    "waiting": 3,
+    "failures": (("test:a", ModelUnavailable("gone", model="test:a")),),
 }
 
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from enum import Enum
 from functools import partial, wraps
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar, assert_type
 
@@ -866,7 +867,7 @@ JSON_OF: Mapping[Any, st.SearchStrategy[Any]] = {
     Literal["x", "y"]: st.sampled_from(["x", "y"]),
 }
 TYPES: st.SearchStrategy[Any] = st.sampled_from(list(JSON_OF))
-NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,6}", fullmatch=True).filter(lambda name: name != "_")
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,6}", fullmatch=True).filter(lambda name: name != "_" and not iskeyword(name))
 
 
 class Shaped:

@@ -37,7 +37,7 @@ WAITING: Mapping[str, tuple[str, ...]] = {
         "noetic_py.memory.ContextPool",
         "noetic_py.memory.ContextQueue",
     ),
-    "p10_approval.py": ("noetic_py.Answer", "noetic_py.Harness.resume", "noetic_py.Harness.runs"),
+    "p10_approval.py": ("noetic_py.Answer",),
     "p11_chat.py": ("noetic_py.SessionKey", "noetic_py.Harness.interrupt", "noetic_py.Harness.session"),
     "p14_plugin.py": ("noetic_py.plugins.PluginRegistry",),
 }

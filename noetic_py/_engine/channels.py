@@ -15,12 +15,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import frozen
 
-from noetic_py._engine.custody import keep
+from noetic_py._engine.custody import going_on, keep
 from noetic_py._engine.execute import HANDLERS, call_from_body
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.channels import Channel, Live, Reader
 from noetic_py.context import CURRENT
-from noetic_py.errors import ChannelTimeout, ConfigError, NoeticWarning
+from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError, NoeticWarning
 from noetic_py.steps.step import Step
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ async def send(frame: Frame, channel: Channel[Any], value: object, timeout: floa
     """Send from a body."""
     frame = _acting(frame)
     _check_timeout(timeout, "send", frame)
-    frame.x.run.channels.live(channel)
-    await call_from_body(frame, SEND, Put(channel, channel.check(value), timeout))
+    with _named(frame):
+        frame.x.run.channels.live(channel)
+        checked = channel.check(value)
+    await call_from_body(frame, SEND, Put(channel, checked, timeout))
 
 
 async def run_send(put: Put, frame: Frame) -> None:
@@ -59,6 +61,7 @@ async def run_send(put: Put, frame: Frame) -> None:
     with _limit(put.timeout, f"no place was free in channel {put.channel.name!r}", frame):
         entry = await live.room()
     # Nothing is awaited from here on: what was placed was sent.
+    entry.sender = frame.at
     live.place(entry, put.value)
     if again:
         sent.add(frame.at)
@@ -66,44 +69,44 @@ async def run_send(put: Put, frame: Frame) -> None:
 
 def _may_come_again(frame: Frame) -> bool:
     """Whether a step around it could be tried again, which would send the same message a second time."""
-    node = frame.up
-    while node is not None:
-        if node.step.retry is not None:
-            return True
-        node = node.up
-    return False
+    return any(node.step.retry is not None for node in going_on(frame))
 
 
 async def receive(frame: Frame, channel: Channel[Any], timeout: float | None) -> Any:
     """Wait for the next message."""
     frame = _acting(frame)
     _check_timeout(timeout, "recv", frame)
-    reader = _reader(frame, frame.x.run.channels.live(channel))
+    with _named(frame):
+        reader = _reader(frame, frame.x.run.channels.live(channel))
     # A body that only receives would starve the event loop, and could not be stopped while messages are there.
     await checkpoint()
-    with _limit(timeout, f"nothing came in channel {channel.name!r}", frame):
+    with _named(frame), _limit(timeout, f"nothing came in channel {channel.name!r}", frame):
         entry = await reader.take()
-    return _noted(frame, channel, reader, entry)
+    return take(frame, channel, frame.at, entry, reader)
 
 
 def receive_now(frame: Frame, channel: Channel[Any]) -> Any:
     """The next message if there is one."""
     frame = _acting(frame)
-    live = frame.x.run.channels.live(channel)
+    with _named(frame):
+        live = frame.x.run.channels.live(channel)
+    if channel.mode == "topic":
+        # It keeps nothing for somebody who does not wait, and who only looks does not begin to listen.
+        return None
     reader = _reader(frame, live)
     entry = reader.take_now()
-    return None if entry is None else _noted(frame, channel, reader, entry)
+    return None if entry is None else take(frame, channel, frame.at, entry, reader)
 
 
 def take(frame: Frame, channel: Channel[Any], path: tuple[str, ...], entry: Entry, reader: Reader) -> Any:
     """Note that the step at `path` has taken a message."""
     if channel.mode == "queue":
         keep(frame, path, reader, entry)
+        if entry.sender and frame.x.run.store is not None and path == frame.at:
+            if frame.takes is None:
+                frame.takes = []
+            frame.takes.append(entry.sender)
     return entry.value
-
-
-def _noted(frame: Frame, channel: Channel[Any], reader: Reader, entry: Entry) -> Any:
-    return take(frame, channel, frame.at, entry, reader)
 
 
 def _reader(frame: Frame, live: Live) -> Reader:
@@ -124,8 +127,24 @@ def _acting(frame: Frame) -> Frame:
     if frame.virtual:
         asking = CURRENT.get()
         if isinstance(asking, Frame):
-            return asking
+            frame = asking
+    if frame.token is None:
+        raise ConcurrentStepCall(
+            f"{'/'.join(frame.at)} used a channel after it had ended",
+            path=frame.at,
+            hint="send and receive while the step runs; spawn_detached goes on beside it",
+        )
     return frame
+
+
+@contextmanager
+def _named(frame: Frame) -> Generator[None]:
+    """What is wrong is wrong at this step."""
+    try:
+        yield
+    except NoeticError as error:
+        error.at(frame.at)
+        raise
 
 
 @contextmanager

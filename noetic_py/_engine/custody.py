@@ -7,17 +7,19 @@ could still make its taker void and go on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from attrs import define
 
-from noetic_py.steps.loop import LoopSpec
+from noetic_py._engine.state import Frame, Run
+from noetic_py.steps.flow import ParallelSpec
+from noetic_py.steps.loop import EverySpec, LoopSpec
 
 if TYPE_CHECKING:
-    from noetic_py._engine.state import Frame, Run
     from noetic_py.channels import Entry, Reader
 
-__all__ = ["Taken", "give_back", "keep", "release"]
+__all__ = ["Taken", "give_back", "going_on", "keep", "release"]
 
 
 @define(eq=False)
@@ -25,49 +27,108 @@ class Taken:
     """A message, who took it, and the step whose end makes that final."""
 
     path: tuple[str, ...]
+    frame: Frame
     until: Frame
     reader: Reader
     entry: Entry
 
 
-# A failure below these is the run's: nobody goes on after it.
-_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", "spawn", "spawn_shared", "detached"})
+# A failure below these is their own, unless they have an on_error.
+_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", "spawn", "spawn_shared"})
+
+
+def going_on(frame: Frame) -> Iterator[Frame]:
+    """A frame and those around it that have not ended, from the inside; around detached work is what started it."""
+    node: Frame | None = frame
+    starter: Frame | None = None
+    while node is not None:
+        if node.virtual or node.token is not None:
+            yield node
+        above = node.up
+        if starter is not None:
+            above, starter = starter, None
+        elif node.virtual and node.step.kind == "detached":
+            # Its own frame, the next one, hangs from the run: what started it is known by its execution alone.
+            starter = _starter(node)
+        node = above
+
+
+def _starter(head: Frame) -> Frame | None:
+    found = head.x.parent_context
+    return found if isinstance(found, Frame) else None
 
 
 def keep(frame: Frame, path: tuple[str, ...], reader: Reader, entry: Entry) -> None:
     """Note a take by the step at `path`, which is the frame's or below it."""
-    until: Frame | None = None
-    node: Frame | None = frame
-    while node is not None:
-        if node.step.retry is not None or (node is not frame and _handles(node)):
-            until = node
-        node = node.up
+    until = _until(frame, path)
     if until is not None:
         until.noted = True
         run = frame.x.run
         if run.custody is None:
             run.custody = []
-        run.custody.append(Taken(path, until, reader, entry))
+        run.custody.append(Taken(path, frame, until, reader, entry))
+
+
+def _until(frame: Frame, path: tuple[str, ...]) -> Frame | None:
+    """The outermost step that can make everything below it void, or else the taker when somebody can handle its end."""
+    until: Frame | None = None
+    handled = False
+    for node in going_on(frame):
+        if node.step.retry is not None or _is_race(node):
+            until = node
+        elif node is not frame and _handles(node):
+            handled = True
+    if until is None and path == frame.at and frame.token is not None and (handled or _wraps_up(frame)):
+        return frame
+    return until
+
+
+def _is_race(node: Frame) -> bool:
+    return isinstance(node.step.spec, ParallelSpec) and node.step.spec.mode == "race"
 
 
 def _handles(node: Frame) -> bool:
     """Whether the step can go on although one below it was cancelled or has failed."""
     if node.step.kind not in _PASS_ON:
         return True
-    return isinstance(node.step.spec, LoopSpec) and node.step.spec.on_error is not None
+    return isinstance(node.step.spec, (LoopSpec, EverySpec)) and node.step.spec.on_error is not None
+
+
+def _wraps_up(frame: Frame) -> bool:
+    """Whether a step would run after a budget is spent."""
+    lease = frame.lease
+    while lease.parent is not None:
+        if lease.budget is not None and lease.budget.wrap_up is not None:
+            return True
+        lease = lease.parent
+    return False
 
 
 def give_back(run: Run, path: tuple[str, ...], *, below: bool) -> None:
-    """The step's attempt is void, and with `below` everything under it too: its messages go back, latest first."""
-    custody = run.custody or []
+    """The step's attempt is void, and with `below` everything under it too: its messages go back."""
     depth = len(path)
-    void = [each for each in custody if each.path == path or (below and each.path[:depth] == path)]
+    kept: list[Taken] = []
+    void: dict[Reader, list[Entry]] = {}
+    for each in run.custody or ():
+        if each.path == path or (below and each.path[:depth] == path):
+            void.setdefault(each.reader, []).append(each.entry)
+        else:
+            kept.append(each)
     if void:
-        run.custody = [each for each in custody if each not in void]
-        for each in reversed(void):
-            each.reader.give_back(each.entry)
+        run.custody = kept or None
+        for reader, entries in void.items():
+            reader.give_back(*entries)
 
 
 def release(run: Run, frame: Frame) -> None:
-    """The step is over, and with it what was kept for its sake."""
-    run.custody = [each for each in run.custody or [] if each.until is not frame] or None
+    """The step is over, and with it what was kept for its sake, unless work that it has started beside goes on."""
+    kept: list[Taken] = []
+    for each in run.custody or ():
+        if each.until is frame:
+            until = _until(each.frame, each.path)
+            if until is None:
+                continue
+            until.noted = True
+            each.until = until
+        kept.append(each)
+    run.custody = kept or None

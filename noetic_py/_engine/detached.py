@@ -8,9 +8,11 @@ step's layout: it commits when it likes, and with it nothing of the step's.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from noetic_py._engine.execute import HANDLERS, AnyStep, execute
 from noetic_py._engine.fold import items_below
@@ -18,7 +20,7 @@ from noetic_py._engine.spawn import head, run_child
 from noetic_py._engine.state import DOORS, Execution, Frame, Run
 from noetic_py.budget import Budget, Lease
 from noetic_py.channels import Channel, ChannelHandle
-from noetic_py.checkpoints.records import StepOpened
+from noetic_py.checkpoints.records import StepFailed, StepOpened
 from noetic_py.context import CURRENT, Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.detached import DetachedWork, DetachOptions
@@ -38,15 +40,21 @@ from noetic_py.steps.step import Step, require_step
 from noetic_py.steps.step import frame as frame_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from noetic_py.channels import Live
+    from noetic_py.checkpoints.records import JournalRecord
 
 __all__ = ["Detached", "detach", "external_handle"]
 
 _log = logging.getLogger("noetic_py")
 
 
-def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions) -> DetachedWork:
-    """Start a step beside the flow; see [`Context.spawn_detached`][noetic_py.Context.spawn_detached]."""
+def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:
+    """Start a step beside the flow; see [`Context.spawn_detached`][noetic_py.Context.spawn_detached].
+
+    `own` says whether it was asked for in the run's own thread, and not by a sync tool, for which its thread waits.
+    """
     if frame.virtual:
         asking = CURRENT.get()
         frame = asking if isinstance(asking, Frame) else frame
@@ -60,7 +68,7 @@ def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions) -
             path=frame.at,
             hint="async with Harness() as harness:",
         )
-    _check_task(frame, step)
+    _check_task(frame, step, own)
     if options.owner == "harness":
         return resources.launch(frame.x.run, step, value, options)
     work = Detached(frame, step, value, options)
@@ -79,11 +87,13 @@ def _check(options: DetachOptions, frame: Frame) -> None:
         )
 
 
-def _check_task(frame: Frame, step: AnyStep) -> None:
+def _check_task(frame: Frame, step: AnyStep, own: bool) -> None:
     """Work is started from the body's own task, in which the order of calls is the program's."""
     try:
         if frame.token is None:
             raise ValueError("the step has ended")
+        if not own:
+            return
         CURRENT.reset(frame.token)
     except ValueError:
         raise ConcurrentStepCall(
@@ -99,8 +109,15 @@ class Detached:
 
     def __init__(self, frame: Frame, step: AnyStep, value: object, options: DetachOptions) -> None:
         caller, run = frame.x, frame.x.run
-        caller.enter_child()
         self.run_id: str = run.run_id
+        self._run = run
+        self._value = value
+        state = copy_state(frame.domain.state) if options.state is None else options.state
+        try:
+            caller.enter_child()
+        except NoeticError as error:
+            error.at(frame.at)
+            raise
         occurrences = frame.occurrences
         if occurrences is None:
             occurrences = frame.occurrences = {}
@@ -115,9 +132,6 @@ class Detached:
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
         self.outcome: RunResult[Any, Any] | None = None
-        self._value = value
-        self._run = run
-        state = copy_state(frame.domain.state) if options.state is None else options.state
         log = ItemLog()
         branch = f"{frame.branch}.{self._name}"
         log.origin = (run.run_id, branch)
@@ -138,18 +152,22 @@ class Detached:
         try:
             return await run_child(self.child, root, spec, self._value)
         finally:
-            self.child.ended()
             self.child.frame = None
+            # What the child has written into the conversation is its own, and no work of this step's.
+            frame.mark = frame.written = len(frame.log)
 
     async def carry(self) -> None:
         """The task: run the step to its end, whatever that is, and tell who waits."""
         output, error = no_value(), None
         try:
             with self.scope:
+                # What was cancelled before it began does not begin.
+                await checkpoint()
                 output = await execute(self._step, self._value, self._above, self._name, self._domain)
         except NoeticError as failure:
             error = failure
         finally:
+            self.child.ended()
             self._lease.close()
             self._run.children -= 1
             self._run.detached.remove(self)
@@ -161,11 +179,12 @@ class Detached:
         if status == "failed":
             _log.warning("detached %s failed: %s", "/".join(self.path), error)
         journal, path, lease = self._run.journal, self.path, self._lease
+        end = len(journal)
         broken = error if status in ("failed", "budget_exceeded") else None
 
         def transcript() -> Transcript:
             log = ItemLog()
-            log.extend(items_below(journal, path, () if broken is None else broken.path))
+            log.extend(items_below(_valid(journal, path, end), path, () if broken is None else broken.path))
             items = log.rendered(f"{status}: {reason}" if reason else status)
             return Transcript(items, items)
 
@@ -212,6 +231,7 @@ def _above(run: Run, frame: Frame, domain: Domain) -> Frame:
         raise ConfigError("the run is over", code="not-running", hint="start work while a step runs")
     above = Frame(root.step, root, run.root, frame.at, domain, frame.lease, 0)
     above.virtual = above.opened = True
+    above.node = frame.node
     return above
 
 
@@ -227,7 +247,7 @@ def _around(x: Execution) -> list[Execution]:
 
 def _ending(output: Any, error: NoeticError | None) -> tuple[RunStatus, str | None]:
     if error is None:
-        return ("completed", None) if output is not no_value() else ("cancelled", "its run has ended")
+        return ("completed", None) if output is not no_value() else ("cancelled", "what started it has ended")
     match error:
         case Aborted():
             return "aborted", error.reason
@@ -241,6 +261,15 @@ def _ending(output: Any, error: NoeticError | None) -> tuple[RunStatus, str | No
             return "failed", error.message
 
 
+def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:
+    """The records up to an end of what has run at a path since an attempt around it was void for the last time."""
+    start = 0
+    for at, record in enumerate(journal[:end], 1):
+        if isinstance(record, StepFailed) and not record.final and path[: len(record.path)] == record.path:
+            start = at
+    return journal[start:end]
+
+
 async def run_detached(value: Any, frame: Frame) -> Any:
     """The step of the journal that stands for the work."""
     spec: tuple[SpawnSpec, Detached] = frame.step.spec
@@ -252,7 +281,12 @@ def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
 
     Raises:
         ConfigError: It is no channel, or not an external one; code `"channel"`.
+        WrongThread: This is not the run's thread, nor a sync tool's.
     """
+    return run.in_its_thread(partial(_open, run, channel))
+
+
+def _open(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
     live: Live = run.channels.live(channel)
     if not channel.external:
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from noetic_py._engine import fold, ledger
+from noetic_py._engine import durable, fold, ledger
 from noetic_py._engine.state import DOORS, Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.records import Decision
@@ -17,6 +17,7 @@ from noetic_py.context import CURRENT, Domain, StepMeta
 from noetic_py.errors import (
     BudgetExceeded,
     Cancelled,
+    CheckpointError,
     ConcurrentStepCall,
     ConfigError,
     NoeticError,
@@ -56,10 +57,12 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     x = parent.x
     run = x.run
     run.executed += 1
-    if run.stopping or not run.executed & _BREATHE:
-        await _breathe(x)
     own = domain is not None
     domain = parent.domain if domain is None else domain
+    if run.stopping or run.store is not None or not run.executed & _BREATHE:
+        found = await _before(step, value, parent, name, domain)
+        if found is not None:
+            return found.value
     length = domain.log.size
     if length != parent.mark and not own:
         ledger.close_segment(parent)
@@ -76,7 +79,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
                 frame.lease.steps += step.counted
             else:
                 frame.lease.take_step(step.counted)
-            if step.plain and run.tracer is None:
+            if step.plain and run.bare:
                 output = await body(value, frame)
             else:
                 output = await _guarded(frame, body, value)
@@ -90,9 +93,26 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         x.last_step = NO_META if step.body is not None else x.last_step
         if not own and (length != parent.mark or parent.touched):
             ledger.returned(parent, length)
-        if run.stopping:
-            await _breathe(x)
+        if run.stopping or run.store is not None:
+            await _committed(x)
         return output
+
+
+async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> durable.Found | None:
+    """What comes before a step now and then, and always in a durable run: what its journal says of the step."""
+    run = parent.x.run
+    if run.stopping or not run.executed & _BREATHE:
+        await _breathe(parent.x)
+    return None if run.store is None else durable.look(step, value, parent, name, domain)
+
+
+async def _committed(x: Execution) -> None:
+    """A step is done once its record is stored; and nothing goes on in an execution that was stopped."""
+    run = x.run
+    if run.store is not None:
+        await run.store.commit(run.journal)
+    if run.stopping:
+        await _breathe(x)
 
 
 async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
@@ -123,20 +143,28 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
     step = frame.step
     if step.bound is not None:
         value = step.bound.value
+    durably = frame.x.run.store is not None
+    if durably:
+        await durable.begin(frame, value)
     with _span(frame):
         if step.budget is None:
-            return await _timed(frame, body, value)
-        if frame.own_lease is None:
-            open_lease(frame, step.budget)
-        output = await under_budget(frame, step.budget, lambda: _timed(frame, body, value))
-        close_lease(frame)
-        return output
+            output = await _timed(frame, body, value)
+        else:
+            if frame.own_lease is None:
+                open_lease(frame, step.budget)
+            output = await under_budget(frame, step.budget, lambda: _timed(frame, body, value))
+    if durably:
+        durable.prepare(frame, value, output)
+    close_lease(frame)
+    return output
 
 
 def open_lease(frame: Frame, budget: Budget) -> None:
     """A step's own budget: one lease for all its attempts."""
     x = frame.x
     lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
+    if frame.node is not None:
+        durable.recover(x.run, lease, frame.at)
     lease.keep_reserve()
     frame.own_lease = frame.lease = lease
 
@@ -247,7 +275,7 @@ def _misuse(error: BaseException) -> ConcurrentStepCall | None:
 
 
 # What another attempt cannot change.
-_NEVER_RETRIED = (BudgetExceeded, UnknownPrice, ConfigError, ConcurrentStepCall, Stopped)
+_NEVER_RETRIED = (BudgetExceeded, UnknownPrice, ConfigError, ConcurrentStepCall, Stopped, CheckpointError)
 
 
 async def _after_failure(frame: Frame, error: Exception) -> None:
@@ -277,6 +305,8 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     frame.rewind()
     _forget_loop_stop(frame)
     ledger.failed(frame, failure, final=final)
+    if x.run.store is not None:
+        await x.run.store.commit(x.run.journal)
     if final or retry is None:
         _leave(frame)
         if failure is error:
@@ -291,6 +321,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     frame.noted = True
     frame.used_tokens = frame.used_cost = frame.control = frame.occurrences = None
     frame.opened = False
+    frame.node = frame.visited = frame.last_output = frame.prepared = frame.takes = None
 
 
 def _state_left(frame: Frame) -> Any:

@@ -9,12 +9,13 @@ from typing import Any
 import anyio
 from attrs import define, field, frozen
 
+from noetic_py._engine import durable
 from noetic_py._engine.custody import give_back
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.checkpoints.records import Decision
 from noetic_py.context import Domain
-from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, RouteError
+from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
 from noetic_py.state import copy_state, restore_state
 from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled
 from noetic_py.steps.step import Step, is_step, require_step
@@ -33,14 +34,28 @@ async def run_sequence(value: Any, frame: Frame) -> Any:
 async def run_branch(value: Any, frame: Frame) -> Any:
     """Ask the route, record what it said, run that."""
     spec: BranchSpec = frame.step.spec
+    before = durable.recorded(frame, "route")
+    if before is not durable.NOTHING and (known := _route_again(spec, before)) is not None:
+        return await execute(known, value, frame, known.id)
     answer = spec.route(value, frame.read_only()) if spec.takes_context else spec.route(value)
     if inspect.isawaitable(answer):
         answer = await answer
     step = _chosen(frame, spec, answer)
-    frame.x.run.journal.append(Decision(frame.path, "route", None if step is None else step.id))
+    chosen = None if step is None else step.id
+    if before is durable.NOTHING:
+        frame.x.run.journal.append(Decision(frame.path, "route", chosen))
+    elif before != chosen:
+        raise ReplayDiverged(f"the route chose {before!r} before, and {chosen!r} now", path=frame.path)
     if step is None:
         return value
     return await execute(step, value, frame, step.id)
+
+
+def _route_again(spec: BranchSpec, id: str | None) -> AnyStep | None:
+    """The case that was chosen before, when its id alone says which; a function that returns steps is asked again."""
+    cases = [*(spec.cases or {}).values(), *([] if spec.default is None else [spec.default])]
+    found = [case for case in cases if case.id == id]
+    return found[0] if len(found) == 1 else None
 
 
 def _chosen(frame: Frame, spec: BranchSpec, answer: Any) -> AnyStep | None:
@@ -137,7 +152,13 @@ async def run_parallel(value: Any, frame: Frame) -> Any:
     """All, the first, or whatever comes."""
     spec: ParallelSpec = frame.step.spec
     paths = await _paths(frame, spec, value)
-    outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
+    won = durable.winner_of(frame, [path.name for path in paths]) if spec.mode == "race" else None
+    if won is None:
+        outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
+    else:
+        # A race that has a finished path has its winner: the others are not started again.
+        outcomes = Outcomes()
+        await _run_path(frame, paths[won], won, outcomes)
     if spec.mode == "race":
         await _void_losers(frame, paths, outcomes)
         return _win(frame, outcomes)
@@ -172,7 +193,12 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
         if not _is_many(given):
             raise RouteError(f"paths gave {given!r}, which is no list of steps", path=frame.path, hint="return steps")
         steps = tuple([_require(frame, step) for step in given])
-        frame.x.run.journal.append(Decision(frame.path, "paths", tuple(step.id for step in steps)))
+        ids = tuple(step.id for step in steps)
+        before = durable.recorded(frame, "paths")
+        if before is durable.NOTHING:
+            frame.x.run.journal.append(Decision(frame.path, "paths", ids))
+        elif tuple(before) != ids:
+            raise ReplayDiverged(f"the paths were {', '.join(before)}, and are {', '.join(ids)} now", path=frame.path)
     return [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(steps)]
 
 
@@ -194,7 +220,7 @@ def all_values(frame: Frame, outcomes: Outcomes, count: int) -> list[Any]:
         ParallelFailed: A path failed of something else.
     """
     if outcomes.errors:
-        first = next(iter(outcomes.errors.values()))
+        first = durable.first_failed(frame, outcomes.errors)
         if isinstance(first, BudgetExceeded):
             raise first
         raise ParallelFailed(succeeded=outcomes.values, failed=outcomes.errors, first=first, path=frame.path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from noetic_py.checkpoints.records import (
+    ChildReplayed,
     Decision,
+    Intent,
     Segment,
     StepFailed,
     StepFinished,
@@ -19,113 +21,172 @@ from noetic_py.errors import NoeticError
 from noetic_py.items import FunctionCallOutput
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import JournalRecord, Path
+    from noetic_py.checkpoints.records import Change, JournalRecord, Path
     from noetic_py.items import Item
 
-__all__ = ["items_below"]
+__all__ = ["COMPOSITES", "Node", "Own", "items_below", "left_by", "tree", "visible"]
 
 # What the parent's conversation gets of a section's paths: a race its winner's items, a round of tools their outputs.
 _WALLS = frozenset({"spawn", "parallel", "gather", "every"})
 
 
+# What these do themselves is decided or recorded elsewhere: their layout is their children, in order.
+COMPOSITES = frozenset(
+    {"run", "sequence", "loop", "branch", "parallel", "gather", "spawn", "spawn_shared", "detached", "every"}
+)
+
+
+@frozen(eq=False)
+class Own:
+    """A stretch of a body's own work: the items it appended, and how it changed the state."""
+
+    items: tuple[Item, ...]
+    delta: tuple[Change, ...] = ()
+
+
 @define(eq=False)
-class _Node:
-    """One step as the journal knows it; its layout holds items and children in order."""
+class Node:
+    """One step as the journal knows it.
+
+    Attributes:
+        path: The step.
+        kind: Its kind, once a record has named it.
+        layout: Own work and children, in order.
+        children: Every child by name, those that have no place in the layout too.
+        finished: The step's record, once it is done.
+        position: Where in the journal that record is.
+        failed: By name, the children that have failed for good, and where in the journal that is.
+        tries: By name, how many attempts of a child have failed.
+        decisions: What functions have decided for it, by key.
+        intents: By name, the digests of children that may run only once and whose outcome nobody knows.
+    """
 
     path: Path = ()
     kind: str = ""
-    layout: list[tuple[Item, ...] | _Node] = field(factory=list["tuple[Item, ...] | _Node"])
-    children: dict[str, _Node] = field(factory=dict[str, "_Node"])
+    layout: list[Own | Node] = field(factory=list["Own | Node"])
+    children: dict[str, Node] = field(factory=dict[str, "Node"])
     finished: StepFinished | None = None
+    position: int = 0
+    failed: dict[str, tuple[StepFailed, int]] = field(factory=dict[str, "tuple[StepFailed, int]"])
+    tries: dict[str, int] = field(factory=dict[str, int])
+    decisions: dict[str, Any] = field(factory=dict[str, "Any"])
+    intents: dict[str, str | None] = field(factory=dict[str, "str | None"])
     # Where a failure that ended this step came from; None while it has not failed.
     cause: Path | None = None
     # Shown although it failed: what came after it, a wrap-up, was made because it did.
     shown: bool = False
+    # Whether it has its place in its parent's layout.
+    placed: bool = False
+    fence: int = 0
 
     @property
     def name(self) -> str:
         return self.path[-1]
 
-    def child(self, name: str) -> _Node:
+    def child(self, name: str, *, place: bool = True) -> Node:
+        """A child; made, and put where the layout now ends, when it has no place yet."""
         found = self.children.get(name)
         if found is None:
-            found = self.children[name] = _Node((*self.path, name))
+            found = self.children[name] = Node((*self.path, name))
+        if place and not found.placed:
+            found.placed = True
             self.layout.append(found)
         return found
 
     def drop(self, name: str) -> None:
         """An attempt is void: the next one takes its place where the layout then ends."""
-        self.layout.remove(self.children.pop(name))
+        found = self.children.pop(name, None)
+        if found is not None and found.placed:
+            self.layout.remove(found)
+
+    def start_again(self, fence: int) -> None:
+        """A later owner has started the body again: what it had written itself is void, its children are not."""
+        if fence <= self.fence:
+            return
+        self.fence = fence
+        if self.kind in COMPOSITES:
+            self.layout = [entry for entry in self.layout if isinstance(entry, Node)]
+            return
+        self.layout.clear()
+        for child in self.children.values():
+            child.placed = False
 
     def show_last(self, cause: Path) -> None:
         """Show the steps on the way to the failure after which a wrap-up was run."""
         last = self.layout[-1] if self.layout else None
-        if isinstance(last, _Node) and cause[: len(last.path)] == last.path:
+        if isinstance(last, Node) and cause[: len(last.path)] == last.path:
             last.shown = True
             last.show_last(cause)
 
 
-def _tree(journal: Sequence[JournalRecord], below: Path) -> _Node:
-    root = _Node(below)
+def tree(journal: Sequence[JournalRecord], below: Path = ()) -> Node:
+    """What the journal says of the steps below a path."""
+    root = Node(below)
     depth = len(below)
     # What goes on beside the flow commits when it likes, and is no part of anybody's layout.
     beside: list[Path] = []
-    for record in journal:
+    for position, record in enumerate(journal):
         if record.path[:depth] != below:
-            continue
-        if beside and any(record.path[: len(each)] == each for each in beside):
             continue
         if isinstance(record, StepOpened) and record.kind == "detached" and record.path != below:
             beside.append(record.path)
-            continue
-        frames = record.path[depth:]
-        if isinstance(record, _PLACED) or (isinstance(record, StepStopped) and record.control is not None):
-            node = root
-            for name in frames:
-                node = node.child(name)
-            _place(node, record)
-        elif (found := _find(root, frames)) is not None:
-            _note(*found, record)
+        placed = not (beside and any(record.path[: len(each)] == each for each in beside))
+        _read(root, record, record.path[depth:], position, placed)
     return root
 
 
 # What takes a place in its parent's layout: whatever the parent had not written stands before it in the journal.
-_PLACED = (StepOpened, Segment, StepFinished)
+_PLACED = (StepOpened, Segment, ChildReplayed, StepFinished)
 
 
-def _find(root: _Node, frames: Path) -> tuple[_Node, _Node] | None:
-    """The parent and the node of a path, when the path has a place already."""
-    parent, node = root, root
-    for name in frames:
-        found = node.children.get(name)
-        if found is None:
-            return None
-        parent, node = node, found
-    return parent, node
+def _read(root: Node, record: JournalRecord, frames: Path, position: int, placed: bool) -> None:
+    if isinstance(record, _PLACED) or (isinstance(record, StepStopped) and record.control is not None):
+        node = root
+        for name in frames:
+            node = node.child(name, place=placed)
+        _place(node, record, position)
+    elif isinstance(record, (StepFailed, Decision, Intent)):
+        parent, node = root, root
+        for name in frames:
+            parent, node = node, node.child(name, place=False)
+        _note(parent, node, record, position)
 
 
-def _place(node: _Node, record: StepOpened | Segment | StepFinished | StepStopped) -> None:
+def _place(
+    node: Node, record: StepOpened | Segment | ChildReplayed | StepFinished | StepStopped, position: int
+) -> None:
+    if isinstance(record, ChildReplayed):
+        return
     if isinstance(record, Segment):
-        node.layout.append(record.items)
+        node.layout.append(Own(record.items, record.delta))
         return
     node.kind = record.kind
-    if not isinstance(record, StepOpened):
-        node.layout.append(record.items)
+    if isinstance(record, StepOpened):
+        node.start_again(record.fence)
+        return
+    node.layout.append(Own(record.items, record.delta))
     if isinstance(record, StepFinished):
         node.finished = record
+        node.position = position
 
 
-def _note(parent: _Node, node: _Node, record: JournalRecord) -> None:
+def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, position: int) -> None:
     match record:
+        case Decision(key="wrap_up"):
+            node.show_last(record.value)
+            node.decisions[record.key] = record.value
+        case Decision():
+            node.decisions[record.key] = record.value
+        case Intent():
+            parent.intents[node.name] = record.digest
         case StepFailed(final=False) if node is not parent:
+            parent.tries[node.name] = record.attempt
             parent.drop(node.name)
         case StepFailed():
             node.kind = record.kind
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
-        case Decision(key="wrap_up"):
-            node.show_last(record.value)
-        case _:
-            pass
+            if node is not parent:
+                parent.failed[node.name] = (record, position)
 
 
 def items_below(journal: Sequence[JournalRecord], path: Path, cause: Path = ()) -> list[Item]:
@@ -136,13 +197,23 @@ def items_below(journal: Sequence[JournalRecord], path: Path, cause: Path = ()) 
         path: Whose conversation.
         cause: Where the failure that ended the path came from, when one did.
     """
-    root = _tree(journal, path)
+    root = tree(journal, path)
     if root.cause is None:
         root.cause = cause
-    return list(_visible(root, top=True))
+    return [item for own in _visible(root, top=True) for item in own.items]
 
 
-def _visible(node: _Node, *, top: bool = False) -> Iterator[Item]:
+def left_by(node: Node) -> list[Own]:
+    """What a finished step has left in the domain that it ran in, in order."""
+    return list(_visible(node))
+
+
+def visible(node: Node) -> list[Own]:
+    """What all steps below have put into the conversation and the state of the node's own domain."""
+    return list(_visible(node, top=True))
+
+
+def _visible(node: Node, *, top: bool = False) -> Iterator[Own]:
     if not top and node.kind in _WALLS:
         yield from _through_wall(node)
         return
@@ -150,39 +221,41 @@ def _visible(node: _Node, *, top: bool = False) -> Iterator[Item]:
         yield from _outputs(node)
         return
     for entry in _in_call_order(node.layout) if node.kind == "model" else node.layout:
-        if isinstance(entry, tuple):
-            yield from entry
+        if isinstance(entry, Own):
+            yield entry
         elif entry.cause is None or entry.shown or _ended(node, entry):
             yield from _visible(entry)
 
 
-def _ended(node: _Node, entry: _Node) -> bool:
+def _ended(node: Node, entry: Node) -> bool:
     """Whether a step's failure ended its parent too: then it shows how far things had come."""
     return node.cause is not None and node.layout[-1] is entry and node.cause[: len(entry.path)] == entry.path
 
 
-def _in_call_order(layout: list[tuple[Item, ...] | _Node]) -> list[tuple[Item, ...] | _Node]:
+def _in_call_order(layout: list[Own | Node]) -> list[Own | Node]:
     """A model round's layout: its tool calls in the order of the answer, not of their arrival."""
-    calls = [entry for entry in layout if isinstance(entry, _Node) and entry.kind == "tool_call"]
+    calls = [entry for entry in layout if isinstance(entry, Node) and entry.kind == "tool_call"]
     if len(calls) < 2:
         return layout
     calls.sort(key=lambda entry: int(entry.name.rpartition("[")[2][:-1]))
     place = next(at for at, entry in enumerate(layout) if entry in calls)
-    others = [entry for entry in layout if not (isinstance(entry, _Node) and entry.kind == "tool_call")]
+    others = [entry for entry in layout if not (isinstance(entry, Node) and entry.kind == "tool_call")]
     return [*others[:place], *calls, *others[place:]]
 
 
-def _outputs(node: _Node) -> Iterator[Item]:
+def _outputs(node: Node) -> Iterator[Own]:
     """Of a tool call the conversation gets the output; what else the tool wrote stays on its own path."""
     if node.finished is not None:
-        yield from (item for item in node.finished.items[-1:] if isinstance(item, FunctionCallOutput))
+        outputs = [item for item in node.finished.items[-1:] if isinstance(item, FunctionCallOutput)]
+        yield Own(tuple(outputs))
 
 
-def _through_wall(node: _Node) -> Iterator[Item]:
+def _through_wall(node: Node) -> Iterator[Own]:
     for entry in node.layout:
-        if isinstance(entry, tuple):
-            yield from entry
+        if isinstance(entry, Own):
+            yield entry
     if node.finished is not None and node.finished.winner is not None:
         for name, child in node.children.items():
             if name.endswith(f"[{node.finished.winner}]"):
-                yield from _visible(child)
+                # What the winner did to the state is the race's own change.
+                yield from (Own(own.items) for own in _visible(child))

@@ -7,16 +7,14 @@ from typing import Any
 import anyio
 
 from noetic_py._engine.channels import take
+from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.state import Frame
 from noetic_py.channels import Channel, Entry
 from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ChannelClosed
 from noetic_py.events import LoopParked
 
-__all__ = ["NOTHING", "Inbox"]
-
-NOTHING: Any = object()
-"""No message has come, which `None` is not."""
+__all__ = ["Inbox"]
 
 
 class Inbox:
@@ -26,10 +24,17 @@ class Inbox:
         self._frame = frame
         self._channel = channel
         self._patience = patience
-        self._reader = frame.x.run.channels.live(channel).reader(lambda: frame.token is not None)
+        attempt = frame.attempt
+        # Of a topic for this attempt: the next one listens for itself.
+        self._reader = frame.x.run.channels.live(channel).reader(
+            lambda: frame.token is not None and frame.attempt == attempt
+        )
 
     async def next(self, iteration: int) -> Any:
         """The next message, waited for as long as the loop parks; `NOTHING` when none has come."""
+        before = recorded(self._frame, f"inbox[{iteration}]")
+        if before is not NOTHING:
+            return before
         message = self._take(self._reader.take_now(), iteration)
         if message is not NOTHING or not self._patience:
             return message
@@ -40,6 +45,9 @@ class Inbox:
 
     def now(self, iteration: int) -> Any:
         """A message that is there, `None` otherwise."""
+        before = recorded(self._frame, f"inbox[{iteration}]")
+        if before is not NOTHING:
+            return before
         message = self._take(self._reader.take_now(), iteration)
         return None if message is NOTHING else message
 
@@ -63,5 +71,8 @@ class Inbox:
             return NOTHING
         key = f"inbox[{iteration}]"
         value = take(self._frame, self._channel, (*self._frame.at, key), entry, self._reader)
-        self._frame.x.run.journal.append(Decision(self._frame.at, key, value))
+        journal = self._frame.x.run.journal
+        journal.append(Decision(self._frame.at, key, value))
+        if entry.sender and self._frame.x.run.store is not None:
+            journal.append(Decision(self._frame.at, f"{key}.from", list(entry.sender)))
         return value

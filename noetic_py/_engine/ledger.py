@@ -9,27 +9,54 @@ from typing import TYPE_CHECKING
 
 from noetic_py._engine import custody
 from noetic_py._engine.state import NO_ITEMS, Frame
+from noetic_py.checkpoints.delta import changes, known_fields
 from noetic_py.checkpoints.records import Segment, StepFailed, StepFinished, StepOpened, StepStopped
+from noetic_py.errors import CodecError
 from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
+    from noetic_py.checkpoints.records import Change
     from noetic_py.errors import NoeticError
     from noetic_py.items import Item
 
-__all__ = ["close_segment", "failed", "finished", "flush", "returned", "stopped"]
+__all__ = ["capture", "close_segment", "failed", "finished", "flush", "returned", "stopped"]
 
 
 def close_segment(frame: Frame) -> None:
     """A child is about to start, and the body has appended something: that is a segment of its own."""
     log = frame.domain.log
     items = log.since(frame.mark)
+    delta = capture(frame)
+    if not items and not delta:
+        return
     frame.mark = log.size
     frame.clean = False
+    segment = Segment(frame.at, frame.attempt, items, delta)
     if frame.segments is None:
-        frame.segments = [items]
+        frame.segments = [segment]
     else:
-        frame.segments.append(items)
+        frame.segments.append(segment)
+
+
+def capture(frame: Frame) -> tuple[Change, ...]:
+    """How the body has changed the state since that was stored last, in a durable run.
+
+    Raises:
+        CodecError: The state cannot be stored.
+    """
+    store = frame.x.run.store
+    if store is None or not frame.touched:
+        return ()
+    domain = frame.domain
+    try:
+        now = known_fields(domain.state, store.codec)
+    except CodecError as error:
+        error.at(frame.at)
+        raise
+    delta = changes(domain.known or {}, now)
+    domain.known = now
+    return delta
 
 
 def returned(frame: Frame, length: int) -> None:
@@ -50,15 +77,17 @@ def flush(frame: Frame | None) -> None:
     if not frame.opened:
         frame.opened = True
         if not frame.virtual:
-            journal.append(StepOpened(frame.at, frame.step.kind, frame.attempt))
+            store = frame.x.run.store
+            fence = 0 if store is None else store.fence
+            journal.append(StepOpened(frame.at, frame.step.kind, frame.attempt, fence))
     segments = frame.segments
     if segments is not None:
-        for items in segments:
-            journal.append(Segment(frame.at, frame.attempt, items))
+        journal.extend(segments)
         frame.segments = None
         if frame.x.run.bus.active:
-            for items in segments:
-                frame.x.run.bus.publish(ItemsAppended(frame.at, items))
+            for segment in segments:
+                if segment.items:
+                    frame.x.run.bus.publish(ItemsAppended(frame.at, segment.items))
     frame.written = frame.mark
     frame.clean = True
 
@@ -69,7 +98,7 @@ def _last_segment(frame: Frame) -> tuple[Item, ...]:
     if segments is not None:
         # Closed before a child that wrote nothing: it goes into this record together with the last one.
         for earlier in reversed(segments):
-            items = earlier + items
+            items = earlier.items + items
     return items
 
 
@@ -80,6 +109,13 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if parent is not None and not (parent.clean and parent.opened):
         flush(parent)
     step = frame.step
+    if frame.prepared is not None:
+        if run.custody is not None:
+            custody.release(run, frame)
+        if parent is not None:
+            parent.last_output = (frame.at[-1], output)
+        _append_finished(frame, frame.prepared)
+        return
     record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
         record.items = _last_segment(frame)
@@ -91,11 +127,16 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.winner = frame.winner
         if run.custody is not None:
             custody.release(run, frame)
+    _append_finished(frame, record)
+
+
+def _append_finished(frame: Frame, record: StepFinished) -> None:
+    run = frame.x.run
     run.journal.append(record)
     if run.bus.active:
         if record.items:
             run.bus.publish(ItemsAppended(frame.at, record.items))
-        run.bus.publish(StepCommitted(frame.at, step.kind, len(run.journal)))
+        run.bus.publish(StepCommitted(frame.at, record.kind, len(run.journal)))
 
 
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
@@ -118,17 +159,21 @@ def stopped(frame: Frame) -> None:
     """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
     run = frame.x.run
     kept = NO_ITEMS
+    delta: tuple[Change, ...] = ()
     if run.custody is not None:
         if frame.control is None:
             custody.give_back(run, frame.at, below=False)
         custody.release(run, frame)
     if frame.control is not None:
+        delta = capture(frame)
+        if run.store is not None:
+            flush(frame)
         kept = _last_segment(frame)
         flush(frame.up)
     if frame.control is not None or frame.used_tokens is not None or frame.used_cost is not None:
         run.journal.append(
             StepStopped(
-                frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control
+                frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, delta
             )
         )
     if run.bus.active:

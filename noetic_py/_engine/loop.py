@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.execute import HANDLERS, as_error, execute
-from noetic_py._engine.inbox import NOTHING, Inbox
+from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.state import Frame
 from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
@@ -31,6 +32,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     at, judge = look.at, look.judge
     bus = frame.x.run.bus
     name = f"{body.id}["
+    bare = frame.x.run.store is None
     for iteration in range(spec.max_iterations):
         try:
             output = await execute(body, value, frame, f"{name}{iteration}]")
@@ -40,7 +42,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
         if frame.loop_stop is not None:
             return _stopped(frame, output)
         try:
-            verdict = judge(at(iteration, output))
+            verdict = judge(at(iteration, output)) if bare else _judged(frame, judge, at(iteration, output))
             if not isinstance(verdict, Verdict):
                 verdict = await _wait(verdict)
         except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why
@@ -103,6 +105,19 @@ async def _after_error(
     return message
 
 
+async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
+    """A verdict that is recorded, and not asked for twice."""
+    key = f"verdict[{snapshot.iteration}]"
+    before = recorded(frame, key)
+    if before is not NOTHING:
+        return Verdict(*before)
+    verdict = judge(snapshot)
+    if not isinstance(verdict, Verdict):
+        verdict = await _wait(verdict)
+    frame.x.run.journal.append(Decision(frame.at, key, [verdict.stop, verdict.reason, verdict.feedback]))
+    return verdict
+
+
 async def _wait(verdict: Awaitable[object]) -> Verdict:
     found = await verdict
     if not isinstance(found, Verdict):
@@ -112,7 +127,8 @@ async def _wait(verdict: Awaitable[object]) -> Verdict:
 
 def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
     x = frame.x
-    x.run.journal.append(Decision(frame.path, "verdict", verdict))
+    if x.run.store is None:
+        x.run.journal.append(Decision(frame.path, "verdict", verdict))
     x.run.verdict = (frame.at, verdict.reason)
     last = x.last_step
     if output is None and last is not None and last.tool_calls:
@@ -134,10 +150,13 @@ async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exceptio
     """Ask what to do about a failed iteration; raises it when nothing else is to be done."""
     if ask is None:
         raise error
-    decided: Any = ask(as_error(frame, error), frame)
-    if inspect.isawaitable(decided):
-        decided = await decided
-    frame.x.run.journal.append(Decision(frame.at, f"on_error[{iteration}]", decided))
+    key = f"on_error[{iteration}]"
+    decided: Any = recorded(frame, key)
+    if decided is NOTHING:
+        decided = ask(as_error(frame, error), frame)
+        if inspect.isawaitable(decided):
+            decided = await decided
+        frame.x.run.journal.append(Decision(frame.at, key, decided))
     if decided not in ("retry", "skip", "abort"):
         raise ConfigError(
             f"on_error returned {decided!r}", code="loop", path=frame.at, hint='"retry", "skip" or "abort"'
@@ -149,10 +168,13 @@ async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exceptio
 
 
 async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdict: Verdict, iteration: int) -> Any:
-    value = prepare(output, verdict, frame)
-    if inspect.isawaitable(value):
-        value = await value
-    frame.x.run.journal.append(Decision(frame.at, f"next[{iteration}]", value))
+    key = f"next[{iteration}]"
+    value = recorded(frame, key)
+    if value is NOTHING:
+        value = prepare(output, verdict, frame)
+        if inspect.isawaitable(value):
+            value = await value
+        frame.x.run.journal.append(Decision(frame.at, key, value))
     return value
 
 

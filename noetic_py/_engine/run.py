@@ -16,14 +16,18 @@ from noetic_py._engine import model as _model
 from noetic_py._engine import schedule as _schedule
 from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import tool as _tool
+from noetic_py._engine.durable import recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
-from noetic_py._engine.fold import items_below
+from noetic_py._engine.fold import items_below, visible
+from noetic_py._engine.resume import Past
 from noetic_py._engine.state import Execution, Frame, Run
+from noetic_py._engine.store import Kept
 from noetic_py.budget import Budget, Lease
-from noetic_py.checkpoints.records import RunEnded, RunStarted
+from noetic_py.checkpoints.delta import apply_changes
+from noetic_py.checkpoints.records import Opening, RunEnded, RunStarted
 from noetic_py.context import Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
-from noetic_py.errors import BudgetExceeded, NoeticError
+from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.events import RunFinished
 from noetic_py.events import RunStarted as RunStartedEvent
 from noetic_py.items import ID_SOURCE, Item
@@ -47,6 +51,9 @@ class RunPlan:
     domain: Domain
     budget: Budget | None
     deadline: float | None
+    opening: Opening | None = None
+    past: Past | None = None
+    kept: Kept | None = None
 
 
 _ROOT: AnyStep = Step(id="run", kind="run")
@@ -66,10 +73,10 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     root = _spawn.head(x, None, _ROOT, plan.domain)
     root.opened = True
     history = plan.domain.log.frozen()
-    run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, len(history)))
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
     try:
+        await _begin(x, root, plan, lease, len(history))
         try:
             output, stop, error = await _attempt(x, root, plan, lease)
         finally:
@@ -77,13 +84,17 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
                 await run.dismiss()
         if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
             output = await _wrap_up(x, root, plan.budget, lease, stop.error)
-        return _result(run, x, plan, history, output, stop, error, now)
+            await run.dismiss()
+        return await _result(run, x, plan, history, _Ending(output, stop, error), now)
     except BaseException as cancelled:
         if isinstance(cancelled, Exception):
-            return _result(run, x, plan, history, no_value(), None, as_error(root, cancelled), now)
-        stop = x.stop if x.stop is not None else Control("cancel", reason="cancelled from outside")
+            broken = _Ending(no_value(), None, as_error(root, cancelled))
+            return await _result(run, x, plan, history, broken, now)
+        reason = "cancelled from outside" if x.stop is None else x.stop.reason
         restore_log(root)
-        _end(run, "cancelled", stop.reason, stop)
+        left = _Ending(no_value(), Control("cancel", reason=reason), None)
+        with anyio.CancelScope(shield=True):
+            run.left = await _result(run, x, plan, history, left, now)
         raise
     finally:
         if ids is not None:
@@ -96,6 +107,25 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         # Without these the run would be a ring that only the garbage collector could break.
         run.root = None
         x.frame = None
+
+
+async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history: int) -> None:
+    """Write the head of the journal, or go on where it ends."""
+    run, past = x.run, plan.past
+    if past is None:
+        run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
+        if run.store is not None:
+            await run.store.commit(run.journal)
+        return
+    root.node = past.index
+    recover(run, lease, ())
+    stop_again(x, ())
+    if x.stop is not None:
+        # Nothing runs any more: what the steps have left is all there is.
+        for own in visible(past.index):
+            plan.domain.log.extend(own.items)
+            if run.store is not None:
+                apply_changes(plan.domain.state, own.delta, run.store.codec)
 
 
 async def _attempt(
@@ -158,14 +188,24 @@ async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease, erro
         x.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
     try:
         with x.scope:
-            return await work()
+            output = await work()
+            await x.run.join_detached()
+            return output
     except Exception as failed:  # noqa: BLE001 # the budget has ended the run already; its status says so
         settle_failure(root, as_error(root, failed))
     return no_value()
 
 
-def _end(run: Run, status: RunStatus, reason: str | None, control: Control | None) -> None:
-    run.journal.append(RunEnded((), status, reason, control))
+async def _end(run: Run, status: RunStatus, reason: str | None, control: Control | None) -> None:
+    last = run.journal[-1] if run.journal else None
+    if not isinstance(last, RunEnded) or last.status != status:
+        run.journal.append(RunEnded((), status, reason, control))
+    if run.store is not None:
+        run.store.status = status
+        try:
+            await run.store.commit(run.journal, force=True)
+        finally:
+            await run.store.release()
     if run.bus.active:
         run.bus.publish(RunFinished((), run.run_id, status, reason))
 
@@ -189,21 +229,28 @@ def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
     return None
 
 
-def _result(
-    run: Run,
-    x: Execution,
-    plan: RunPlan,
-    history: Sequence[Item],
-    output: Any,
-    stop: Control | None,
-    error: NoeticError | None,
-    began: float,
+@frozen(eq=False)
+class _Ending:
+    """How the flow ended: its output, what stopped it, what broke it."""
+
+    output: Any
+    stop: Control | None
+    error: NoeticError | None
+
+
+async def _result(
+    run: Run, x: Execution, plan: RunPlan, history: Sequence[Item], ending: _Ending, began: float
 ) -> RunResult[Any, Any]:
+    output, stop, error = ending.output, ending.stop, ending.error
     status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
     reason = (error.message if error is not None else _verdict(run, plan.step)) if stop is None else stop.reason
     if stop is not None and stop.kind == "complete":
         reason = f"complete() at {'/'.join(stop.path)}"
-    _end(run, status, reason, stop)
+    try:
+        await _end(run, status, reason, stop)
+    except CheckpointError as failed:
+        # What was not committed has not happened: the run is not finished, whatever the flow returned.
+        output, stop, error, status, reason = no_value(), None, failed, "failed", failed.message
     journal = run.journal
     broken = error if error is not None else None if stop is None else stop.error
 

@@ -23,9 +23,11 @@ async def run_every(value: Any, frame: Frame) -> None:
     runtime = frame.x.run.runtime
     wake = None if spec.wake is None else Inbox(frame, spec.wake, float("inf"))
     due = runtime.monotonic()
+    at_once = False
     for tick in count():
-        left = due - runtime.monotonic() + spec.jitter * (runtime.random() if spec.jitter else 0.0)
+        left = 0.0 if at_once else due - runtime.monotonic() + spec.jitter * (runtime.random() if spec.jitter else 0.0)
         await _rest(frame, max(0.0, left), wake, tick)
+        at_once = False
         due = runtime.monotonic() + spec.interval
         log = frame.log.fork()
         log.origin = frame.log.origin
@@ -33,8 +35,7 @@ async def run_every(value: Any, frame: Frame) -> None:
         try:
             await execute(spec.body, None, frame, f"{spec.body.id}[{tick}]", domain)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
-            if await on_error(frame, spec.on_error, error, tick) == "retry":
-                due = runtime.monotonic()
+            at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
         if frame.loop_stop is not None:
             frame.loop_stop = None
             return

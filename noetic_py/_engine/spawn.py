@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 
+from noetic_py._engine import durable
 from noetic_py._engine.execute import HANDLERS, close_lease, execute, open_lease, under_budget
 from noetic_py._engine.state import Execution, Frame
 from noetic_py.budget import Budget, Lease
@@ -24,6 +25,9 @@ def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
     """The frame that an execution hangs from; it writes no records of its own."""
     root = Frame(step, frame, x, () if frame is None else frame.path, domain, x.lease, len(domain.log))
     root.virtual = True
+    if frame is not None and frame.node is not None:
+        root.node = frame.node
+        root.visited = frame.visited = set()
     x.frame = root
     return root
 
@@ -37,6 +41,9 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
     try:
         child = Execution(parent.run, lease, depth=parent.depth + 1, parent=frame, input=value)
         root = head(child, frame, frame.step, _domain(frame, spec))
+        if frame.node is not None:
+            durable.recover(parent.run, lease, frame.at)
+            durable.stop_again(child, frame.at)
         try:
             return await run_child(child, root, spec, value)
         finally:

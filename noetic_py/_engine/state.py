@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 import anyio.from_thread
+from attrs import frozen
 
 from noetic_py._types import T
-from noetic_py.budget import Lease, Remaining, TokenUsage
-from noetic_py.channels import Board, Channel, log_lost
+from noetic_py.budget import Lease, Remaining, TokenUsage, Usage
+from noetic_py.channels import Board, Channel, Live, log_lost
+from noetic_py.checkpoints.delta import known_fields
 from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
-from noetic_py.control import Control, StopKind
+from noetic_py.control import Control, RunResult, StopKind
 from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, WrongThread
 from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from noetic_py._engine.custody import Taken
+    from noetic_py._engine.fold import Node
+    from noetic_py._engine.store import Store
     from noetic_py.channels import Reader
-    from noetic_py.checkpoints.records import JournalRecord
+    from noetic_py.checkpoints.records import JournalRecord, Segment, StepFinished
     from noetic_py.items import Item
     from noetic_py.log import ItemLog
     from noetic_py.memory.layer import Memory
@@ -84,7 +88,7 @@ class Doors:
     send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
     receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
     receive_now: Callable[[Frame, Channel[Any]], Any]
-    detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions], DetachedWork]
+    detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
 
 
 DOORS = Doors()
@@ -95,7 +99,9 @@ class Run:
 
     __slots__ = (
         "_board",
+        "_over",
         "_thread",
+        "bare",
         "bus",
         "children",
         "custody",
@@ -103,6 +109,8 @@ class Run:
         "early",
         "executed",
         "journal",
+        "left",
+        "mail",
         "metadata",
         "model_settings",
         "request_id",
@@ -112,7 +120,10 @@ class Run:
         "runtime",
         "sent",
         "services",
+        "spent",
+        "stopped",
         "stopping",
+        "store",
         "thread_id",
         "tracer",
         "turns",
@@ -148,6 +159,13 @@ class Run:
         self.bus = bus
         self.tracer = tracer
         self.journal = journal
+        # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
+        self.store: Store | None = None
+        self.spent: list[Spent] = []
+        # The stops that were asked for before that.
+        self.stopped: list[Control] = []
+        # Whether a step without options of its own needs nothing around its body.
+        self.bare = tracer is None
         self.executed = 0
         self.children = 0
         # How many executions are being stopped: a step looks for a stop only then.
@@ -159,6 +177,11 @@ class Run:
         self.root: Execution | None = None
         self._thread = get_ident()
         self._board: Board | None = None
+        self._over = False
+        # How it ended, for those who cannot be told because it was cancelled from outside.
+        self.left: RunResult[Any, Any] | None = None
+        # Messages from before this process had the run, by channel: the path of the send, and the stored value.
+        self.mail: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
         # Messages that may have to go back, while there are any.
         self.custody: list[Taken] | None = None
         # The sends that a second attempt is not to repeat.
@@ -168,12 +191,24 @@ class Run:
         # A stop that was asked for before the run had begun.
         self.early: Control | None = None
 
+    def keep_in(self, store: Store) -> None:
+        """Make the run durable."""
+        self.store = store
+        self.bare = False
+
     @property
     def channels(self) -> Board:
         """The run's channels."""
         if self._board is None:
-            self._board = Board(self._lost)
+            self._board = Board(self._lost, self._fill)
+            if self._over:
+                self._board.close()
         return self._board
+
+    def _fill(self, live: Live) -> None:
+        for path, tree in self.mail.pop(live.channel.name, ()):
+            if self.store is not None:
+                live.restore(path, self.store.codec.decode(tree, live.channel.schema))
 
     def _lost(self, channel: Channel[Any], dropped: int) -> None:
         log_lost(channel, dropped)
@@ -182,6 +217,7 @@ class Run:
 
     def close_channels(self) -> None:
         """The run is over, and so are its channels."""
+        self._over = True
         if self._board is not None:
             self._board.close()
 
@@ -203,6 +239,10 @@ class Run:
         """Wait for all work beside the flow, and for what that starts."""
         while self.detached:
             await self.detached[0].done.wait()
+
+    def is_here(self) -> bool:
+        """Whether this is the run's own thread."""
+        return get_ident() == self._thread
 
     def in_its_thread(self, work: Callable[[], T]) -> T:
         """Do something in the run's own thread: at once there, and from a sync tool's worker thread by handing it over.
@@ -226,6 +266,16 @@ class Run:
             self.root.request(control)
         elif self.early is None:
             self.early = control
+
+
+@frozen
+class Spent:
+    """What one recorded attempt of a step has used, children apart."""
+
+    path: tuple[str, ...]
+    used: Usage
+    steps: int
+    tool: str | None
 
 
 class Beside(Protocol):
@@ -319,6 +369,8 @@ class Execution:
         frame = _frame(ctx)
         domain = frame.domain
         saved = copy_state(domain.state)
+        if self.run.store is not None and domain.known is None:
+            domain.known = known_fields(domain.state, self.run.store.codec)
         frame.touched = True
         frame.clean = False
         frame.saved = saved
@@ -329,10 +381,15 @@ class Execution:
             node = node.up
 
     def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
-        self.request(Control("complete", value=value, path=ctx.path), _frame(ctx))
+        self.request(Control("complete", value=value, path=ctx.path, at=self.at), _frame(ctx))
 
     def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
-        self.request(Control("abort", reason=reason, path=ctx.path), _frame(ctx))
+        self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), _frame(ctx))
+
+    @property
+    def at(self) -> tuple[str, ...]:
+        """The execution's own path: of the run empty, of a spawn's child the spawn's."""
+        return () if self.frame is None else self.frame.at
 
     def request(self, control: Control, frame: Frame | None = None) -> bool:
         """Stop this execution unless something has stopped it already; cancels all that runs in it."""
@@ -428,7 +485,8 @@ class Execution:
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
     ) -> DetachedWork:
-        return self.run.in_its_thread(partial(DOORS.detach, _frame(ctx), step, value, options))
+        own = self.run.is_here()
+        return self.run.in_its_thread(partial(DOORS.detach, _frame(ctx), step, value, options, own))
 
     def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
         """A lease of this execution has passed its `warn_at`."""
@@ -483,7 +541,14 @@ class Frame(Context[Any, Any]):
     # The lease of the step's own budget, and the one of its wrap-up.
     own_lease: Lease | None = None
     wrap_up: Lease | None = None
-    segments: list[tuple[Item, ...]] | None = None
+    segments: list[Segment] | None = None
+    # What the journal of a resumed run says of the step, and which of its children were called this time.
+    node: Node | None = None
+    visited: set[str] | None = None
+    # In a durable run: the last child's name and output; the record that is about to be committed; messages taken.
+    last_output: tuple[str, Any] | None = None
+    prepared: StepFinished | None = None
+    takes: list[tuple[str, ...]] | None = None
     own_span: Span | None = None
     # What the body takes messages from, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
@@ -523,6 +588,7 @@ class Frame(Context[Any, Any]):
         self.segments = None
         if self.has_base:
             restore_state(self.domain.state, copy_state(self.base))
+            self._look_again()
         self.touched = False
         self.clean = True
 
@@ -533,6 +599,13 @@ class Frame(Context[Any, Any]):
         self.segments = None
         if self.touched and not self.clean:
             restore_state(self.domain.state, copy_state(self.saved))
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """The state was put back, so what is known of it is not what was stored last."""
+        store = self.x.run.store
+        if store is not None and self.domain.known is not None:
+            self.domain.known = known_fields(self.domain.state, store.codec)
 
 
 def _frame(ctx: Context[Any, Any]) -> Frame:

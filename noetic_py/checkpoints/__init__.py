@@ -1,6 +1,54 @@
-"""Checkpoints: the records of a journal, what stores them, and the backend in memory."""
+"""Checkpoints: the records of a journal, what stores them, and the backends in memory and in SQLite."""
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Head, Lease, Record
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from noetic_py.checkpoints.backend import (
+    BackendDurability,
+    CheckpointBackend,
+    Head,
+    Lease,
+    Record,
+    RunEntry,
+    Scope,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.checkpoints.spec import backend_from
 
-__all__ = ["CheckpointBackend", "Head", "InMemoryBackend", "Lease", "Record"]
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.sqlite import SqliteBackend
+
+__all__ = [
+    "BackendDurability",
+    "CheckpointBackend",
+    "Head",
+    "InMemoryBackend",
+    "Lease",
+    "Record",
+    "RunEntry",
+    "Scope",
+    "SqliteBackend",
+    "Stats",
+    "StoredValue",
+    "Transaction",
+    "backend_from",
+]
+
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take any name for one that is there. A program that stores nothing in
+    # SQLite does not load it.
+    def __getattr__(name: str) -> object:
+        if name != "SqliteBackend":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from noetic_py.checkpoints.sqlite import SqliteBackend
+
+        return SqliteBackend
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,10 +14,11 @@ Without a durable backend records hold references: nothing is encoded, compared 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from attrs import define
+from attrs import define, frozen
 
 from noetic_py.budget import TokenUsage
 from noetic_py.control import Control, RunStatus
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallStarted",
+    "Change",
+    "ChildReplayed",
     "Decision",
+    "Intent",
     "JournalRecord",
+    "Opening",
     "Path",
     "RunEnded",
     "RunStarted",
@@ -42,6 +47,23 @@ __all__ = [
 Path: TypeAlias = tuple[str, ...]
 
 
+@frozen(eq=False)
+class Change:
+    """How one field of a state was changed.
+
+    Attributes:
+        op: `"set"`, `"unset"`, or `"append"` to a list.
+        key: The field.
+        before: A digest of what it was, `None` when it was not there.
+        tree: Stored form of what was set, or of what was appended.
+    """
+
+    op: Literal["set", "unset", "append"]
+    key: str
+    before: str | None
+    tree: Any = None
+
+
 @define(eq=False)
 class RunStarted:
     """The head of a journal: which flow, with which input, from which conversation."""
@@ -52,24 +74,66 @@ class RunStarted:
     flow: str
     input: object
     history: int
+    opening: Opening | None = None
+
+
+@define(eq=False)
+class Opening:
+    """What else a durable run needs to begin again in another process.
+
+    Attributes:
+        fingerprint: The flow's.
+        items: The conversation that it began with.
+        state: The state that it began with.
+        user_id: Whose run it is.
+        request_id: The caller's correlation id.
+        metadata: JSON of the caller's.
+        source: Where the flow was found, `FILE:STEP` or a name in the harness's `flows`; `None` when nobody said.
+        budget: The run's own limits.
+    """
+
+    fingerprint: str
+    items: tuple[Item, ...]
+    state: object
+    user_id: str | None
+    request_id: str | None
+    metadata: Mapping[str, Any]
+    source: str | None
+    budget: Mapping[str, Any] | None = None
 
 
 @define(eq=False)
 class StepOpened:
-    """A composite or a body with children is in flight; written with the first commit below it."""
+    """A composite or a body with children is in flight; written with the first commit below it.
+
+    Attributes:
+        path: The step.
+        kind: Its kind.
+        attempt: Which attempt, from 1.
+        fence: The owner that started it. A later one starts the body again: what it had written itself is void.
+    """
 
     path: Path
     kind: str
     attempt: int
+    fence: int = 0
 
 
 @define(eq=False)
 class Segment:
-    """Own work of a body in flight, up to a child call: the items it appended."""
+    """Own work of a body in flight, up to a child call: the items it appended, and how it changed the state."""
 
     path: Path
     attempt: int
     items: tuple[Item, ...]
+    delta: tuple[Change, ...] = ()
+
+
+@define(eq=False)
+class ChildReplayed:
+    """A body that was started again has called a child that had finished before: here stands what that one left."""
+
+    path: Path
 
 
 class StepFinished:
@@ -88,6 +152,10 @@ class StepFinished:
         cost: USD likewise.
         control: The stop that the step's body asked for.
         winner: The index of a race's winning path.
+        delta: How the last segment changed the state; in a durable run.
+        fingerprint: Of the step's definition; in a durable run.
+        digest: Of the input, `None` where it is derived from what is recorded; in a durable run.
+        takes: The messages that the body has taken, by the paths of their sends; in a durable run.
     """
 
     attempt: int = 1
@@ -96,6 +164,10 @@ class StepFinished:
     cost: Decimal | None = None
     control: Control | None = None
     winner: int | None = None
+    delta: tuple[Change, ...] = ()
+    fingerprint: str = ""
+    digest: str | None = None
+    takes: tuple[Path, ...] = ()
 
     def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
         self.path = path
@@ -128,6 +200,7 @@ class StepStopped:
     Attributes:
         items: Own work kept, when the attempt itself asked for the stop.
         control: The stop that it had asked for.
+        delta: How the kept work changed the state; in a durable run.
     """
 
     path: Path
@@ -137,6 +210,7 @@ class StepStopped:
     usage: TokenUsage | None
     cost: Decimal | None
     control: Control | None
+    delta: tuple[Change, ...] = ()
 
 
 @define(eq=False)
@@ -146,6 +220,14 @@ class Decision:
     path: Path
     key: str
     value: Any
+
+
+@define(eq=False)
+class Intent:
+    """A step that may run only once is about to start; without an outcome nobody knows whether it did."""
+
+    path: Path
+    digest: str | None
 
 
 @define(eq=False)
@@ -168,5 +250,15 @@ class RunEnded:
 
 
 JournalRecord: TypeAlias = (
-    RunStarted | StepOpened | Segment | StepFinished | StepFailed | StepStopped | Decision | CallStarted | RunEnded
+    RunStarted
+    | StepOpened
+    | Segment
+    | ChildReplayed
+    | StepFinished
+    | StepFailed
+    | StepStopped
+    | Decision
+    | Intent
+    | CallStarted
+    | RunEnded
 )

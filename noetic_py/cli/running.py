@@ -18,7 +18,7 @@ from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, print_error, print_r
 from noetic_py.cli.signals import Signals
 from noetic_py.control import RunResult
 from noetic_py.errors import ConfigError, MissingExtra, PluginError
-from noetic_py.harness import RunStream
+from noetic_py.streams import RunStream
 
 __all__ = ["Outcome", "Request", "run_request"]
 

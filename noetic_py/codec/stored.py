@@ -65,10 +65,7 @@ class Codec:
             CodecError: Something in the value cannot be stored; `where` is the path to it, the message names its type.
             LimitExceeded: The result is longer than `max_bytes` or nested deeper than 64.
         """
-        try:
-            tree = _encode(value, 0)
-        except Unfit as error:
-            raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
+        tree = self.encode(value)
         data = dump(tree)
         if data.count(b"{") + data.count(b"[") > MAX_NESTING:
             check_nesting(tree)
@@ -87,8 +84,27 @@ class Codec:
             CodecError: The data are malformed or do not fit the type; `where` is the path to what does not.
             LimitExceeded: The data are longer than `max_bytes` or nested deeper than 64.
         """
+        return self.decode(parse(data, self.max_bytes, "value size"), type)
+
+    def encode(self, value: object) -> Any:
+        """The value as what JSON knows, to be a part of something larger.
+
+        Raises:
+            CodecError: Something in the value cannot be stored; `where` is the path to it, the message names its type.
+        """
         try:
-            return self._structurer.structure(_decode(parse(data, self.max_bytes, "value size")), type)
+            return _encode(value, 0)
+        except Unfit as error:
+            raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
+
+    def decode(self, tree: object, type: object = object) -> Any:
+        """The value that `encode` has made this of, as an instance of `type`.
+
+        Raises:
+            CodecError: It is malformed or does not fit the type; `where` is the path to what does not.
+        """
+        try:
+            return self._structurer.structure(_decode(tree), type)
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 

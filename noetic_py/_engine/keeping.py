@@ -1,0 +1,209 @@
+"""Making a run durable: its lease, its head, its heart-beat; and taking over one that another process has begun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from attrs import evolve
+
+from noetic_py._engine.fingerprint import fingerprint
+from noetic_py._engine.resume import Past, past_of, read_journal, take_over
+from noetic_py._engine.run import RunPlan
+from noetic_py._engine.state import Run
+from noetic_py._engine.store import TTL, Kept, Store
+from noetic_py._engine.types import declared_input, known_types
+from noetic_py.budget import Budget
+from noetic_py.checkpoints.backend import CheckpointBackend
+from noetic_py.checkpoints.records import Opening, RunStarted
+from noetic_py.checkpoints.stored import Stored
+from noetic_py.codec import Codec
+from noetic_py.context import Domain
+from noetic_py.control import RunResult
+from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
+from noetic_py.log import ItemLog
+from noetic_py.state import StateBag
+from noetic_py.steps.step import Step
+
+__all__ = ["Kept", "beating", "begin_kept", "codec_for", "go_on", "load_past"]
+
+AnyStep = Step[Any, Any, Any, Any]
+
+
+def codec_for(step: AnyStep, *more: Any) -> Codec:
+    """What stores the values of a flow, and makes again the classes that its annotations name."""
+    return Codec(known_types(step, *more))
+
+
+async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
+    """Become the owner of a new run.
+
+    Raises:
+        RunBusy: Another process has the run, or it is there already.
+        CodecError: Its input, its state or its conversation cannot be stored.
+    """
+    state = plan.domain.state
+    codec = codec_for(plan.step, type(state), type(plan.value))
+    opening = Opening(
+        fingerprint=fingerprint(plan.step),
+        items=tuple(plan.domain.log.frozen()),
+        state=_state_tree(state, codec),
+        user_id=run.user_id,
+        request_id=run.request_id,
+        metadata=run.metadata,
+        source=kept.source,
+        budget=_limits(plan.budget),
+    )
+    try:
+        codec.encode(plan.value)
+    except CodecError as error:
+        raise CodecError(error.message, where="input", hint=error.hint) from error
+    lease = await kept.backend.acquire(run.run_id, ttl=TTL)
+    head = await kept.backend.head(run.run_id)
+    if head is not None and head.position:
+        await kept.backend.release(lease)
+        raise RunBusy(
+            f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
+        )
+    store = Store(kept.backend, lease, codec, kept.mode)
+    store.status = "running"
+    store.card = _card(run, plan, kept.source)
+    run.keep_in(store)
+    return evolve(plan, opening=opening)
+
+
+def _card(run: Run, plan: RunPlan, source: str | None) -> bytes:
+    """What lists show of a run."""
+    told = {
+        "flow": plan.step.id,
+        "source": source,
+        "thread_id": run.thread_id,
+        "user_id": run.user_id,
+        "request_id": run.request_id,
+    }
+    return json.dumps({key: value for key, value in told.items() if value is not None}).encode()
+
+
+def _state_tree(state: Any, codec: Codec) -> Any:
+    try:
+        return codec.encode(dict(state.view()) if isinstance(state, StateBag) else state)
+    except CodecError as error:
+        raise CodecError(error.message, where="state", hint=error.hint) from error
+
+
+def _limits(budget: Budget | None) -> dict[str, Any] | None:
+    """A budget as JSON; a wrap-up step is named, and has to be given again."""
+    if budget is None:
+        return None
+    limits = {name: str(limit) for name, limit in budget.limits.items() if not name.startswith("per_tool:")}
+    return {
+        "limits": limits,
+        "per_tool": dict(budget.per_tool),
+        "seconds": budget.seconds,
+        "depth": budget.depth,
+        "warn_at": budget.warn_at,
+        "wrap_up": None if budget.wrap_up is None else budget.wrap_up.id,
+        "reserve": _limits(budget.reserve),
+    }
+
+
+def _budget(tree: Any, given: Budget | None) -> Budget | None:
+    """The budget that a run goes on with: the one given now, or the one it began with.
+
+    Raises:
+        ConfigError: That one had a wrap-up step, which no journal can hold; code `"budget"`.
+    """
+    if given is not None or tree is None:
+        return given
+    if tree["wrap_up"] is not None:
+        raise ConfigError(
+            f"the run's budget had wrap_up={tree['wrap_up']}, which has to be given again",
+            code="budget",
+            hint="resume(..., budget=Budget(..., wrap_up=...))",
+        )
+    numbers: dict[str, Any] = {name: limit if name == "cost" else int(limit) for name, limit in tree["limits"].items()}
+    return Budget(
+        **numbers,
+        per_tool=tree["per_tool"] or None,
+        seconds=tree["seconds"],
+        depth=tree["depth"],
+        warn_at=tree["warn_at"],
+        reserve=_budget(tree["reserve"], None),
+    )
+
+
+async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec) -> Past:
+    """Read a run's journal.
+
+    Raises:
+        RunNotFound: There is no such run.
+    """
+    return past_of(await read_journal(backend, run_id, codec), run_id)
+
+
+async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, options: Any) -> RunPlan:
+    """Become the owner of a run that was begun before, and put together what it goes on with.
+
+    Raises:
+        RunBusy: Another process has the run.
+        ReplayDiverged: The step is another one than the run was started with.
+    """
+    started = past.started
+    opening = started.opening
+    if opening is None or started.flow != step.id:
+        raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
+    lease = await kept.backend.acquire(run.run_id, ttl=TTL)
+    head = await kept.backend.head(run.run_id)
+    if head is None or head.position != len(past.records):
+        # Somebody has written since it was read.
+        await kept.backend.release(lease)
+        raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
+    store = Store(kept.backend, lease, codec, kept.mode, position=head.position)
+    store.status = "running"
+    run.keep_in(store)
+    take_over(run, past)
+    log = ItemLog(opening.items)
+    log.origin = (run.run_id, step.id)
+    state = opening.state
+    tree = state.tree if isinstance(state, Stored) else state
+    kind: type[Any] | None = options.get("state_type")
+    made = StateBag(codec.decode(tree)) if kind is None else codec.decode(tree, kind)
+    return RunPlan(
+        step,
+        _input(started, step, codec),
+        Domain(log, made, step.id),
+        _budget(opening.budget, options.get("budget")),
+        options.get("deadline"),
+        opening,
+        past,
+    )
+
+
+def _input(started: RunStarted, step: AnyStep, codec: Codec) -> Any:
+    value = started.input
+    return codec.decode(value.tree, declared_input(step)) if isinstance(value, Stored) else value
+
+
+async def beating(run: Run, work: Callable[[], Awaitable[RunResult[Any, Any]]]) -> RunResult[Any, Any]:
+    """Do the work, and keep the run's lease meanwhile."""
+    store = run.store
+    if store is None:
+        return await work()
+    result: RunResult[Any, Any] | None = None
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.beat)
+        try:
+            result = await work()
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if result is None:
+        raise RuntimeError("a run has ended without a result")
+    return result

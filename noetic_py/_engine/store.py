@@ -1,0 +1,156 @@
+"""The durable side of a run's journal: what is appended is encoded at once, and committed in order.
+
+A run has one queue. Whoever needs a commit while none is under way writes all that waits, for itself and the others,
+as one transaction. A commit that is not taken poisons the run in this process: every waiter gets the error, and nothing
+is written after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+from attrs import frozen
+
+from noetic_py._types import Durability
+from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
+from noetic_py.checkpoints.stored import dump_record
+from noetic_py.codec import Codec
+from noetic_py.errors import CheckpointError, CheckpointFailed
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.records import JournalRecord, StepFinished
+
+__all__ = ["TTL", "Kept", "Store"]
+
+TTL = 30.0
+"""Seconds after which a run whose owner is silent may be taken over."""
+
+
+@frozen(eq=False)
+class Kept:
+    """How a run is kept.
+
+    Attributes:
+        backend: Where.
+        mode: When finished steps are committed.
+        source: Where its flow is found again, `None` when nobody said.
+    """
+
+    backend: CheckpointBackend
+    mode: Durability
+    source: str | None
+
+
+class Store:
+    """Where one run is written to.
+
+    Attributes:
+        codec: For the run's values.
+        fence: The owner's.
+        mode: When finished steps are committed.
+        card: What lists show of the run.
+    """
+
+    def __init__(
+        self, backend: CheckpointBackend, lease: Lease, codec: Codec, mode: Durability, *, position: int = 0
+    ) -> None:
+        self.codec = codec
+        self.mode = mode
+        self.fence = lease.fence
+        self.card: bytes | None = None
+        self.status: str | None = None
+        self._backend = backend
+        self._lease = lease
+        # How many records of the journal have been encoded, and how many of them are in the backend.
+        self._staged = position
+        self._written = position
+        self._queue: list[Record] = []
+        self._ready: dict[int, Record] = {}
+        self._turn: anyio.Event | None = None
+        self._poison: CheckpointError | None = None
+
+    def prepare(self, record: StepFinished) -> None:
+        """Encode a record before it is appended, so that what cannot be stored fails its own step.
+
+        Raises:
+            CodecError: Something in it cannot be stored.
+        """
+        self._ready[id(record)] = dump_record(record, self.codec)
+
+    def stage(self, journal: list[JournalRecord]) -> None:
+        """Encode what was appended, as it is now."""
+        for record in journal[self._staged :]:
+            ready = self._ready.pop(id(record)) if id(record) in self._ready else None
+            self._queue.append(dump_record(record, self.codec) if ready is None else ready)
+            self._staged += 1
+
+    async def commit(self, journal: list[JournalRecord], *, force: bool = False) -> None:
+        """Return once everything appended so far is stored; cannot be cancelled.
+
+        Args:
+            journal: The run's journal.
+            force: Also where the run does not commit each step.
+
+        Raises:
+            CheckpointError: The backend has not taken it, now or earlier.
+        """
+        self.stage(journal)
+        if self.mode != "step" and not force:
+            return
+        goal = self._staged
+        with anyio.CancelScope(shield=True):
+            while self._written < goal:
+                self._check()
+                if self._turn is not None:
+                    await self._turn.wait()
+                else:
+                    await self._write()
+            if force:
+                self._check()
+
+    def _check(self) -> None:
+        if self._poison is not None:
+            raise self._poison
+
+    async def _write(self) -> None:
+        batch, self._queue = self._queue, []
+        turn = self._turn = anyio.Event()
+        try:
+            self._written = await self._backend.append(
+                self._lease.run_id,
+                expected_position=self._written,
+                fence=self._lease.fence,
+                records=batch,
+                card=self.card,
+                status=self.status,
+            )
+            self.card = self.status = None
+        except CheckpointError as error:
+            self._poison = error
+            raise
+        except BaseException as error:
+            self._poison = CheckpointFailed(
+                f"a commit failed: {type(error).__name__}: {error}", hint="look at the backend, then resume the run"
+            )
+            if isinstance(error, Exception):
+                raise self._poison from error
+            raise
+        finally:
+            self._turn = None
+            turn.set()
+
+    async def beat(self) -> None:
+        """Keep the lease until cancelled; a lost one poisons the run before its next commit."""
+        while True:
+            await anyio.sleep(TTL / 3)
+            try:
+                self._lease = await self._backend.renew(self._lease, ttl=TTL)
+            except CheckpointError as error:
+                self._poison = error
+                return
+
+    async def release(self) -> None:
+        """Give the run up; cannot be cancelled."""
+        with anyio.CancelScope(shield=True):
+            await self._backend.release(self._lease)

@@ -1,0 +1,105 @@
+"""Which types a flow's values have, as far as its annotations say: what stored values are made into."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, get_args, get_type_hints
+
+import attrs
+
+from noetic_py._engine.graph import children
+from noetic_py.codec.structure import is_model, is_named_tuple
+from noetic_py.items import ItemBase
+from noetic_py.steps.flow import ParallelSpec, SequenceSpec
+from noetic_py.steps.loop import LoopSpec
+from noetic_py.steps.model import ModelSpec
+from noetic_py.steps.spawn import SpawnSpec
+from noetic_py.steps.step import Step
+
+__all__ = ["declared_input", "declared_output", "known_types"]
+
+AnyStep = Step[Any, Any, Any, Any]
+
+
+def declared_input(step: AnyStep) -> Any:
+    """The type that a step's input is declared to have, `object` where nobody says."""
+    spec = step.spec
+    match spec:
+        case SequenceSpec():
+            return declared_input(spec.steps[0])
+        case LoopSpec():
+            return declared_input(spec.body)
+        case SpawnSpec():
+            return declared_input(spec.step)
+        case _ if step.kind == "code":
+            hints = _hints(spec)
+            parameters = list(inspect.signature(spec).parameters)
+            return hints.get(parameters[0], object) if parameters else object
+        case _:
+            return object
+
+
+def declared_output(step: AnyStep) -> Any:
+    """The type that a step's output is declared to have, `object` where nobody says."""
+    spec = step.spec
+    match spec:
+        case SequenceSpec():
+            return declared_output(spec.steps[-1])
+        case LoopSpec():
+            return declared_output(spec.body)
+        case SpawnSpec():
+            return declared_output(spec.step)
+        case ModelSpec() if len(spec.outputs) == 1:
+            return spec.outputs[0]
+        case _ if step.kind == "code":
+            return _hints(spec).get("return", object)
+        case _:
+            return object
+
+
+def known_types(step: AnyStep, *more: Any) -> list[type]:
+    """Every class that the flow's annotations name, those inside of them too; of two with one name the first."""
+    found: dict[str, type] = {}
+    for kind in (*more, *_annotated(step, set())):
+        _collect(kind, found, set())
+    return list(found.values())
+
+
+def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
+    if id(step) in seen:
+        return
+    seen.add(id(step))
+    spec = step.spec
+    if step.kind == "code":
+        yield from _hints(spec).values()
+    elif isinstance(spec, ModelSpec):
+        yield from spec.outputs
+    elif isinstance(spec, ParallelSpec) and spec.merge is not None:
+        yield from _hints(spec.merge).values()
+    for _, child in children(step):
+        yield from _annotated(child, seen)
+
+
+def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
+    if id(kind) in seen:
+        return
+    seen.add(id(kind))
+    for argument in get_args(kind):
+        _collect(argument, found, seen)
+    if not isinstance(kind, type) or issubclass(kind, ItemBase):
+        return
+    if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):
+        found.setdefault(kind.__name__, kind)
+        for inner in _hints(kind).values():
+            _collect(inner, found, seen)
+    elif issubclass(kind, Enum):
+        found.setdefault(kind.__name__, kind)
+
+
+def _hints(holder: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(holder, include_extras=True)
+    except Exception:  # noqa: BLE001 # a name that cannot be resolved: the value is read by its own marks
+        return {}

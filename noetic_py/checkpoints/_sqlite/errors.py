@@ -1,0 +1,95 @@
+"""What SQLite and the file system report, by the names of this library: where it happened and what to do."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
+
+__all__ = ["code_of", "from_os", "from_sqlite", "is_broken", "is_worth_retrying"]
+
+# Code: reason, what happened, what to do.
+_SQLITE: dict[int, tuple[str, str, str]] = {
+    sqlite3.SQLITE_BUSY: (
+        "busy",
+        "another process has held the database for longer than busy_timeout",
+        "look for a process that hangs, or raise busy_timeout=",
+    ),
+    sqlite3.SQLITE_LOCKED: ("busy", "the database is locked by another connection", "raise busy_timeout="),
+    sqlite3.SQLITE_READONLY: (
+        "readonly",
+        "the database cannot be written",
+        "let this user write the file and its directory",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "io",
+        "the disk failed; a commit that was under way may have been taken or not",
+        "look at the disk and at the system's log, then resume the run: it reads what is there",
+    ),
+    sqlite3.SQLITE_FULL: ("full", "the disk, or the database's limit, is full", "free space, then resume the run"),
+    sqlite3.SQLITE_CANTOPEN: (
+        "permission",
+        "the file, or its journal beside it, cannot be opened",
+        "let this user read and write the file and its directory",
+    ),
+    sqlite3.SQLITE_NOTADB: ("not-a-database", "the file is no SQLite database", "give another path"),
+    sqlite3.SQLITE_NOMEM: ("memory", "memory ran out", "give the process more memory"),
+    sqlite3.SQLITE_PROTOCOL: ("busy", "the file's locks are not granted", "use a local disk"),
+}
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
+
+_RIGHTS = ("permission", "this user may not open it", "let this user read and write the file and its directory")
+_OS: dict[int, tuple[str, str, str]] = {
+    errno.ENOSPC: ("full", "the disk is full", "free space"),
+    errno.EDQUOT: ("full", "the quota of the disk is used up", "free space"),
+    errno.EROFS: ("readonly", "the file system can only be read", "give a path that can be written"),
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EISDIR: ("directory", "it is a directory", "name a file in it, such as runs.db"),
+    errno.ENOTDIR: ("directory", "a part of the path is a file", "give another path"),
+    errno.ELOOP: ("link", "a file beside it is a symbolic link", "take the link away"),
+    errno.ENOLCK: ("locks", "the file system has no locks", "use a local disk"),
+}
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 for an error of the driver itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def is_broken(error: sqlite3.Error) -> bool:
+    """Whether the connection should not be used any more."""
+    return code_of(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, *_DAMAGED)
+
+
+def is_worth_retrying(error: sqlite3.Error) -> bool:
+    """Whether what was lost together may succeed one by one: it was certainly not taken, and waiting did not fail."""
+    return code_of(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def from_sqlite(error: sqlite3.Error, where: str) -> CheckpointError:
+    """The library's error for SQLite's."""
+    code = code_of(error)
+    name: str = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    found = _SQLITE.get(code)
+    if found is not None:
+        reason, what, hint = found
+        return StoreUnavailable(f"{where}: {what} ({name})", where=where, reason=reason, hint=hint)
+    # The driver itself reports a text that is no UTF-8, and gives no code for it.
+    if code in _DAMAGED or (code == 0 and isinstance(error, sqlite3.OperationalError)):
+        return CorruptRecord(
+            f"{where}: the database is damaged ({name})", hint="keep a copy of the file, and restore an earlier one"
+        )
+    return StoreUnavailable(
+        f"{where}: SQLite refused ({name})", where=where, reason="sqlite", hint="look at the file and its directory"
+    )
+
+
+def from_os(error: OSError, where: str) -> StoreUnavailable:
+    """The library's error for the file system's."""
+    reason, what, hint = _OS.get(
+        error.errno or 0, ("io", error.strerror or type(error).__name__, "look at the path and at the disk")
+    )
+    return StoreUnavailable(f"{where}: {what}", where=where, reason=reason, hint=hint)

@@ -1,0 +1,182 @@
+"""Locks that the kernel frees when their process dies: single bytes of a file beside the database.
+
+An owner of runs is a random number, and holds the byte at that offset for as long as it lives; whoever wants to know
+whether an owner lives tries its byte. Nothing has to be cleaned up after a death, and no clock is involved. Locks of
+this kind belong to a process and not to an open file, and closing the file anywhere in the process drops them: so the
+file is opened once a process, however many backends use it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from noetic_py.errors import StoreUnavailable
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["Locks"]
+
+_OPENING = 0
+_OWNER_BITS = 60
+_POLL = 0.005
+
+
+class _File:
+    """The file of the locks, opened once a process."""
+
+    def __init__(self, handle: int, key: tuple[int, int]) -> None:
+        self.handle = handle
+        self.key = key
+        self.users = 0
+        self.held: set[int] = set()
+
+
+_files: dict[tuple[int, int], _File] = {}
+_guard = threading.Lock()
+
+
+def _forget() -> None:
+    """A forked child holds none of its parent's locks, and must not seem to."""
+    global _guard
+    # The parent's may be held by a thread that the child does not have.
+    _guard = threading.Lock()
+    for file in _files.values():
+        with suppress(OSError):
+            os.close(file.handle)
+    _files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _try_lock(handle: int, number: int, *, shared: bool) -> bool:
+    """Lock a byte if it is free."""
+    try:
+        if sys.platform == "win32":
+            os.lseek(handle, number, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.lockf(handle, kind | fcntl.LOCK_NB, 1, number, os.SEEK_SET)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _unlock(handle: int, number: int) -> None:
+    if sys.platform == "win32":
+        os.lseek(handle, number, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+    else:
+        fcntl.lockf(handle, fcntl.LOCK_UN, 1, number, os.SEEK_SET)
+
+
+class Locks:
+    """The locks beside one database, of one backend.
+
+    Args:
+        path: The file; made when it is not there.
+        mode: Its permissions.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, mode: int) -> None:
+        with _guard:
+            self._file = _known(path) or _open(path, mode)
+            self._file.users += 1
+            self.owner = self._become_somebody()
+
+    def _become_somebody(self) -> int:
+        while True:
+            number = secrets.randbits(_OWNER_BITS) + _OPENING + 1
+            if number not in self._file.held and _try_lock(self._file.handle, number, shared=False):
+                self._file.held.add(number)
+                return number
+
+    def alive(self, owner: int) -> bool:
+        """Whether an owner lives, in this process or in another."""
+        with _guard:
+            if owner in self._file.held:
+                return True
+            # Shared, so that two who ask at the same moment do not take each other for the owner.
+            if not _try_lock(self._file.handle, owner, shared=True):
+                return True
+            _unlock(self._file.handle, owner)
+            return False
+
+    @contextmanager
+    def opening(self, timeout: float, where: str) -> Generator[None]:
+        """Be the only one that opens the database, in any process.
+
+        Args:
+            timeout: How many seconds to wait for the one that does.
+            where: The database, for the error.
+
+        Raises:
+            StoreUnavailable: Somebody else goes on opening it.
+        """
+        end = time.monotonic() + timeout
+        while not self._take_opening():
+            if time.monotonic() > end:
+                raise StoreUnavailable(
+                    f"{where}: another process has been opening it for longer than {timeout:g} s",
+                    where=where,
+                    reason="busy",
+                    hint="look for a process that hangs, or raise busy_timeout=",
+                )
+            time.sleep(_POLL)
+        try:
+            yield
+        finally:
+            with _guard:
+                self._file.held.discard(_OPENING)
+                _unlock(self._file.handle, _OPENING)
+
+    def _take_opening(self) -> bool:
+        with _guard:
+            if _OPENING in self._file.held or not _try_lock(self._file.handle, _OPENING, shared=False):
+                return False
+            self._file.held.add(_OPENING)
+            return True
+
+    def close(self) -> None:
+        """Stop being an owner; what it held is free."""
+        with _guard:
+            if self.owner not in self._file.held:
+                return
+            self._file.held.discard(self.owner)
+            _unlock(self._file.handle, self.owner)
+            self._file.users -= 1
+            if self._file.users == 0:
+                del _files[self._file.key]
+                os.close(self._file.handle)
+
+
+def _known(path: Path) -> _File | None:
+    """The file if this process has it open already; found by its inode, and never by opening it again."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # the numbers are wanted
+    except FileNotFoundError:
+        return None
+    return _files.get((status.st_dev, status.st_ino))
+
+
+def _open(path: Path, mode: int) -> _File:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    handle = os.open(path, flags, mode)
+    status = os.fstat(handle)
+    file = _files[status.st_dev, status.st_ino] = _File(handle, (status.st_dev, status.st_ino))
+    return file

@@ -1,0 +1,456 @@
+"""What is done to the file, one connection and one thread: every method is a part of one transaction of SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, suppress
+
+from attrs import astuple, evolve, frozen
+
+from noetic_py.checkpoints._sqlite.runs import Run, Sums, moment
+from noetic_py.checkpoints._sqlite.schema import Mode, Place
+from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.checkpoints.packing import Packed, pack, unpack
+from noetic_py.errors import CorruptRecord, LeaseLost, PositionConflict, RunBusy, RunNotFound, VersionConflict
+
+__all__ = ["PrunePage", "Store"]
+
+_RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc FROM runs"
+_BY_RUN_ID = _RUN + " WHERE run_id = ?"
+_NEWEST = _RUN + " WHERE id < ? ORDER BY id DESC LIMIT ?"
+_NEWEST_WITH = _RUN + " WHERE id < ? AND status = ? ORDER BY id DESC LIMIT ?"
+_FAR = 2**63 - 1
+_PAGE_BYTES = 32 * 1024 * 1024
+_RESTORE = "restore a copy of the file"
+
+
+@frozen
+class PrunePage:
+    """How far a prune has come.
+
+    Attributes:
+        below: The number of the run to go on below; `None` when nothing is left.
+        kept: How many of the newest were left.
+        deleted: How many of this page are gone.
+    """
+
+    below: int | None = _FAR
+    kept: int = 0
+    deleted: int = 0
+
+
+class Store:
+    """The file, through one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, place: Place, *, mode: Mode, seed: int, threshold: int) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+        self._locks = place.locks
+        self.where = place.settings.where
+        self.mode = mode
+        self.seed = seed
+        self._sums = Sums(seed)
+        self._threshold = threshold
+
+    # -- transactions of SQLite
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether one is open."""
+        return self._connection.in_transaction
+
+    def begin(self, *, write: bool) -> bool:
+        """Open a transaction.
+
+        Returns:
+            Whether the file still is written the way it was when it was opened.
+        """
+        self._execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        return self.mode != "persist" or not write or self._one("PRAGMA journal_mode") == ("persist",)
+
+    def savepoint(self) -> None:
+        """Begin a part of a transaction that can be undone alone."""
+        self._execute("SAVEPOINT part")
+
+    def release(self, *, undo: bool) -> None:
+        """End that part."""
+        if undo:
+            self._execute("ROLLBACK TO part")
+        self._execute("RELEASE part")
+
+    def commit(self) -> None:
+        """Make everything last."""
+        self._execute("COMMIT")
+
+    def undo(self) -> None:
+        """Undo everything since the beginning of the transaction, and begin anew."""
+        self._execute("ROLLBACK")
+        self._execute("BEGIN")
+
+    def rollback(self) -> None:
+        """Undo everything; SQLite has done so itself after some errors."""
+        with suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the connection; the file is left in a mode that another SQLite may open."""
+        with suppress(sqlite3.Error), closing(self._connection):
+            self.rollback()
+            if self.mode == "exclusive":
+                self._execute("PRAGMA journal_mode = PERSIST")
+
+    def _one(self, sql: str, values: tuple[object, ...] = ()) -> tuple[object, ...] | None:
+        row: tuple[object, ...] | None = self._execute(sql, values).fetchone()
+        return row
+
+    def _number(self, sql: str, values: tuple[object, ...] = ()) -> int:
+        row = self._one(sql, values)
+        if row is None or not isinstance(row[0], int):
+            raise CorruptRecord("a stored number is damaged", hint=_RESTORE)
+        return row[0]
+
+    def _tick(self) -> int:
+        """A number that this file has never given before."""
+        row = self._one("SELECT ticks, crc FROM store")
+        match row:
+            case (int(ticks), int(crc)) if crc == self._sums.ticks(ticks):
+                pass
+            case _:
+                raise CorruptRecord("the file's counter is damaged", hint=_RESTORE)
+        self._execute("UPDATE store SET ticks = ?, crc = ?", (ticks + 1, self._sums.ticks(ticks + 1)))
+        return ticks + 1
+
+    # -- rows of runs
+
+    def _find(self, run_id: str, *, card: bool = False) -> Run | None:
+        row = self._one(_BY_RUN_ID, (run_id,))
+        return None if row is None else self._sums.checked_run(row, card=card)
+
+    def _require(self, run_id: str) -> Run:
+        run = self._find(run_id)
+        if run is None:
+            raise RunNotFound("there is no such run", hint="look at the run's id, and at the backend it was written to")
+        return run
+
+    def _create(self, run: Run) -> Run:
+        """Insert a row; its number is the next."""
+        run.id = self._tick()
+        run.crc, run.card_crc = self._sums.head(run), self._sums.card(run)
+        self._execute(
+            "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            astuple(run),
+        )
+        return run
+
+    def _save(self, run: Run, *, card: bool = False) -> None:
+        run.crc = self._sums.head(run)
+        self._execute(
+            "UPDATE runs SET position = ?, fence = ?, owner = ?, updated = ?, crc = ? WHERE id = ?",
+            (run.position, run.fence, run.owner, run.updated, run.crc, run.id),
+        )
+        if card:
+            run.card_crc = self._sums.card(run)
+            self._execute(
+                "UPDATE runs SET status = ?, card = ?, card_crc = ? WHERE id = ?",
+                (run.status, run.card, run.card_crc, run.id),
+            )
+
+    def head(self, run_id: str) -> Head | None:
+        """Where the journal ends."""
+        run = self._find(run_id)
+        return None if run is None else Head(run.position, run.fence)
+
+    def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
+        """A page of runs."""
+        below = _FAR if after is None else min(after, _FAR)
+        if status is None:
+            rows = self._execute(_NEWEST, (below, limit)).fetchall()
+        else:
+            rows = self._execute(_NEWEST_WITH, (below, status, limit)).fetchall()
+        return [self._entry(self._sums.checked_run(row, card=True)) for row in rows]
+
+    def _entry(self, run: Run) -> RunEntry:
+        return RunEntry(
+            run_id=run.run_id,
+            position=run.position,
+            status=run.status,
+            card=run.card,
+            created=moment(run.created),
+            updated=moment(run.updated),
+            held=self._is_held(run),
+            cursor=run.id,
+        )
+
+    def _is_held(self, run: Run) -> bool:
+        return run.owner != 0 and self._locks.alive(run.owner)
+
+    # -- journals
+
+    def append(self, given: Transaction, now: int) -> int:
+        """Append one transaction."""
+        with_card = given.card is not None or given.status is not None
+        run = self._find(given.run_id, card=with_card)
+        position, fence = (0, 0) if run is None else (run.position, run.fence)
+        if given.fence != fence:
+            raise LeaseLost(f"fence {given.fence} is not {fence}, the latest", hint="acquire the run again")
+        if given.expected_position != position:
+            raise PositionConflict(
+                f"the journal ends at {position}, not at {given.expected_position}", hint="read it again, then append"
+            )
+        position += len(given.records)
+        if run is None:
+            run = self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
+        else:
+            run.card = run.card if given.card is None else given.card
+            run.status = run.status if given.status is None else given.status
+            run.position, run.updated = position, now
+            self._save(run, card=with_card)
+        if given.records:
+            self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
+        return position
+
+    def _insert(self, run: Run, packed: Packed, count: int) -> None:
+        crc = self._sums.transaction(run.id, run.position, count, packed.body)
+        self._execute(
+            "INSERT INTO transactions (stream, last, count, crc, body) VALUES (?, ?, ?, ?, ?)",
+            (run.id, run.position, count, crc, packed.body),
+        )
+        for digest, payload in packed.blobs.items():
+            self._execute("INSERT OR IGNORE INTO blobs (sha256, data) VALUES (?, ?)", (digest, payload))
+            self._execute(
+                "INSERT OR IGNORE INTO uses (stream, blob, first) SELECT ?, id, ? FROM blobs WHERE sha256 = ?",
+                (run.id, run.position - count, digest),
+            )
+
+    def _parts(self, run: Run) -> Iterator[tuple[int, int]]:
+        """The streams that a journal is made of, each with the position up to which it is."""
+        rows = self._execute("SELECT upto, stream, crc FROM shared WHERE run = ? ORDER BY upto", (run.id,)).fetchall()
+        for upto, stream, crc in rows:
+            if (
+                not isinstance(upto, int)
+                or not isinstance(stream, int)
+                or crc != self._sums.shared(run.id, upto, stream)
+            ):
+                raise CorruptRecord(f"what run {run.run_id!r} shares is damaged", hint=_RESTORE)
+            yield stream, upto
+        yield run.id, run.position
+
+    def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
+        """A page of records."""
+        run = self._require(run_id)
+        page = _Page(after, limit)
+        for stream, upto in self._parts(run):
+            if page.at < upto:
+                self._read_part(run, stream, upto, page)
+            if page.full:
+                return page.records[:limit]
+        if self._one("SELECT 1 FROM transactions WHERE stream = ? AND last > ?", (run.id, run.position)) is not None:
+            raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
+        return page.records
+
+    def _read_part(self, run: Run, stream: int, upto: int, page: _Page) -> None:
+        sql = (
+            "SELECT last, count, crc, body FROM transactions WHERE stream = ? AND last > ? AND last <= ? ORDER BY last"
+        )
+        with closing(self._execute(sql, (stream, page.at, upto))) as rows:
+            for row in rows:
+                match row:
+                    case (int(last), int(count), int(crc), bytes(body)) if (
+                        0 <= last - count <= page.at < last
+                        and (last - count == page.at or not page.records)
+                        and crc == self._sums.transaction(stream, last, count, body)
+                    ):
+                        page.add(unpack(body, count, self._blob, skip=page.at - (last - count)), last)
+                    case _:
+                        raise CorruptRecord(f"run {run.run_id!r} is damaged after position {page.at}", hint=_RESTORE)
+                if page.full:
+                    return
+        if page.at != upto:
+            raise CorruptRecord(f"run {run.run_id!r} has lost records after position {page.at}", hint=_RESTORE)
+
+    def _blob(self, digest: bytes) -> bytes:
+        row = self._one("SELECT data FROM blobs WHERE sha256 = ?", (digest,))
+        if row is None or not isinstance(row[0], bytes):
+            raise CorruptRecord("a large payload is missing", hint=_RESTORE)
+        return row[0]
+
+    def fork(self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: int) -> None:
+        """Make a run that shares a journal's beginning."""
+        run = self._require(run_id)
+        at = min(at, run.position + 1)
+        parts: list[tuple[int, int]] = []
+        for stream, upto in self._parts(run):
+            if not parts or parts[-1][1] < at:
+                parts.append((stream, min(upto, at)))
+        stream, upto = parts[-1]
+        ends = self._one("SELECT 1 FROM transactions WHERE stream = ? AND last = ?", (stream, at))
+        if at != 0 and (ends is None or upto != at):
+            raise PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
+        if self._find(new_run_id) is not None:
+            raise PositionConflict(f"run {new_run_id!r} exists already", hint="fork to a new id")
+        made = self._create(Run(0, new_run_id, at, 0, 0, now, 0, now, status, card or b"", 0))
+        for stream, upto in parts if at else ():
+            self._execute(
+                "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
+                (made.id, upto, stream, self._sums.shared(made.id, upto, stream)),
+            )
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run."""
+        run = self._find(run_id)
+        if run is None:
+            return
+        if self._is_held(run):
+            raise RunBusy("an owner holds the run", hint="wait for it to end, then delete it")
+        self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        streams = [stream for stream, _ in self._parts(run)]
+        self._execute("DELETE FROM shared WHERE run = ?", (run.id,))
+        self._execute("DELETE FROM runs WHERE id = ?", (run.id,))
+        for stream in streams:
+            self._trim(stream)
+
+    def _trim(self, stream: int) -> None:
+        """Take away what nobody reads any more: all of a stream, or what lies behind the last fork of a deleted run."""
+        if self._one("SELECT 1 FROM runs WHERE id = ?", (stream,)) is not None:
+            return
+        upto = self._number("SELECT coalesce(max(upto), 0) FROM shared WHERE stream = ?", (stream,))
+        self._execute("DELETE FROM transactions WHERE stream = ? AND last > ?", (stream, upto))
+        unused = self._execute("SELECT blob FROM uses WHERE stream = ? AND first >= ?", (stream, upto)).fetchall()
+        self._execute("DELETE FROM uses WHERE stream = ? AND first >= ?", (stream, upto))
+        self._connection.executemany(
+            "DELETE FROM blobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM uses WHERE blob = ?1)", unused
+        )
+
+    def prune(
+        self, page: PrunePage, before: int | None, keep: int | None, statuses: Collection[str] | None, limit: int
+    ) -> PrunePage:
+        """Delete what is old among the next runs, the newest first."""
+        rows = self._execute(_NEWEST, (page.below, limit)).fetchall()
+        kept, deleted = page.kept, 0
+        for row in rows:
+            run = self._sums.checked_run(row, card=True)
+            if statuses is not None and run.status not in statuses:
+                continue
+            if keep is not None and kept < keep:
+                kept += 1
+            elif (before is None or run.updated < before) and not self._is_held(run):
+                self._forget(run)
+                deleted += 1
+        return PrunePage(rows[-1][0] if len(rows) == limit else None, kept, deleted)
+
+    def stats(self) -> Stats:
+        """How much there is."""
+        return Stats(
+            runs=self._number("SELECT count(*) FROM runs"),
+            records=self._number("SELECT coalesce(sum(position), 0) FROM runs"),
+            values=self._number("SELECT count(*) FROM pairs"),
+            blobs=self._number("SELECT count(*) FROM blobs"),
+            bytes=self._number("PRAGMA page_count") * self._number("PRAGMA page_size"),
+        )
+
+    # -- leases
+
+    def acquire(self, run_id: str, now: int) -> Lease:
+        """Become the owner."""
+        run = self._find(run_id)
+        if run is None:
+            run = self._create(Run(0, run_id, 0, 0, 0, now, 0, now, None, b"", 0))
+        elif self._is_held(run):
+            raise RunBusy("another owner holds the run", hint="wait for it to end, or for its process to")
+        run.fence, run.owner = self._tick(), self._locks.owner
+        self._save(run)
+        return Lease(run_id, run.fence)
+
+    def renew(self, lease: Lease) -> Lease:
+        """Look whether the lease is still held; nothing runs out while its owner lives."""
+        run = self._find(lease.run_id)
+        if run is None or (run.fence, run.owner) != (lease.fence, self._locks.owner):
+            raise LeaseLost("the lease is not held any more", hint="acquire the run again")
+        return lease
+
+    def give_back(self, lease: Lease) -> None:
+        """End a lease."""
+        run = self._find(lease.run_id)
+        if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
+            self._save(evolve(run, owner=0))
+
+    # -- scoped values
+
+    def _pair(self, scope: bytes, key: str) -> StoredValue | None:
+        row = self._one("SELECT key, version, crc, value FROM pairs WHERE scope = ? AND key = ?", (scope, key))
+        return None if row is None else self._checked_pair(scope, row)
+
+    def _checked_pair(self, scope: bytes, row: tuple[object, ...]) -> StoredValue:
+        match row:
+            case (str(key), int(version), int(crc), bytes(value)) if crc == self._sums.pair(version, scope, key, value):
+                return StoredValue(key, value, version)
+            case _:
+                raise CorruptRecord("the value of a key is damaged", hint=_RESTORE)
+
+    def get(self, scope: bytes, key: str) -> StoredValue | None:
+        """The value of a key."""
+        return self._pair(scope, key)
+
+    def put(self, scope: bytes, key: str, value: bytes, expected: int | None) -> int:
+        """Give a key a value."""
+        found = self._expected(scope, key, expected)
+        version = self._tick()
+        crc = self._sums.pair(version, scope, key, value)
+        if found is None:
+            self._execute(
+                "INSERT INTO pairs (version, scope, key, crc, value) VALUES (?, ?, ?, ?, ?)",
+                (version, scope, key, crc, value),
+            )
+        else:
+            self._execute(
+                "UPDATE pairs SET version = ?, crc = ?, value = ? WHERE version = ?",
+                (version, crc, value, found.version),
+            )
+        return version
+
+    def remove(self, scope: bytes, key: str, expected: int | None) -> bool:
+        """Take a key's value away."""
+        found = self._expected(scope, key, expected)
+        if found is not None:
+            self._execute("DELETE FROM pairs WHERE version = ?", (found.version,))
+        return found is not None
+
+    def _expected(self, scope: bytes, key: str, expected: int | None) -> StoredValue | None:
+        found = self._pair(scope, key)
+        version = 0 if found is None else found.version
+        if expected is not None and expected != version:
+            raise VersionConflict(f"the key has version {version}, not {expected}", hint="read it again, then write")
+        return found
+
+    def scan(self, scope: bytes, after: str | None, limit: int) -> Sequence[StoredValue]:
+        """A page of a scope's values."""
+        rows = self._execute(
+            "SELECT key, version, crc, value FROM pairs WHERE scope = ? AND key > ? ORDER BY key LIMIT ?",
+            (scope, after or "", limit),
+        ).fetchall()
+        return [self._checked_pair(scope, row) for row in rows]
+
+
+class _Page:
+    """A page of records while it is read."""
+
+    def __init__(self, after: int, limit: int) -> None:
+        self.at = after
+        self.limit = limit
+        self.records: list[Record] = []
+        self._bytes = 0
+
+    def add(self, records: list[Record], last: int) -> None:
+        self.records += records
+        self._bytes += sum(len(record.payload) for record in records)
+        self.at = last
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds enough records, or enough bytes."""
+        return len(self.records) >= self.limit or self._bytes >= _PAGE_BYTES

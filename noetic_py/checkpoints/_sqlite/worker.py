@@ -1,0 +1,324 @@
+"""The one thread that has the connection, and how coroutines of any event loop wait for it.
+
+Work that waits at the same moment is done in one transaction of SQLite and so shares its fsync; each piece has a
+savepoint, and an outcome of its own. While one group is being written, the next one gathers.
+
+The thread is the backend's own and tells an event loop that work is done through the loop's native token, one call a
+loop and group. Measured against two other ways, one commit at a time on asyncio with WAL: 0.40 ms this way, 0.74 ms
+with `anyio.from_thread.run_sync`, 0.61 ms with a leader among the waiting coroutines that commits in a thread of
+anyio's pool; with a hundred writers all three are close.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled, current_token
+
+from noetic_py.checkpoints._sqlite.errors import from_sqlite, is_broken, is_worth_retrying
+from noetic_py.checkpoints._sqlite.store import Store
+from noetic_py.errors import NoeticError, StoreUnavailable
+
+__all__ = ["Worker"]
+
+T = TypeVar("T")
+
+_MAX_GROUP = 512
+
+
+class _Job(Generic[T]):
+    """A piece of work, and the coroutine that waits for it."""
+
+    __slots__ = ("done", "error", "loop", "value", "work", "write")
+
+    def __init__(self, work: Callable[[Store], T], *, write: bool) -> None:
+        self.work = work
+        self.write = write
+        self.loop: Any = current_token().native_token
+        self.done = anyio.Event()
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        value: T = self.value
+        return value
+
+
+class _Stop:
+    """The last thing in a queue."""
+
+    def __init__(self, job: _Job[None] | None) -> None:
+        self.job = job
+
+
+_Queue = SimpleQueue["_Job[Any] | _Stop"]
+
+
+class Worker:
+    """Does work on a store that it opens when it is first needed, and again after the disk failed.
+
+    Args:
+        opened: Opens it; called in the thread.
+        ended: Called in the thread when the store was closed for good.
+        name: The thread's name.
+        where: The store, for messages.
+    """
+
+    def __init__(self, opened: Callable[[], Store], ended: Callable[[], None], *, name: str, where: str) -> None:
+        self._opened = opened
+        self._ended = ended
+        self._name = name
+        self._where = where
+        self._queue: _Queue = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._process = os.getpid()
+
+    async def run(self, work: Callable[[Store], T], *, write: bool) -> T:
+        """Do one piece of work.
+
+        A write that was handed over cannot be cancelled any more, and is waited for.
+
+        Raises:
+            NoeticError: What the work raised, or what the store did.
+        """
+        await checkpoint_if_cancelled()
+        job = self._put(_Job(work, write=write))
+        await _wait([job])
+        return job.outcome()
+
+    async def run_all(self, works: Iterable[Callable[[Store], T]]) -> Sequence[T | NoeticError]:
+        """Do pieces of writing work, in order and in one group as far as it goes; each has an outcome of its own."""
+        await checkpoint_if_cancelled()
+        jobs = [self._put(_Job(work, write=True)) for work in works]
+        await _wait(jobs)
+        outcomes: list[T | NoeticError] = []
+        for job in jobs:
+            try:
+                outcomes.append(job.outcome())
+            except NoeticError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def send(self, work: Callable[[Store], object]) -> None:
+        """Have a piece of work done that nobody waits for."""
+        self._put(_Job(work, write=True))
+
+    def _put(self, job: _Job[T]) -> _Job[T]:
+        if os.getpid() != self._process:
+            raise StoreUnavailable(
+                f"{self._where}: the backend belongs to the process that this one was forked from",
+                where=self._where,
+                reason="forked",
+                hint="make a backend in the new process",
+            )
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable(
+                    f"{self._where}: the backend was closed", where=self._where, reason="closed", hint="make a new one"
+                )
+            if self._thread is None:
+                # A daemon: a program that forgot to close the backend ends all the same, as if it had been killed.
+                arguments = (self._queue, self._opened, self._ended, self._where)
+                self._thread = threading.Thread(target=_serve, args=arguments, name=self._name, daemon=True)
+                self._thread.start()
+            self._queue.put(job)
+        return job
+
+    async def close(self) -> None:
+        """Finish what was handed over, close the store and end the thread."""
+        stop: list[_Job[None]] = []
+        with self._lock:
+            if self._thread is not None and not self._closed:
+                stop.append(_Job(_nothing, write=False))
+                self._queue.put(_Stop(stop[0]))
+            self._closed = True
+        await _wait(stop, shield=True)
+
+    def abandon(self) -> None:
+        """End the thread without waiting, when nobody has the backend any more."""
+        with self._lock:
+            if self._thread is not None and not self._closed and os.getpid() == self._process:
+                self._queue.put(_Stop(None))
+            self._closed = True
+
+
+def _nothing(store: Store) -> None:
+    """No work."""
+
+
+async def _wait(jobs: Sequence[_Job[Any]], *, shield: bool | None = None) -> None:
+    """Wait until work is done; when it writes, through any cancellation, which is delivered afterwards."""
+    shield = any(job.write for job in jobs) if shield is None else shield
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=shield):
+        for job in jobs:
+            while not job.done.is_set():
+                try:
+                    await job.done.wait()
+                except anyio.get_cancelled_exc_class() as error:
+                    # A task of asyncio can be cancelled past every scope of anyio.
+                    if not shield:
+                        raise
+                    cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+# What follows runs in the thread. The store is only in a variable of `_serve`: a forked child has no such thread and so
+# nothing that would close the parent's connection.
+
+
+def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None], where: str) -> None:
+    store: Store | None = None
+    while True:
+        jobs, stop = _take(queue)
+        if jobs:
+            store = _do(store, opened, jobs, where)
+            _deliver(jobs)
+        if stop is not None:
+            if store is not None:
+                store.close()
+            ended()
+            if stop.job is not None:
+                _deliver([stop.job])
+            return
+
+
+def _take(queue: _Queue) -> tuple[list[_Job[Any]], _Stop | None]:
+    """Everything that waits now; nothing comes behind a stop."""
+    jobs: list[_Job[Any]] = []
+    first = queue.get()
+    try:
+        while isinstance(first, _Job):
+            jobs.append(first)
+            if len(jobs) == _MAX_GROUP:
+                return jobs, None
+            first = queue.get_nowait()
+    except Empty:
+        return jobs, None
+    return jobs, first
+
+
+def _deliver(jobs: Iterable[_Job[Any]]) -> None:
+    """Tell every event loop once which of its coroutines may go on."""
+    loops: dict[Any, list[_Job[Any]]] = {}
+    for job in jobs:
+        loops.setdefault(job.loop, []).append(job)
+    for loop, its in loops.items():
+        call = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        try:
+            call(_wake, its)
+        except RuntimeError:
+            # The loop is closed, and with it everybody who waited.
+            continue
+
+
+def _wake(jobs: Iterable[_Job[Any]]) -> None:
+    for job in jobs:
+        job.done.set()
+
+
+def _do(store: Store | None, opened: Callable[[], Store], jobs: list[_Job[Any]], where: str) -> Store | None:
+    """Do work, first what reads: it sees nothing that is not committed.
+
+    Returns:
+        The store, or `None` when it has to be opened again.
+    """
+    try:
+        if store is None:
+            store = opened()
+        reading, writing = [job for job in jobs if not job.write], [job for job in jobs if job.write]
+        usable = True
+        for job in reading:
+            usable = _read(store, job, where) and usable
+        if writing:
+            usable = _write(store, writing, where) and usable
+    except Exception as error:  # noqa: BLE001  # it belongs to those who wait, and the thread goes on
+        for job in jobs:
+            if job.error is None:
+                job.error = error
+        usable = False
+    if usable or store is None:
+        return store
+    store.close()
+    return None
+
+
+def _read(store: Store, job: _Job[Any], where: str) -> bool:
+    """Do one piece of reading work; returns whether the connection may be used on."""
+    try:
+        store.begin(write=False)
+        job.value = job.work(store)
+        store.commit()
+    except sqlite3.Error as error:
+        store.rollback()
+        job.error = from_sqlite(error, where)
+        return not is_broken(error)
+    except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
+        store.rollback()
+        job.error = error
+    return True
+
+
+def _write(store: Store, jobs: Sequence[_Job[Any]], where: str) -> bool:
+    """Do writing work in one transaction; returns whether the connection may be used on.
+
+    What was lost because of one piece is done once more, each piece alone.
+    """
+    try:
+        same = store.begin(write=True)
+        if not same:
+            store.rollback()
+            return _refused(jobs, where)
+        for job in jobs:
+            _part(store, job, alone=len(jobs) == 1)
+        store.commit()
+    except sqlite3.Error as error:
+        store.rollback()
+        if len(jobs) > 1 and is_worth_retrying(error):
+            usable = True
+            for job in jobs:
+                usable = _write(store, [job], where) and usable
+            return usable
+        for job in jobs:
+            job.error = from_sqlite(error, where)
+        return not is_broken(error)
+    return True
+
+
+def _part(store: Store, job: _Job[Any], *, alone: bool) -> None:
+    """Do one piece of a group; what it raises is its own, but for what SQLite raises."""
+    job.error = None
+    if not alone:
+        store.savepoint()
+    try:
+        job.value = job.work(store)
+    except sqlite3.Error:
+        raise
+    except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
+        job.error = error
+    if not alone:
+        store.release(undo=job.error is not None)
+    elif job.error is not None:
+        store.undo()
+
+
+def _refused(jobs: Iterable[_Job[Any]], where: str) -> bool:
+    for job in jobs:
+        job.error = StoreUnavailable(
+            f"{where}: another program has changed the file's journal mode",
+            where=where,
+            reason="mode",
+            hint="try again",
+        )
+    return False

@@ -1,0 +1,35 @@
+"""Backends by a text such as `"sqlite:runs.db"`."""
+
+from __future__ import annotations
+
+from noetic_py.checkpoints.backend import CheckpointBackend
+from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.errors import ConfigError
+from noetic_py.runtime import SYSTEM, Runtime
+
+__all__ = ["backend_from"]
+
+
+def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
+    r"""The backend of a text: `"sqlite:runs.db"` or `"memory:"`.
+
+    Everything behind the first colon is the path, as it stands: `sqlite:/var/lib/app/runs.db`, `sqlite:C:\runs.db`.
+
+    Args:
+        spec: The text.
+        runtime: The clock that the backend gets.
+
+    Raises:
+        ConfigError: No backend has that name, or its path is none; codes `"checkpoints"` and `"sqlite-path"`.
+    """
+    scheme, colon, rest = spec.partition(":")
+    if scheme == "sqlite" and rest:
+        # Loaded here: a program that stores nothing does not load SQLite.
+        from noetic_py.checkpoints.sqlite import SqliteBackend
+
+        return SqliteBackend(rest, runtime=runtime)
+    if scheme == "memory" and colon and not rest:
+        return InMemoryBackend(runtime=runtime)
+    raise ConfigError(
+        f"checkpoints={spec!r} names no backend", code="checkpoints", hint='"sqlite:runs.db", or a backend itself'
+    )

@@ -1,0 +1,340 @@
+"""Journal records as bytes, and back.
+
+A record's payload is compact JSON with one-letter keys; what is the usual case is left out. Values of the user's, such
+as outputs, stay in their stored form when a record is read, because only the step that asks for one knows its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from attrs import frozen
+
+from noetic_py.budget import TokenUsage
+from noetic_py.checkpoints.backend import Record
+from noetic_py.checkpoints.failures import load_error, store_error
+from noetic_py.checkpoints.records import (
+    CallStarted,
+    Change,
+    ChildReplayed,
+    Decision,
+    Intent,
+    JournalRecord,
+    Opening,
+    Path,
+    RunEnded,
+    RunStarted,
+    Segment,
+    StepFailed,
+    StepFinished,
+    StepOpened,
+    StepStopped,
+)
+from noetic_py.codec import Codec
+from noetic_py.codec.text import dump, parse
+from noetic_py.control import Control
+from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch
+from noetic_py.items import Item, ItemBase
+
+__all__ = ["MAX_RECORD_BYTES", "SameAsChild", "Stored", "dump_record", "dump_usage", "load_record", "read_usage"]
+
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+"""How long a stored record may be."""
+
+Fields = dict[str, Any]
+
+
+@frozen(eq=False)
+class Stored:
+    """A value in its stored form: whoever knows its type makes it."""
+
+    tree: Any
+
+
+@frozen(eq=False)
+class SameAsChild:
+    """The output of a composite that is its child's, and so is stored there."""
+
+    name: str
+
+
+def dump_record(record: JournalRecord, codec: Codec) -> Record:
+    """A record as bytes.
+
+    Raises:
+        CodecError: Something in it cannot be stored.
+        LimitExceeded: It is too long, or nested too deep.
+    """
+    kind = type(record).__name__
+    return Record(kind, record.path, dump(_DUMP[kind](record, codec)))
+
+
+def load_record(stored: Record, codec: Codec) -> JournalRecord:
+    """The record that these bytes are.
+
+    Raises:
+        CodecError: They are no record of this version.
+    """
+    load = _LOAD.get(stored.kind)
+    if load is None:
+        raise CodecError(f"a record of kind {stored.kind!r:.60}, which this version does not know", where="kind")
+    try:
+        record: JournalRecord = load(stored.path, parse(stored.payload, MAX_RECORD_BYTES, "record size"), codec)
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise CodecError(
+            f"is no {stored.kind}: {type(error).__name__}: {error}", where="/".join(stored.path)
+        ) from error
+    return record
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _items(items: tuple[Item, ...], codec: Codec) -> list[Any]:
+    return [codec.encode(item) for item in items]
+
+
+def _read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
+    found: list[Any] = [codec.decode(each) for each in tree or ()]
+    if not all(isinstance(each, ItemBase) for each in found):
+        raise ItemSchemaMismatch("holds something that is no item", where="items")
+    return tuple(found)
+
+
+def _changes(delta: tuple[Change, ...]) -> list[Any]:
+    return [[change.op, change.key, change.before, change.tree] for change in delta]
+
+
+def _read_changes(tree: Any) -> tuple[Change, ...]:
+    return tuple(Change(*each) for each in tree or ())
+
+
+def dump_usage(usage: TokenUsage | None) -> Any:
+    """Tokens as a list of numbers."""
+    if usage is None:
+        return None
+    return [usage.input, usage.output, usage.cached_input, usage.cache_write, usage.reasoning]
+
+
+def read_usage(tree: Any) -> TokenUsage | None:
+    """Tokens from a list of numbers."""
+    if tree is None:
+        return None
+    read, written, cached, cache_write, reasoning = tree
+    return TokenUsage(read, written, cached_input=cached, cache_write=cache_write, reasoning=reasoning)
+
+
+def _control(control: Control | None, codec: Codec) -> Any:
+    if control is None:
+        return None
+    return {
+        "kind": control.kind,
+        "value": codec.encode(control.value),
+        "reason": control.reason,
+        "path": list(control.path),
+        "at": list(control.at),
+        "error": None if control.error is None else store_error(control.error, codec),
+    }
+
+
+def _read_control(tree: Any, codec: Codec) -> Control | None:
+    if tree is None:
+        return None
+    error = None if tree["error"] is None else load_error(tree["error"], codec)
+    return Control(
+        tree["kind"],
+        value=Stored(tree["value"]),
+        reason=tree["reason"],
+        path=tuple(tree["path"]),
+        at=tuple(tree["at"]),
+        error=error if isinstance(error, BudgetExceeded) else None,
+    )
+
+
+def _cost(cost: Decimal | None) -> str | None:
+    return None if cost is None else str(cost)
+
+
+def _read_cost(tree: Any) -> Decimal | None:
+    return None if tree is None else Decimal(tree)
+
+
+def _lean(fields: Fields) -> Fields:
+    """Without what says nothing."""
+    return {key: value for key, value in fields.items() if value not in (None, [], "")}
+
+
+# ---------------------------------------------------------------------------------------------------- records
+
+
+def _dump_started(record: RunStarted, codec: Codec) -> Fields:
+    opening = record.opening
+    fields: Fields = {
+        "run": record.run_id,
+        "thread": record.thread_id,
+        "flow": record.flow,
+        "in": codec.encode(record.input),
+        "n": record.history,
+    }
+    if opening is not None:
+        fields["opening"] = {
+            "f": opening.fingerprint,
+            "i": _items(opening.items, codec),
+            "s": opening.state,
+            "user": opening.user_id,
+            "request": opening.request_id,
+            "meta": codec.encode(dict(opening.metadata)),
+            "source": opening.source,
+            "budget": opening.budget,
+        }
+    return fields
+
+
+def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
+    given = fields.get("opening")
+    opening = None
+    if given is not None:
+        opening = Opening(
+            given["f"],
+            _read_items(given["i"], codec),
+            Stored(given["s"]),
+            given["user"],
+            given["request"],
+            codec.decode(given["meta"]),
+            given["source"],
+            given["budget"],
+        )
+    return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
+
+
+def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
+    fields: Fields = {
+        "k": record.kind,
+        "n": None if record.attempt == 1 else record.attempt,
+        "f": record.fingerprint,
+        "d": record.digest,
+        "i": _items(record.items, codec),
+        "s": _changes(record.delta),
+        "u": dump_usage(record.usage),
+        "c": _cost(record.cost),
+        "x": _control(record.control, codec),
+        "w": record.winner,
+        "t": [list(take) for take in record.takes],
+    }
+    fields = _lean(fields)
+    output = record.output
+    if isinstance(output, SameAsChild):
+        fields["r"] = output.name
+    elif output is not None:
+        fields["o"] = output.tree if isinstance(output, Stored) else codec.encode(output)
+    return fields
+
+
+def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
+    output: object = SameAsChild(fields["r"]) if "r" in fields else Stored(fields.get("o"))
+    record = StepFinished(path, fields["k"], None, output)
+    record.attempt = fields.get("n", 1)
+    record.fingerprint = fields.get("f", "")
+    record.digest = fields.get("d")
+    record.items = _read_items(fields.get("i"), codec)
+    record.delta = _read_changes(fields.get("s"))
+    record.usage = read_usage(fields.get("u"))
+    record.cost = _read_cost(fields.get("c"))
+    record.control = _read_control(fields.get("x"), codec)
+    record.winner = fields.get("w")
+    record.takes = tuple(tuple(take) for take in fields.get("t", ()))
+    return record
+
+
+def _dump_failed(record: StepFailed, codec: Codec) -> Fields:
+    fields: Fields = {
+        "k": record.kind,
+        "n": record.attempt,
+        "final": record.final,
+        "e": store_error(record.error, codec),
+        "u": dump_usage(record.usage),
+        "c": _cost(record.cost),
+        "x": _control(record.control, codec),
+    }
+    return fields
+
+
+def _load_failed(path: Path, fields: Fields, codec: Codec) -> StepFailed:
+    return StepFailed(
+        path,
+        fields["k"],
+        fields["n"],
+        fields["final"],
+        load_error(fields["e"], codec),
+        read_usage(fields["u"]),
+        _read_cost(fields["c"]),
+        _read_control(fields["x"], codec),
+    )
+
+
+def _dump_stopped(record: StepStopped, codec: Codec) -> Fields:
+    fields: Fields = {
+        "k": record.kind,
+        "n": record.attempt,
+        "i": _items(record.items, codec),
+        "s": _changes(record.delta),
+        "u": dump_usage(record.usage),
+        "c": _cost(record.cost),
+        "x": _control(record.control, codec),
+    }
+    return fields
+
+
+def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
+    return StepStopped(
+        path,
+        fields["k"],
+        fields["n"],
+        _read_items(fields["i"], codec),
+        read_usage(fields["u"]),
+        _read_cost(fields["c"]),
+        _read_control(fields["x"], codec),
+        _read_changes(fields["s"]),
+    )
+
+
+_DUMP: dict[str, Callable[[Any, Codec], Any]] = {
+    "RunStarted": _dump_started,
+    "StepOpened": lambda record, _: [record.kind, record.attempt, record.fence],
+    "Segment": lambda record, codec: [record.attempt, _items(record.items, codec), _changes(record.delta)],
+    "ChildReplayed": lambda record, _: [],
+    "StepFinished": _dump_finished,
+    "StepFailed": _dump_failed,
+    "StepStopped": _dump_stopped,
+    "Decision": lambda record, codec: [record.key, codec.encode(record.value)],
+    "Intent": lambda record, _: [record.digest],
+    "CallStarted": lambda record, _: [record.reserved_tokens, str(record.reserved_cost)],
+    "RunEnded": lambda record, codec: [record.status, record.reason, _control(record.control, codec)],
+}
+
+
+def _load_segment(path: Path, fields: Any, codec: Codec) -> Segment:
+    attempt, items, delta = fields
+    return Segment(path, attempt, _read_items(items, codec), _read_changes(delta))
+
+
+def _load_ended(path: Path, fields: Any, codec: Codec) -> RunEnded:
+    status, reason, control = fields
+    return RunEnded(path, status, reason, _read_control(control, codec))
+
+
+_LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
+    "RunStarted": _load_started,
+    "StepOpened": lambda path, fields, _: StepOpened(path, *fields),
+    "Segment": _load_segment,
+    "ChildReplayed": lambda path, _, __: ChildReplayed(path),
+    "StepFinished": _load_finished,
+    "StepFailed": _load_failed,
+    "StepStopped": _load_stopped,
+    "Decision": lambda path, fields, codec: Decision(path, fields[0], codec.decode(fields[1])),
+    "Intent": lambda path, fields, _: Intent(path, fields[0]),
+    "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1])),
+    "RunEnded": _load_ended,
+}

@@ -1,0 +1,157 @@
+"""The options of a run, and what is checked of them before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from typing_extensions import TypedDict
+
+from noetic_py._types import Durability
+from noetic_py.budget import Budget
+from noetic_py.errors import ConfigError, InvalidId
+from noetic_py.items import ItemBase
+from noetic_py.steps.step import is_seconds
+
+if TYPE_CHECKING:
+    from noetic_py.items import Item
+    from noetic_py.models.base import JsonValue, ModelSettings
+
+__all__ = ["MAX_ID", "ResumeOptions", "RunOptions", "check_options", "check_outside_id", "check_resume_options"]
+
+MAX_ID = 256
+"""The longest id that is taken from outside, in characters."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of one run.
+
+    Attributes:
+        history: Items the conversation begins with.
+        run_id: The run's id; made when left out.
+        request_id: A correlation id of the caller's.
+        thread_id: The conversation's id; made when left out.
+        user_id: The user or tenant the run belongs to.
+        on_error: Whether a run that broke raises, or returns a result whose status is `"failed"`.
+        model_settings: Settings that hold for every model call of the run.
+        budget: Limits of the run, besides the harness's.
+        deadline: Seconds after which the run ends as `"budget_exceeded"`.
+        services: Services by type, nearer than the harness's.
+        metadata: JSON that travels with the run.
+        durability: When a kept run is committed: after each `"step"`, at its `"exit"`, or `"manual"`ly, by
+            `ctx.checkpoint()` and at its end.
+        source: Where the flow is found again, such as `"agents.py:triage"`; its name in `flows` when left out.
+    """
+
+    history: Iterable[Item]
+    run_id: str
+    request_id: str
+    thread_id: str
+    user_id: str
+    on_error: Literal["raise", "result"]
+    model_settings: ModelSettings
+    budget: Budget
+    deadline: float
+    services: Mapping[type[Any], object]
+    metadata: Mapping[str, JsonValue]
+    durability: Durability
+    source: str
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of a run that goes on.
+
+    Attributes:
+        on_error: Whether a run that breaks raises, or returns a result whose status is `"failed"`.
+        model_settings: Settings that hold for every model call of the run from now on.
+        budget: Limits of the run, what was used before counted in; the run's own when left out.
+        deadline: Seconds after which the run ends as `"budget_exceeded"`.
+        services: Services by type, nearer than the harness's.
+        durability: When the run is committed.
+    """
+
+    on_error: Literal["raise", "result"]
+    model_settings: ModelSettings
+    budget: Budget
+    deadline: float
+    services: Mapping[type[Any], object]
+    durability: Durability
+
+
+_OPTIONS = frozenset(RunOptions.__annotations__)
+_RESUME = frozenset(ResumeOptions.__annotations__)
+_KINDS: Mapping[str, type[Any]] = {
+    "budget": Budget,
+    "services": Mapping,
+    "metadata": Mapping,
+    "model_settings": Mapping,
+}
+
+
+def check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
+    """Refuse options that are unknown, of the wrong kind, or at odds.
+
+    Raises:
+        ConfigError: Code `"run-option"`.
+        InvalidId: An id cannot be one.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            raise ConfigError(
+                f"unknown option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_OPTIONS))}"
+            )
+    if ctx is not None and (state is not None or options.get("history") is not None):
+        raise ConfigError(
+            "ctx= brings its own state and history", code="run-option", hint="leave out state= and history="
+        )
+    if options.get("on_error", "raise") not in ("raise", "result"):
+        raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
+    _check_kinds(options)
+    for name in ("run_id", "thread_id", "user_id", "request_id"):
+        if name in options:
+            check_outside_id(options[name], name)
+
+
+def check_resume_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that a run that goes on does not take.
+
+    Raises:
+        ConfigError: Code `"run-option"`.
+    """
+    for name in options:
+        if name not in _RESUME:
+            raise ConfigError(
+                f"resume() takes no option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_RESUME))}"
+            )
+    check_options(options, None, None)
+
+
+def _check_kinds(options: Mapping[str, Any]) -> None:
+    deadline = options.get("deadline")
+    if deadline is not None and not is_seconds(deadline):
+        raise ConfigError(f"deadline={deadline!r} is not a number of seconds", code="run-option", hint="deadline=30.0")
+    if options.get("durability", "step") not in ("step", "exit", "manual"):
+        raise ConfigError(
+            f"durability={options['durability']!r} is unknown", code="run-option", hint='"step", "exit" or "manual"'
+        )
+    for name, kind in _KINDS.items():
+        value = options.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(
+                f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}"
+            )
+    history = options.get("history")
+    if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
+        raise ConfigError(f"history={history!r} is no list of items", code="run-option", hint="history=result.items")
+
+
+def check_outside_id(value: object, name: str) -> None:
+    """Refuse an id that cannot be one.
+
+    Raises:
+        InvalidId: It is no text, empty, too long, or holds control characters or a lone surrogate.
+    """
+    if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
+        raise InvalidId(
+            f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name"
+        )

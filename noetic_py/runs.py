@@ -1,0 +1,163 @@
+"""`Runs`: the runs that a backend keeps, whoever has started them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection
+from datetime import datetime, timedelta
+from typing import Any
+
+from attrs import frozen
+
+from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
+from noetic_py.control import RunStatus
+from noetic_py.errors import ConfigError, RunNotFound
+from noetic_py.runtime import Runtime
+
+__all__ = ["RunInfo", "Runs", "card_of"]
+
+_STATUSES: tuple[RunStatus, ...] = (
+    "running",
+    "completed",
+    "aborted",
+    "budget_exceeded",
+    "interrupted",
+    "suspended",
+    "cancelled",
+    "failed",
+)
+_DONE: tuple[RunStatus, ...] = ("completed",)
+
+
+@frozen
+class RunInfo:
+    """What is known of a run without reading its journal.
+
+    Attributes:
+        run_id: The run.
+        status: How it stands: `"running"` also says that nobody has written its end, so that its process may be gone.
+        alive: Whether a process holds it now.
+        flow: The id of the step it was started with.
+        source: Where that is found, such as `"agents.py:triage"`; `None` when nobody said.
+        position: How many records its journal holds.
+        thread_id: The conversation's id.
+        user_id: Whose run it is.
+        request_id: The caller's correlation id.
+        created: When it was started, UTC.
+        updated: When it was last written, UTC.
+    """
+
+    run_id: str
+    status: RunStatus
+    alive: bool
+    flow: str
+    source: str | None
+    position: int
+    thread_id: str | None
+    user_id: str | None
+    request_id: str | None
+    created: datetime
+    updated: datetime
+
+
+class Runs:
+    """The runs of a harness's backend; get it as `harness.runs`."""
+
+    def __init__(self, backend: CheckpointBackend, runtime: Runtime) -> None:
+        self._backend = backend
+        self._runtime = runtime
+
+    async def get(self, run_id: str) -> RunInfo:
+        """One run.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        async for info in self.iterate():
+            if info.run_id == run_id:
+                return info
+        raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+
+    async def list(self, *, status: RunStatus | None = None, limit: int = 100) -> list[RunInfo]:
+        """The newest runs first.
+
+        Args:
+            status: Only those that stand so.
+            limit: How many at the most.
+        """
+        found: list[RunInfo] = []
+        async for info in self.iterate(status=status):
+            if len(found) == limit:
+                break
+            found.append(info)
+        return found
+
+    async def iterate(self, *, status: RunStatus | None = None) -> AsyncIterator[RunInfo]:
+        """All runs, the newest first, read in pages."""
+        cursor: int | None = None
+        while page := await self._backend.list(after=cursor, status=status):
+            for entry in page:
+                cursor = entry.cursor
+                yield _info(entry)
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run; one that is not there is no error.
+
+        Raises:
+            RunBusy: A process holds it.
+        """
+        await self._backend.delete(run_id)
+
+    async def prune(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        keep: int | None = None,
+        statuses: Collection[RunStatus] = _DONE,
+    ) -> int:
+        """Forget old runs that nobody holds.
+
+        Args:
+            older_than: Only runs that were last written so long ago.
+            keep: Leave so many of the newest.
+            statuses: Only runs that stand so.
+
+        Returns:
+            How many were forgotten.
+
+        Raises:
+            ConfigError: Neither `older_than` nor `keep` was given, or a status is unknown; code `"prune"`.
+        """
+        unknown = set(statuses) - set(_STATUSES)
+        if unknown:
+            raise ConfigError(f"unknown status {min(unknown)!r}", code="prune", hint=", ".join(_STATUSES))
+        before = None if older_than is None else self._runtime.now() - older_than
+        return await self._backend.prune(before=before, keep=keep, statuses=statuses)
+
+    async def stats(self) -> Stats:
+        """How much the backend holds."""
+        return await self._backend.stats()
+
+
+def card_of(info: RunInfo) -> bytes:
+    """A run's card again, for a copy of it."""
+    told = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
+    return json.dumps({name: value for name, value in told.items() if value is not None}).encode()
+
+
+def _info(entry: RunEntry) -> RunInfo:
+    card: dict[str, Any] = json.loads(entry.card) if entry.card else {}
+    status: RunStatus = next((known for known in _STATUSES if known == entry.status), _STATUSES[0])
+    return RunInfo(
+        entry.run_id,
+        status,
+        entry.held,
+        str(card.get("flow", "")),
+        card.get("source"),
+        entry.position,
+        card.get("thread_id"),
+        card.get("user_id"),
+        card.get("request_id"),
+        entry.created,
+        entry.updated,
+    )
