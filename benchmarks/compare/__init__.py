@@ -1,0 +1,1 @@
+"""The same works beside other libraries: `python -m benchmarks.compare`."""
