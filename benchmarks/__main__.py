@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import w1_steps, w2_parallel, w4_model_loop, w5_import, w7_runs
+from benchmarks import w1_steps, w2_parallel, w3_durable, w4_model_loop, w5_import, w7_runs
 from benchmarks.measure import ROOT, Figure, Plan, environment
 from benchmarks.table import into_page, report
 
 WORKS: dict[str, Callable[[Plan], list[Figure]]] = {
     "W1": w1_steps.measure,
     "W2": w2_parallel.measure,
+    "W3": w3_durable.measure,
     "W4": w4_model_loop.measure,
     "W5": w5_import.measure,
     "W7": w7_runs.measure,

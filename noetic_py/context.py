@@ -210,6 +210,10 @@ class Engine(Protocol):
         """Take a message that is there."""
         ...
 
+    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
+        """Commit what was done so far."""
+        ...
+
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
     ) -> DetachedWork:
@@ -540,6 +544,18 @@ class Context(Generic[M_co, S_co]):
         value: T | None = self.engine.receive_now(self, channel)
         return value
 
+    async def checkpoint(self) -> None:
+        """Commit what this step, and those around it, have done so far; nothing without a backend.
+
+        Finished steps are committed anyway. This is for a long body, or for a run with `durability="manual"`. When the
+        process dies, a body that was in flight still starts again.
+
+        Raises:
+            CodecError: An item or the state cannot be stored.
+            CheckpointError: The backend has not taken it.
+        """
+        await self.engine.checkpoint(self)
+
     @overload
     def spawn_detached(
         self,
@@ -680,6 +696,9 @@ class Outside:
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
         raise self._refuse("try_recv()")
+
+    async def checkpoint(self, ctx: Context[Any, Any], /) -> None:
+        raise self._refuse("checkpoint()")
 
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /

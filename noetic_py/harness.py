@@ -368,6 +368,7 @@ class Harness(Generic[M_co]):
 
         async def work() -> Any:
             self._home = None
+            failure: Exception | None = None
             try:
                 # What the run starts beside itself needs an owner, as in a harness that was entered.
                 async with anyio.create_task_group() as group:
@@ -376,7 +377,9 @@ class Harness(Generic[M_co]):
                         return await self._run(step, input, state, ctx, options)
                     except Exception as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
                         failure = error
-                raise failure
+                if failure is not None:
+                    raise failure
+                raise RuntimeError("the run has ended without a result")
             finally:
                 self._resources.group = self._resources.launch = None
                 self._home = None

@@ -147,10 +147,10 @@ def card_of(info: RunInfo) -> bytes:
 
 def _info(entry: RunEntry) -> RunInfo:
     card: dict[str, Any] = json.loads(entry.card) if entry.card else {}
-    status: RunStatus = next((known for known in _STATUSES if known == entry.status), _STATUSES[0])
+    known: list[RunStatus] = [status for status in _STATUSES if status == entry.status]
     return RunInfo(
         entry.run_id,
-        status,
+        known[0] if known else "running",
         entry.held,
         str(card.get("flow", "")),
         card.get("source"),

@@ -69,33 +69,42 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     # Adding tuples is measurably faster than unpacking into one, and every step comes by here.
     frame = Frame(step, parent, x, parent.at + (name,), domain, parent.lease, length)  # noqa: RUF005
     body = step.body or HANDLERS[step.kind]
-    bus = run.bus
+    if run.bus.active:
+        run.bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
+    frame.token = CURRENT.set(frame)
+    try:
+        if frame.lease.steps_free:
+            frame.lease.steps += step.counted
+        else:
+            frame.lease.take_step(step.counted)
+        output = await (body(value, frame) if step.plain and run.bare else _guarded(frame, body, value))
+    except BaseException as error:  # noqa: BLE001 # it goes on from there, unless another attempt follows
+        output = await _further_attempts(frame, body, value, error, own)
+    CURRENT.reset(frame.token)
+    frame.token = None
+    length = domain.log.size
+    ledger.finished(frame, value, output, length)
+    x.last_step = NO_META if step.body is not None else x.last_step
+    if not own and (length != parent.mark or parent.touched):
+        ledger.returned(parent, length)
+    if run.stopping or run.store is not None:
+        await _committed(x)
+    return output
+
+
+async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseException, own: bool) -> Any:
+    """A body has raised: run it again for as long as its step's `retry` says, and give what it gives at last."""
+    step, bus = frame.step, frame.x.run.bus
     while True:
+        await _unwind(frame, error, own)
         if bus.active:
             bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
         frame.token = CURRENT.set(frame)
         try:
-            if frame.lease.steps_free:
-                frame.lease.steps += step.counted
-            else:
-                frame.lease.take_step(step.counted)
-            if step.plain and run.bare:
-                output = await body(value, frame)
-            else:
-                output = await _guarded(frame, body, value)
-        except BaseException as error:  # noqa: BLE001 # it goes on from there, unless another attempt follows
-            await _unwind(frame, error, own)
-            continue
-        CURRENT.reset(frame.token)
-        frame.token = None
-        length = domain.log.size
-        ledger.finished(frame, value, output, length)
-        x.last_step = NO_META if step.body is not None else x.last_step
-        if not own and (length != parent.mark or parent.touched):
-            ledger.returned(parent, length)
-        if run.stopping or run.store is not None:
-            await _committed(x)
-        return output
+            frame.lease.take_step(step.counted)
+            return await _guarded(frame, body, value)
+        except BaseException as another:  # noqa: BLE001 # as above
+            error = another
 
 
 async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> durable.Found | None:

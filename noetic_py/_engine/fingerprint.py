@@ -12,7 +12,7 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
@@ -20,11 +20,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import attrs
+from typing_extensions import TypeIs
 
-from noetic_py.channels import Channel
+from noetic_py.channels import is_channel
+from noetic_py.codec.text import is_mapping
 from noetic_py.errors import ConfigError
 from noetic_py.items import ItemBase
-from noetic_py.steps.step import Retry, Step
+from noetic_py.steps.step import Retry, Step, is_step
 from noetic_py.steps.until import Predicate
 
 __all__ = ["fingerprint", "source_tokens"]
@@ -72,28 +74,36 @@ def _of_retry(retry: Retry | None) -> Iterator[str]:
         yield repr((retry.attempts, retry.backoff, retry.initial, retry.max, retry.jitter))
 
 
-def _of(value: Any) -> Iterator[str]:
+def _of(value: object) -> Iterator[str]:
     """The parts of a definition, one after the other."""
-    if isinstance(value, Step):
+    if is_step(value):
         yield fingerprint(value)
-    elif isinstance(value, (*_PLAIN, Enum, Channel)):
+    elif isinstance(value, (*_PLAIN, Enum)) or is_channel(value):
         yield repr(value)
     elif isinstance(value, type):
         yield value.__qualname__
     elif inspect.isroutine(value):
         yield from _of_function(value)
-    elif isinstance(value, Mapping):
+    elif is_mapping(value):
         for key, part in value.items():
             yield repr(key)
             yield from _of(part)
-    elif isinstance(value, (frozenset, set)):
-        yield repr(sorted(map(repr, value)))
-    elif isinstance(value, Iterable) and not isinstance(value, ItemBase):
+    elif _is_set(value):
+        yield from sorted(map(repr, value))
+    elif _is_many(value):
         yield type(value).__name__
         for part in value:
             yield from _of(part)
     else:
         yield from _of_object(value)
+
+
+def _is_set(value: object) -> TypeIs[frozenset[object] | set[object]]:
+    return isinstance(value, (frozenset, set))
+
+
+def _is_many(value: object) -> TypeIs[Iterable[object]]:
+    return isinstance(value, Iterable) and not isinstance(value, ItemBase)
 
 
 def _of_object(value: Any) -> Iterator[str]:
@@ -107,10 +117,12 @@ def _of_object(value: Any) -> Iterator[str]:
     elif hasattr(value, "definition") and hasattr(value, "wire_name"):
         yield repr(value.definition())
         yield from _of(value.fn)
-    elif attrs.has(type(value)):
-        for field in attrs.fields(type(value)):
-            if field.name.lstrip("_") != "cache":
-                yield from _of(getattr(value, field.name))
+    else:
+        kind: Any = value.__class__
+        names = [field.name for field in attrs.fields(kind)] if attrs.has(kind) else []
+        for name in names:
+            if name.lstrip("_") != "cache":
+                yield from _of(getattr(value, name))
 
 
 def _of_function(function: Any) -> Iterator[str]:

@@ -114,7 +114,9 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
             custody.release(run, frame)
         if parent is not None:
             parent.last_output = (frame.at[-1], output)
-        _append_finished(frame, frame.prepared)
+        run.journal.append(frame.prepared)
+        if run.bus.active:
+            _tell_finished(frame, frame.prepared)
         return
     record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
@@ -127,16 +129,16 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.winner = frame.winner
         if run.custody is not None:
             custody.release(run, frame)
-    _append_finished(frame, record)
-
-
-def _append_finished(frame: Frame, record: StepFinished) -> None:
-    run = frame.x.run
     run.journal.append(record)
     if run.bus.active:
-        if record.items:
-            run.bus.publish(ItemsAppended(frame.at, record.items))
-        run.bus.publish(StepCommitted(frame.at, record.kind, len(run.journal)))
+        _tell_finished(frame, record)
+
+
+def _tell_finished(frame: Frame, record: StepFinished) -> None:
+    run = frame.x.run
+    if record.items:
+        run.bus.publish(ItemsAppended(frame.at, record.items))
+    run.bus.publish(StepCommitted(frame.at, record.kind, len(run.journal)))
 
 
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:

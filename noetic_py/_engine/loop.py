@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from noetic_py._engine.durable import NOTHING, recorded
@@ -28,11 +29,11 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     body = spec.body
     plain = spec.prepare_next is None and spec.inbox is None
     inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.park_timeout)
-    look = _Look(frame, spec.until)
-    at, judge = look.at, look.judge
+    judge = _judge(frame, spec.until)
+    outputs: deque[Any] = deque(maxlen=_KEPT)
+    snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
     bus = frame.x.run.bus
     name = f"{body.id}["
-    bare = frame.x.run.store is None
     for iteration in range(spec.max_iterations):
         try:
             output = await execute(body, value, frame, f"{name}{iteration}]")
@@ -41,8 +42,10 @@ async def run_loop(value: Any, frame: Frame) -> Any:
             continue
         if frame.loop_stop is not None:
             return _stopped(frame, output)
+        outputs.append(output)
+        snapshot.iteration, snapshot.output = iteration, output
         try:
-            verdict = judge(at(iteration, output)) if bare else _judged(frame, judge, at(iteration, output))
+            verdict = judge(snapshot)
             if not isinstance(verdict, Verdict):
                 verdict = await _wait(verdict)
         except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why
@@ -60,27 +63,11 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     raise LoopLimit(spec.max_iterations, path=frame.at)
 
 
-class _Look:
-    """What a loop's predicate is shown: a snapshot, made anew only for one that keeps it."""
-
-    __slots__ = ("_frame", "_keeps", "_outputs", "_snapshot", "judge")
-
-    def __init__(self, frame: Frame, until: Until[Any]) -> None:
-        self._frame = frame
-        self._outputs: deque[Any] = deque(maxlen=_KEPT)
-        self._snapshot: Snapshot[Any] | None = None
-        self.judge: Any
-        self.judge, self._keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
-
-    def at(self, iteration: int, output: Any) -> Snapshot[Any]:
-        """The snapshot after an iteration."""
-        self._outputs.append(output)
-        snapshot = self._snapshot
-        if snapshot is None or self._keeps:
-            snapshot = self._snapshot = Snapshot(self._frame, iteration, self._outputs, output)
-        else:
-            snapshot.iteration, snapshot.output = iteration, output
-        return snapshot
+def _judge(frame: Frame, until: Until[Any]) -> Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]:
+    """A loop's predicate. All iterations share one snapshot; a predicate that may keep its own gets a copy."""
+    judge, keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
+    asked: Callable[[Snapshot[Any]], Any] = (lambda snapshot: judge(snapshot.copy())) if keeps else judge
+    return asked if frame.x.run.store is None else partial(_judged, frame, asked)
 
 
 async def _next_input(

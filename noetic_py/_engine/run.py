@@ -9,6 +9,7 @@ import anyio
 from attrs import frozen
 
 from noetic_py._engine import channels as _channels
+from noetic_py._engine import checkpoint as _checkpoint
 from noetic_py._engine import detached as _detached
 from noetic_py._engine import flow as _flow
 from noetic_py._engine import loop as _loop
@@ -39,7 +40,7 @@ from noetic_py.steps.step import Step
 __all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
-INTERPRETERS = (_channels, _detached, _flow, _loop, _model, _schedule, _spawn, _tool)
+INTERPRETERS = (_channels, _checkpoint, _detached, _flow, _loop, _model, _schedule, _spawn, _tool)
 
 
 @frozen(eq=False)

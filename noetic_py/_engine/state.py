@@ -88,6 +88,7 @@ class Doors:
     send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
     receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
     receive_now: Callable[[Frame, Channel[Any]], Any]
+    checkpoint: Callable[[Frame], Awaitable[None]]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
 
 
@@ -481,6 +482,9 @@ class Execution:
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
         return self.run.in_its_thread(partial(DOORS.receive_now, _frame(ctx), channel))
+
+    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
+        return DOORS.checkpoint(_frame(ctx))
 
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, get_args, get_type_hints
 
 import attrs
+from typing_extensions import TypeIs
 
 from noetic_py._engine.graph import children
 from noetic_py.codec.structure import is_model, is_named_tuple
@@ -88,7 +89,7 @@ def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
     seen.add(id(kind))
     for argument in get_args(kind):
         _collect(argument, found, seen)
-    if not isinstance(kind, type) or issubclass(kind, ItemBase):
+    if not _is_class(kind) or issubclass(kind, ItemBase):
         return
     if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):
         found.setdefault(kind.__name__, kind)
@@ -96,6 +97,10 @@ def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
             _collect(inner, found, seen)
     elif issubclass(kind, Enum):
         found.setdefault(kind.__name__, kind)
+
+
+def _is_class(kind: object) -> TypeIs[type[Any]]:
+    return isinstance(kind, type)
 
 
 def _hints(holder: Any) -> dict[str, Any]:

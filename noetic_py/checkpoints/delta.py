@@ -83,10 +83,11 @@ def apply_changes(state: Any, given: tuple[Change, ...], codec: Codec) -> None:
     Raises:
         CodecError: What was stored does not fit the state's type.
     """
-    hints = _hints(type(state))
+    kind: Any = state.__class__
+    hints = _hints(kind)
     for change in given:
         if change.key == WHOLE and not _has_fields(state):
-            restore_state(state, codec.decode(change.tree, type(state)))
+            restore_state(state, codec.decode(change.tree, kind))
             continue
         fields = state_fields(state)
         if change.op == "unset":
@@ -98,12 +99,13 @@ def apply_changes(state: Any, given: tuple[Change, ...], codec: Codec) -> None:
         _set(state, change.key, value)
 
 
-def _has_fields(state: object) -> bool:
+def _has_fields(state: Any) -> bool:
     if isinstance(state, StateBag):
         return True
     if is_dict(state):
         return all(isinstance(key, str) and key for key in state)
-    return hasattr(state, "__dict__") or hasattr(type(state), "__attrs_attrs__")
+    kind: Any = state.__class__
+    return hasattr(state, "__dict__") or hasattr(kind, "__attrs_attrs__")
 
 
 def _fields(state: object) -> dict[str, Any]:

@@ -71,6 +71,10 @@ class Snapshot(Generic[O_co]):
         self.iteration = iteration
         self.output = output
 
+    def copy(self) -> Snapshot[O_co]:
+        """One that keeps its iteration and output when the loop goes on."""
+        return Snapshot(self._ctx, self.iteration, self._outputs, self.output)
+
     @property
     def step_count(self) -> int:
         """Bodies started in the execution."""
