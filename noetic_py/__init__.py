@@ -90,6 +90,8 @@ if TYPE_CHECKING:
     from noetic_py.steps.loop import loop as loop
     from noetic_py.steps.model import call_model as call_model
     from noetic_py.steps.spawn import spawn as spawn
+    from noetic_py.steps.step import NOT_DONE as NOT_DONE
+    from noetic_py.steps.step import NotDone as NotDone
     from noetic_py.steps.step import Retry as Retry
     from noetic_py.steps.step import Step as Step
     from noetic_py.steps.step import StepOptions as StepOptions
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from noetic_py.tools import tool as tool
 
 __all__ = [
+    "NOT_DONE",
     "Budget",
     "BudgetWarning",
     "Channel",
@@ -143,6 +146,7 @@ __all__ = [
     "ModelSettings",
     "ModelStarted",
     "ModelStream",
+    "NotDone",
     "Opaque",
     "OutputText",
     "ReadContext",
@@ -243,6 +247,8 @@ _HOMES = {
     "ModelSettings": "noetic_py.models.base",
     "ModelStarted": "noetic_py.events",
     "ModelStream": "noetic_py.models.base",
+    "NOT_DONE": "noetic_py.steps.step",
+    "NotDone": "noetic_py.steps.step",
     "Opaque": "noetic_py.items",
     "OutputText": "noetic_py.items",
     "ReadContext": "noetic_py.context",

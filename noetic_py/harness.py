@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import anyio
 from anyio.lowlevel import current_token
+from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from noetic_py._engine.state import Run
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend
+    from noetic_py.checkpoints.plans import ResumePlan
     from noetic_py.detached import DetachedWork, DetachOptions
     from noetic_py.models.base import Model, ModelSettings
     from noetic_py.tools import Tool
@@ -282,6 +284,13 @@ class Harness(Generic[M_co]):
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         self._check_home()
         run, plan = self._plan(step, input, state, ctx, options)
+        async with self._watched(run, plan, ctx, options) as stream:
+            yield stream
+
+    @asynccontextmanager
+    async def _watched(
+        self, run: Run, plan: RunPlan, ctx: Any, options: Mapping[str, Any]
+    ) -> AsyncGenerator[RunStream[Any, Any]]:
         stream: RunStream[Any, Any] = RunStream(run)
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
@@ -302,6 +311,8 @@ class Harness(Generic[M_co]):
         except NoeticError as error:
             outcome = error
         finally:
+            # A run that could not begin has sent nothing, and nothing comes any more.
+            run.bus.close()
             stream.finish(outcome)
 
     @overload
@@ -486,6 +497,55 @@ class Harness(Generic[M_co]):
             ReplayDiverged: The flow does something else than the run's journal says.
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
         """
+        run, plan = await self._reopen(run_id, step, state_type, options)
+        return deliver(await self._execute(run, plan, None), options.get("on_error", "raise"))
+
+    @overload
+    def resume_stream(
+        self: Harness[M], run_id: str, step: Step[Any, R, M, StateBag], **options: Unpack[ResumeOptions]
+    ) -> AbstractAsyncContextManager[RunStream[R, StateBag]]: ...
+    @overload
+    def resume_stream(
+        self: Harness[M],
+        run_id: str,
+        step: Step[Any, R, M, S],
+        *,
+        state_type: type[S],
+        **options: Unpack[ResumeOptions],
+    ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    def resume_stream(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
+        """Go on with a run and watch it: `async with harness.resume_stream(run_id, step) as stream`.
+
+        Leaving the block before the end cancels the run. Arguments and errors are those of `resume`; errors of the run
+        come out of `stream.result()`.
+        """
+        return self._resume_stream(run_id, step, state_type, options)
+
+    @asynccontextmanager
+    async def _resume_stream(
+        self, run_id: str, step: Any, state_type: Any, options: Any
+    ) -> AsyncGenerator[RunStream[Any, Any]]:
+        run, plan = await self._reopen(run_id, step, state_type, options)
+        async with self._watched(run, plan, None, options) as stream:
+            yield stream
+
+    async def plan_resume(self, run_id: str, step: Step[Any, Any, Any, Any]) -> ResumePlan:
+        """What `resume` would do with a run, read from its journal; nothing is run, and nothing written.
+
+        Steps are compared by their code and options, as far as the flow declares them. What they would be given is
+        known only once they run.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        from noetic_py._engine import dry_run, keeping
+
+        self._check_home()
+        require_step(step, "plan_resume")
+        return dry_run.plan_of(await keeping.load_past(self._needed(), run_id, keeping.codec_for(step)), step)
+
+    async def _reopen(self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
+        """Become the owner of a run that was begun before."""
         from noetic_py._engine import keeping
 
         self._check_home()
@@ -497,14 +557,11 @@ class Harness(Generic[M_co]):
         codec = keeping.codec_for(step, *(() if state_type is None else (state_type,)))
         past = await keeping.load_past(backend, run_id, codec)
         run = self._resumed(run_id, past, options)
+        run.on_diverge = options.get("on_diverge", "fail")
         kept = keeping.Kept(backend, options.get("durability", "step"), None)
         plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
         self._live[run_id] = run
-        try:
-            result = await keeping.beating(run, partial(self._engine.run_flow, run, plan))
-        finally:
-            del self._live[run_id]
-        return deliver(result, options.get("on_error", "raise"))
+        return run, evolve(plan, kept=kept)
 
     def _resumed(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
         opening = past.started.opening

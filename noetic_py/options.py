@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import TypedDict
 
-from noetic_py._types import Durability
+from noetic_py._types import Durability, OnDiverge
 from noetic_py.budget import Budget
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase
@@ -68,6 +68,8 @@ class ResumeOptions(TypedDict, total=False):
         deadline: Seconds after which the run ends as `"budget_exceeded"`.
         services: Services by type, nearer than the harness's.
         durability: When the run is committed.
+        on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
+            `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
     """
 
     on_error: Literal["raise", "result"]
@@ -76,6 +78,7 @@ class ResumeOptions(TypedDict, total=False):
     deadline: float
     services: Mapping[type[Any], object]
     durability: Durability
+    on_diverge: OnDiverge
 
 
 _OPTIONS = frozenset(RunOptions.__annotations__)
@@ -123,7 +126,11 @@ def check_resume_options(options: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"resume() takes no option {name!r}", code="run-option", hint=f"known are {', '.join(sorted(_RESUME))}"
             )
-    check_options(options, None, None)
+    if options.get("on_diverge", "fail") not in ("fail", "adopt", "pin"):
+        raise ConfigError(
+            f"on_diverge={options['on_diverge']!r} is unknown", code="run-option", hint='"fail", "adopt" or "pin"'
+        )
+    check_options({name: value for name, value in options.items() if name != "on_diverge"}, None, None)
 
 
 def _check_kinds(options: Mapping[str, Any]) -> None:

@@ -21,6 +21,11 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 # What each example is there to show.
 SHOWN = {
     "budget": ["8 calls made for $0.16, 12 refused", "budget_exceeded: ", "5 calls made for $0.10"],
+    "durable": [
+        "monday: running, its process is gone\n",
+        "completed: 400 g, 400 g, 500 g; 1300 g in all\n",
+        "weighed: book, lamp, lamp, shoes",
+    ],
     "parallel_state": [
         "State(counts={'words': 14, 'tides': 3, 'letters': 52}, notes=['count_tides sees {}'])",
         "State(counts={}, notes=[])",
@@ -29,6 +34,11 @@ SHOWN = {
     "stop_and_spawn": ["from 1: gold at depth 3", "from 5: gave up, rock", "aborted: no value, the mine is flooded"],
     "stream": ["The |tide |is |", "completed: no tool calls", "value: The tide is the rise"],
     "structured": ["less than or equal to 60", "a storm under a clear sky", "Take an umbrella. (3 model calls)"],
+    "sturdy_model": [
+        "acme:large: The tide is high because ... void, $0.04\n",
+        "acme:small: The moon pulls the water. ... done, $0.01\n4 calls for $0.09: The moon",
+        "5 answers, at most 2 at once",
+    ],
     "tools_loop": ["gets no port is called 'Callais'", 'calls tide({"port":"Calais"})', "after 3 model calls"],
 }
 

@@ -13,14 +13,14 @@ from noetic_py._engine.state import Execution, Frame, Run
 from noetic_py._engine.types import declared_output
 from noetic_py.budget import Lease
 from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields
-from noetic_py.checkpoints.records import ChildReplayed, Intent, StepFinished
+from noetic_py.checkpoints.records import ChildReplayed, Intent, StepFinished, Voided
 from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_usage, read_usage
 from noetic_py.codec.text import dump
 from noetic_py.context import Domain, StepMeta
 from noetic_py.errors import CodecError, NoeticError, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.items import FunctionCall
 from noetic_py.models.base import ModelResponse
-from noetic_py.steps.step import Step
+from noetic_py.steps.step import NOT_DONE, Step
 
 __all__ = [
     "NOTHING",
@@ -64,7 +64,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         ReplayDiverged: It is another step, or has another input, than the journal says.
     """
     own = domain is not parent.domain
-    if not own and parent.touched:
+    if not own and (parent.touched or domain.log.size != parent.mark):
         ledger.close_segment(parent)
     node = parent.node
     if node is None:
@@ -75,8 +75,12 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
     child = node.children.get(name)
     path = (*parent.at, name)
     if child is not None and child.finished is not None:
-        _same(step, value, parent, path, child.finished)
-        return Found(_replay(step, child, parent, domain, path))
+        differs = _difference(step, value, parent, child.finished)
+        if differs is None or _keeps(parent.x.run, differs, path):
+            return Found(_replay(step, child, parent, domain, path))
+        node.drop(name)
+        parent.x.run.journal.append(Voided(path))
+        return None
     failed = node.failed.get(name)
     if failed is not None:
         error = failed[0].error
@@ -84,22 +88,31 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
     return None
 
 
-def _same(step: AnyStep, value: Any, parent: Frame, path: tuple[str, ...], record: StepFinished) -> None:
-    """Check that the recorded step is the one that is called now."""
-    store = parent.x.run.store
-    if store is None:
-        return
+def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) -> str | None:
+    """In what the step that is called now differs from the recorded one."""
     if record.kind != step.kind:
-        raise ReplayDiverged(f"a {record.kind} step is recorded, and a {step.kind} step is called", path=path)
+        return f"a {record.kind} step is recorded, and a {step.kind} step is called"
     if record.fingerprint and record.fingerprint != fingerprint(step):
-        raise ReplayDiverged("the step's code or options have changed since it ran", path=path)
+        return "the step's code or options have changed since it ran"
     digest = _digest(step, value if step.bound is None else step.bound.value, parent)
     if record.digest is not None and digest != record.digest:
+        return "the step is called with another input than was recorded"
+    return None
+
+
+def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
+    """Whether a record that differs stands all the same: pinned it does, adopted it makes way for the new.
+
+    Raises:
+        ReplayDiverged: The run does neither.
+    """
+    if run.on_diverge == "fail":
         raise ReplayDiverged(
-            "the step is called with another input than was recorded",
+            differs,
             path=path,
-            hint="what a body hands to a step must come from a step, or from the body's own input",
+            hint="run the code and the inputs that it was started with, or resume(..., on_diverge='adopt' or 'pin')",
         )
+    return run.on_diverge == "pin"
 
 
 def _replay(step: AnyStep, child: Node, parent: Frame, domain: Domain, path: tuple[str, ...]) -> Any:
@@ -216,8 +229,11 @@ def _below(node: Node) -> list[Node]:
 # ---------------------------------------------------------------------------------------------------- a body
 
 
-async def begin(frame: Frame, value: Any) -> None:
+async def begin(frame: Frame, value: Any) -> Found | None:
     """A body is about to start: find its place in the journal, and for one that may run only once say that it does.
+
+    Returns:
+        Its output, when the step's `reconcile` knows that it has done its work already.
 
     Raises:
         StepOutcomeUnknown: It may run only once, was started before, and nobody knows whether it has done its work.
@@ -233,9 +249,19 @@ async def begin(frame: Frame, value: Any) -> None:
     run = frame.x.run
     if frame.step.replay == "once" and run.store is not None:
         if above is not None and name in above.intents:
-            raise StepOutcomeUnknown(path=frame.at)
+            output = await _reconcile(frame, value)
+            if output is not NOT_DONE:
+                return Found(output)
         run.journal.append(Intent(frame.at, _digest(frame.step, value, frame)))
         await run.store.commit(run.journal)
+    return None
+
+
+async def _reconcile(frame: Frame, value: Any) -> Any:
+    ask = frame.step.reconcile
+    if ask is None:
+        raise StepOutcomeUnknown(path=frame.at)
+    return await ask(value, frame.read_only())
 
 
 def prepare(frame: Frame, value: Any, output: Any) -> None:
@@ -298,7 +324,9 @@ def _check_orphans(frame: Frame) -> None:
     called = frame.visited or set()
     for name, child in node.children.items():
         if name not in called and (child.finished is not None or name in node.failed):
-            raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
+            if frame.x.run.on_diverge == "fail":
+                raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
+            frame.x.run.journal.append(Voided(child.path))
 
 
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:

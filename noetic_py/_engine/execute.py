@@ -153,10 +153,11 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
     if step.bound is not None:
         value = step.bound.value
     durably = frame.x.run.store is not None
-    if durably:
-        await durable.begin(frame, value)
+    done = await durable.begin(frame, value) if durably else None
     with _span(frame):
-        if step.budget is None:
+        if done is not None:
+            output = done.value
+        elif step.budget is None:
             output = await _timed(frame, body, value)
         else:
             if frame.own_lease is None:

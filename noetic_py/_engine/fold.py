@@ -16,6 +16,7 @@ from noetic_py.checkpoints.records import (
     StepFinished,
     StepOpened,
     StepStopped,
+    Voided,
 )
 from noetic_py.errors import NoeticError
 from noetic_py.items import FunctionCallOutput
@@ -145,6 +146,12 @@ def _read(root: Node, record: JournalRecord, frames: Path, position: int, placed
         for name in frames:
             node = node.child(name, place=placed)
         _place(node, record, position)
+    elif isinstance(record, Voided):
+        node = root
+        for name in frames[:-1]:
+            node = node.child(name, place=False)
+        node.drop(frames[-1])
+        node.failed.pop(frames[-1], None)
     elif isinstance(record, (StepFailed, Decision, Intent)):
         parent, node = root, root
         for name in frames:

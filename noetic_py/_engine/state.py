@@ -13,7 +13,7 @@ import anyio
 import anyio.from_thread
 from attrs import frozen
 
-from noetic_py._types import T
+from noetic_py._types import OnDiverge, T
 from noetic_py.budget import Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Live, log_lost
 from noetic_py.checkpoints.delta import known_fields
@@ -114,6 +114,7 @@ class Run:
         "mail",
         "metadata",
         "model_settings",
+        "on_diverge",
         "request_id",
         "resources",
         "root",
@@ -162,6 +163,7 @@ class Run:
         self.journal = journal
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
         self.store: Store | None = None
+        self.on_diverge: OnDiverge = "fail"
         self.spent: list[Spent] = []
         # The stops that were asked for before that.
         self.stopped: list[Control] = []

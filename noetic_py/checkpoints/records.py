@@ -42,6 +42,7 @@ __all__ = [
     "StepFinished",
     "StepOpened",
     "StepStopped",
+    "Voided",
 ]
 
 Path: TypeAlias = tuple[str, ...]
@@ -223,6 +224,13 @@ class Decision:
 
 
 @define(eq=False)
+class Voided:
+    """A finished step is void, because the run goes on with other code or another input than it had."""
+
+    path: Path
+
+
+@define(eq=False)
 class Intent:
     """A step that may run only once is about to start; without an outcome nobody knows whether it did."""
 
@@ -260,5 +268,6 @@ JournalRecord: TypeAlias = (
     | Decision
     | Intent
     | CallStarted
+    | Voided
     | RunEnded
 )

@@ -31,6 +31,7 @@ from noetic_py.checkpoints.records import (
     StepFinished,
     StepOpened,
     StepStopped,
+    Voided,
 )
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump, parse
@@ -305,6 +306,7 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "StepOpened": lambda record, _: [record.kind, record.attempt, record.fence],
     "Segment": lambda record, codec: [record.attempt, _items(record.items, codec), _changes(record.delta)],
     "ChildReplayed": lambda record, _: [],
+    "Voided": lambda record, _: [],
     "StepFinished": _dump_finished,
     "StepFailed": _dump_failed,
     "StepStopped": _dump_stopped,
@@ -330,6 +332,7 @@ _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
     "StepOpened": lambda path, fields, _: StepOpened(path, *fields),
     "Segment": _load_segment,
     "ChildReplayed": lambda path, _, __: ChildReplayed(path),
+    "Voided": lambda path, _, __: Voided(path),
     "StepFinished": _load_finished,
     "StepFailed": _load_failed,
     "StepStopped": _load_stopped,

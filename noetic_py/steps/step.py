@@ -6,7 +6,9 @@ from a body runs it as a child of that body.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overload
 
 from attrs import evolve, field, frozen
@@ -15,12 +17,13 @@ from typing_extensions import TypedDict, TypeIs, Unpack
 from noetic_py._types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
 from noetic_py.budget import Budget
 from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.reading import ReadContext
 
 if TYPE_CHECKING:
     from noetic_py.context import Context
     from noetic_py.memory.layer import Memory
 
-__all__ = ["Retry", "Step", "StepOptions", "check_id"]
+__all__ = ["NOT_DONE", "NotDone", "Reconcile", "Retry", "Step", "StepOptions", "check_id"]
 
 Backoff: TypeAlias = Literal["fixed", "linear", "exponential"]
 
@@ -95,6 +98,19 @@ class Retry:
         return any(on(each) for each in found)
 
 
+class NotDone(Enum):
+    """The type of [`NOT_DONE`][noetic_py.NOT_DONE]."""
+
+    NOT_DONE = "not done"
+
+
+NOT_DONE = NotDone.NOT_DONE
+"""What `reconcile` gives for a step that has not done its work, so that it is to run."""
+
+Reconcile: TypeAlias = Callable[[Any, ReadContext[Any, Any]], Awaitable[Any]]
+"""Says what became of a step that may run only once: its output, or `NOT_DONE`."""
+
+
 class StepOptions(TypedDict, total=False):
     """Options that every step takes.
 
@@ -103,6 +119,9 @@ class StepOptions(TypedDict, total=False):
         retry: A number of attempts, or a [`Retry`][noetic_py.Retry].
         timeout: Seconds an attempt may take.
         replay: What a crash in the middle means: run again, run again with the same key, or never run twice.
+        reconcile: For `replay="once"`: an async function `(input, ctx)` that is asked when the step was started before
+            a crash, and nobody knows whether it has done its work. It gives the step's output, or `NOT_DONE`, and then
+            the step runs.
         budget: Limits for everything below the step.
         version: Stands for the source where there is none to fingerprint.
         tags: Words about the step, for whoever lists or draws it.
@@ -112,6 +131,7 @@ class StepOptions(TypedDict, total=False):
     retry: Retry | int
     timeout: float
     replay: Replay
+    reconcile: Reconcile
     budget: Budget
     version: str
     tags: Iterable[str]
@@ -165,6 +185,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         retry: How often it is tried, `None` for once.
         timeout: Seconds an attempt may take, `None` for any.
         replay: What a crash in its middle means.
+        reconcile: Says what became of it, when it may run only once and a crash came in its middle.
         budget: Limits for everything below it.
         version: Stands for its source where there is none.
         tags: Words about the step, for whoever lists or draws it.
@@ -180,6 +201,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
     retry: Retry | None = None
     timeout: float | None = None
     replay: Replay = "repeatable"
+    reconcile: Reconcile | None = None
     budget: Budget | None = None
     version: str | None = None
     tags: frozenset[str] = frozenset()
@@ -237,7 +259,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         return evolve(self, **read_options(options))
 
 
-_KNOWN = ("id", "retry", "timeout", "replay", "budget", "version", "tags")
+_KNOWN = ("id", "retry", "timeout", "replay", "reconcile", "budget", "version", "tags")
 
 
 def read_options(options: Any) -> dict[str, Any]:
@@ -270,12 +292,25 @@ def _check_options(fields: dict[str, Any]) -> None:
         raise ConfigError(
             f"replay={fields['replay']!r} is unknown", code="step-option", hint='"repeatable", "keyed" or "once"'
         )
+    _check_reconcile(fields)
     if fields.get("budget") is not None and not isinstance(fields["budget"], Budget):
         raise ConfigError(
             f"budget={fields['budget']!r} is no Budget", code="step-option", hint="budget=Budget(steps=10)"
         )
     if fields.get("version") is not None and not isinstance(fields["version"], str):
         raise ConfigError(f"version={fields['version']!r} is not a text", code="step-option", hint='version="2"')
+
+
+def _check_reconcile(fields: dict[str, Any]) -> None:
+    reconcile = fields.get("reconcile")
+    if reconcile is None:
+        return
+    if not inspect.iscoroutinefunction(reconcile):
+        raise ConfigError(
+            f"reconcile={reconcile!r} is no async function", code="step-option", hint="async def look(input, ctx): ..."
+        )
+    if fields.get("replay") != "once":
+        raise ConfigError("reconcile= needs replay='once'", code="step-option", hint='replay="once"')
 
 
 def _tags(given: Any) -> frozenset[str]:
