@@ -127,8 +127,10 @@ def _plan(spec: ModelSpec) -> OutputPlan | None:
 
 def _meta(frame: Frame, response: ModelResponse, calls: tuple[FunctionCall, ...]) -> StepMeta:
     last = frame.x.last_step
-    cost = last.cost if last is not None else None
-    return StepMeta(calls, response.usage if response.usage is not None else StepMeta().usage, cost, response.items)
+    # Of a wrapped model the answer tells the last call's usage, and run_answer has noted that of all.
+    if last is None:
+        return StepMeta(calls, items=response.items)
+    return StepMeta(calls, last.usage, last.cost, response.items)
 
 
 def _text(response: ModelResponse) -> str:

@@ -28,11 +28,12 @@ from noetic_py.models.base import (
     TextPart,
     ToolCallPart,
 )
+from noetic_py.testing.unfinished import Unfinished
 
 __all__ = ["ScriptExhausted", "ScriptedModel", "Turn"]
 
-Turn: TypeAlias = str | Item | Sequence[Item] | Exception
-"""What a model says in one turn: text, one item, several, or an error that is raised."""
+Turn: TypeAlias = str | Item | Sequence[Item] | Exception | Unfinished
+"""What a model says in one turn: text, one item, several, an error that is raised, or something that breaks off."""
 
 _WORDS = re.compile(r"\S+\s*|\s+")
 
@@ -52,7 +53,8 @@ class ScriptedModel:
     before gets new ids, so a call may stand in the script twice.
 
     Args:
-        turns: Text, an item, several items, an exception to raise, or a function of the request that gives one of them.
+        turns: Text, an item, several items, an exception to raise, an `Unfinished` answer, or a function of the request
+            that gives one of them.
         usage: The tokens that every call reports; `None` reports none.
         cost: USD that every call reports, and that its price says; `None` reports none, and the price is zero.
         delay: Seconds from the request to the answer.
@@ -134,13 +136,16 @@ class ScriptedModel:
         self._used += 1
         return turn
 
-    async def _answer(self, request: ModelRequest) -> ModelResponse:
+    async def _answer(self, request: ModelRequest) -> tuple[ModelResponse, Unfinished | None]:
         turn = self._take(request)
         if self._delay:
             await anyio.sleep(self._delay)
         said = turn(request) if callable(turn) else turn
         if isinstance(said, Exception):
             raise said
+        unfinished = said if isinstance(said, Unfinished) else None
+        if isinstance(said, Unfinished):
+            said = said.said
         items: Sequence[Item]
         if isinstance(said, str):
             items = (Message.assistant(said),)
@@ -148,7 +153,7 @@ class ScriptedModel:
             items = (self._fresh(said),)
         else:
             items = tuple(self._fresh(item) for item in said)
-        return ModelResponse(items, self._usage, self._cost, _stop_reason(items), self._name)
+        return ModelResponse(items, self._usage, self._cost, _stop_reason(items), self._name), unfinished
 
     def _fresh(self, item: Item) -> Item:
         """The item, with new ids if it, or one of the same ids, was said before."""
@@ -165,21 +170,25 @@ class ScriptedModel:
 class _Answer:
     """One answer: the context manager, the stream, and the iterator over its events."""
 
-    __slots__ = ("_ask", "_chunk", "_events", "_request", "_response")
+    __slots__ = ("_ask", "_chunk", "_events", "_request", "_response", "_unfinished")
 
     def __init__(
-        self, ask: Callable[[ModelRequest], Awaitable[ModelResponse]], request: ModelRequest, chunk: int | None
+        self,
+        ask: Callable[[ModelRequest], Awaitable[tuple[ModelResponse, Unfinished | None]]],
+        request: ModelRequest,
+        chunk: int | None,
     ) -> None:
         self._ask = ask
         self._request = request
         self._chunk = chunk
         self._response: ModelResponse | None = None
+        self._unfinished: Unfinished | None = None
         self._events: Iterator[ModelEvent] = iter(())
 
     async def __aenter__(self) -> _Answer:
-        self._response = response = await self._ask(self._request)
+        self._response, self._unfinished = await self._ask(self._request)
         # A plain generator, which needs no closing: whoever leaves early leaves nothing behind.
-        self._events = _events(response.items, self._chunk)
+        self._events = _events(self._response.items, self._chunk, whole=self._unfinished is None)
         return self
 
     async def __aexit__(
@@ -193,11 +202,15 @@ class _Answer:
     async def __anext__(self) -> ModelEvent:
         for event in self._events:
             return event
+        if self._unfinished is not None:
+            await self._unfinished.end()
         raise StopAsyncIteration
 
     async def response(self) -> ModelResponse:
         if self._response is None:
             raise RuntimeError("enter the answer before asking for its response")
+        if self._unfinished is not None:
+            await self._unfinished.end()
         return self._response
 
 
@@ -211,7 +224,7 @@ def _stop_reason(items: Iterable[Item]) -> StopReason:
     return reason
 
 
-def _events(items: Iterable[Item], chunk: int | None) -> Iterator[ModelEvent]:
+def _events(items: Sequence[Item], chunk: int | None, *, whole: bool) -> Iterator[ModelEvent]:
     for item in items:
         if isinstance(item, Message):
             for piece in _pieces(item.text, chunk):
@@ -221,7 +234,8 @@ def _events(items: Iterable[Item], chunk: int | None) -> Iterator[ModelEvent]:
         elif isinstance(item, Reasoning):
             for piece in _pieces(item.text, chunk):
                 yield ReasoningPart(piece, item.id)
-        yield ItemDone(item)
+        if whole or item is not items[-1]:
+            yield ItemDone(item)
 
 
 def _pieces(text: str, chunk: int | None) -> Sequence[str]:
