@@ -5,9 +5,9 @@ the values of scoped keys. Positions are counts of records. Ids, scopes and keys
 character are different, and none is ever made of two others.
 
 Every method may raise [`StoreUnavailable`][noetic_py.errors.StoreUnavailable] when the store cannot be reached,
-[`CorruptRecord`][noetic_py.errors.CorruptRecord] when what it holds was damaged, and what
-[`noetic_py.checkpoints.checks`][noetic_py.checkpoints.checks] refuses. A method that is cancelled has done all of its
-work or none of it, and a commit that has begun is waited for.
+[`CorruptRecord`][noetic_py.errors.CorruptRecord] when what it holds was damaged, and what the functions of
+`noetic_py.checkpoints.checks` refuse. A method that is cancelled has done all of its work or none of it, and a commit
+that has begun is waited for.
 """
 
 from __future__ import annotations

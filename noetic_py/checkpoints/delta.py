@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, get_type_hints
 
@@ -10,14 +10,15 @@ from attrs import define
 
 from noetic_py.checkpoints.records import Change
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, is_dict, is_list
+from noetic_py.codec.text import dump, inside, is_dict, is_list
 from noetic_py.errors import CodecError
+from noetic_py.items import ItemBase
 from noetic_py.state import StateBag, restore_state, state_fields
 
-__all__ = ["Known", "apply_changes", "changes", "digest_of", "known_fields"]
+__all__ = ["Known", "apply_changes", "changes", "digest_of", "known_fields", "mismatch"]
 
 WHOLE = ""
-"""The key of a state that has no fields: a list, a set, a number."""
+"""The key of a state that has no fields: a list, a set, a dict whose keys are no names."""
 
 
 def digest_of(data: bytes) -> str:
@@ -27,10 +28,11 @@ def digest_of(data: bytes) -> str:
 
 @define(eq=False)
 class Known:
-    """A field as it was stored last: its tree and its bytes."""
+    """A field as it was stored last: its tree, its bytes, and the object itself."""
 
     tree: Any
     data: bytes
+    value: Any = None
 
 
 def known_fields(state: object, codec: Codec) -> dict[str, Known]:
@@ -43,14 +45,9 @@ def known_fields(state: object, codec: Codec) -> dict[str, Known]:
     for key, value in _fields(state).items():
         try:
             tree = codec.encode(value)
+            found[key] = Known(tree, dump(tree), value)
         except CodecError as error:
-            where = f"state.{key}" if key else "state"
-            raise CodecError(
-                error.message.removeprefix(f"{error.where}: "),
-                where=f"{where}.{error.where}" if error.where else where,
-                hint=error.hint,
-            ) from error
-        found[key] = Known(tree, dump(tree))
+            raise inside(error, f"state.{key}" if key else "state") from error
     return found
 
 
@@ -73,35 +70,96 @@ def _change(key: str, old: Known, now: Known) -> Change:
         length = len(old.tree)
         # Compared by bytes: in Python 1, 1.0 and True are equal, stored they are not.
         if length < len(now.tree) and dump(now.tree[:length]) == old.data:
-            return Change("append", key, before, now.tree[length:])
-    return Change("set", key, before, now.tree)
+            return Change("append", key, before, now.tree[length:], now.value is old.value)
+    return Change("set", key, before, now.tree, now.value is old.value)
 
 
-def apply_changes(state: Any, given: tuple[Change, ...], codec: Codec) -> None:
-    """Change a state as it was changed once before, keeping its identity.
+def mismatch(known: Mapping[str, Known], given: Iterable[Change]) -> str | None:
+    """The first field that is not what it was when these changes were made; `None` when all are.
+
+    Args:
+        known: The state as it is now.
+        given: The changes, in order.
+    """
+    latest: dict[str, str | None] = {}
+    for change in given:
+        if change.key in latest:
+            # Changed by an earlier one of them already: what that led to was compared when it was made.
+            continue
+        old = known.get(change.key)
+        latest[change.key] = None if old is None else digest_of(old.data)
+        if latest[change.key] != change.before:
+            return change.key or "state"
+    return None
+
+
+def apply_changes(state: Any, given: Sequence[Change], codec: Codec) -> None:
+    """Change a state as it was changed once before. It stays the same object, and so does what was changed in place.
 
     Raises:
         CodecError: What was stored does not fit the state's type.
     """
     kind: Any = state.__class__
     hints = _hints(kind)
+    if any(change.key == WHOLE for change in given):
+        _apply_whole(state, given, codec)
+        return
     for change in given:
-        if change.key == WHOLE and not _has_fields(state):
-            restore_state(state, codec.decode(change.tree, kind))
-            continue
-        fields = state_fields(state)
         if change.op == "unset":
             _unset(state, change.key)
             continue
         value = codec.decode(change.tree, hints.get(change.key, object))
+        old = state_fields(state).get(change.key)
         if change.op == "append":
-            value = [*fields[change.key], *value]
-        _set(state, change.key, value)
+            if not is_list(old):
+                raise CodecError("is no list that something could be appended to", where=f"state.{change.key}")
+            value = [*old, *value]
+        # Whoever holds the object sees it change, as when it was changed.
+        _set(state, change.key, _put_into(old, value) if change.kept else value)
+
+
+def _apply_whole(state: Any, given: Sequence[Change], codec: Codec) -> None:
+    """A state without fields, or one that had none before, or has none from now on."""
+    whole = next((change for change in given if change.key == WHOLE and change.op != "unset"), None)
+    bag = isinstance(state, StateBag)
+    if whole is None:
+        restore_state(state, StateBag() if bag else {})
+        apply_changes(state, [change for change in given if change.key != WHOLE], codec)
+        return
+    value = codec.decode(whole.tree, object if bag else state.__class__)
+    if whole.op == "append":
+        state.extend(value)
+    else:
+        restore_state(state, StateBag(value) if bag else value)
+
+
+def _put_into(old: Any, new: Any) -> Any:
+    """The new value, as the old object where that can be changed."""
+    kind: Any = new.__class__
+    if old.__class__ is not kind or not isinstance(new, (list, dict, set)):
+        return new if old.__class__ is not kind else _put_fields(old, new)
+    if isinstance(new, dict):
+        new = {key: _put_into(old.get(key), value) for key, value in new.items()}
+    restore_state(old, new)
+    return old
+
+
+def _put_fields(old: Any, new: Any) -> Any:
+    """The same for an object, unless its class is frozen, or refuses."""
+    if isinstance(new, ItemBase) or not _has_fields(new):
+        return new
+    fields = state_fields(old)
+    try:
+        for name, value in state_fields(new).items():
+            setattr(old, name, _put_into(fields.get(name), value))
+    except Exception:  # noqa: BLE001 # whatever a class of the user's raises to say that it is not to be changed
+        return new
+    return old
 
 
 def _has_fields(state: Any) -> bool:
     if isinstance(state, StateBag):
-        return True
+        return WHOLE not in state
     if is_dict(state):
         return all(isinstance(key, str) and key for key in state)
     kind: Any = state.__class__
@@ -109,7 +167,9 @@ def _has_fields(state: Any) -> bool:
 
 
 def _fields(state: object) -> dict[str, Any]:
-    return state_fields(state) if _has_fields(state) else {WHOLE: state}
+    if _has_fields(state):
+        return state_fields(state)
+    return {WHOLE: dict(state.view()) if isinstance(state, StateBag) else state}
 
 
 def _set(state: Any, key: str, value: Any) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from anyio.lowlevel import checkpoint
 from attrs import define, field
@@ -34,7 +34,6 @@ from noetic_py.checkpoints.checks import (
     check_value,
 )
 from noetic_py.errors import (
-    CodecError,
     LeaseLost,
     NoeticError,
     PositionConflict,
@@ -45,9 +44,6 @@ from noetic_py.errors import (
 )
 from noetic_py.runtime import SYSTEM, Runtime
 
-if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import JournalRecord
-
 __all__ = ["InMemoryBackend"]
 
 
@@ -56,7 +52,6 @@ class _Journal:
     """A run's records, and who may append to them.
 
     Attributes:
-        live: What a run of this process writes to itself; its records are references then, and `records` is empty.
         ends: Where transactions end.
     """
 
@@ -64,7 +59,6 @@ class _Journal:
     created: datetime
     updated: datetime
     records: list[Record] = field(factory=list[Record])
-    live: list[JournalRecord] | None = None
     ends: list[int] = field(factory=list[int])
     status: str | None = None
     card: bytes = b""
@@ -74,19 +68,13 @@ class _Journal:
 
     @property
     def position(self) -> int:
-        return len(self.records) if self.live is None else len(self.live)
-
-    def page(self, after: int, end: int) -> list[Record]:
-        if self.live is None:
-            return self.records[after:end]
-        return [Record(type(value).__name__, value.path, value=value) for value in self.live[after:end]]
+        return len(self.records)
 
 
 class InMemoryBackend:
-    """Keeps journals and values in memory. Nothing is encoded, and nothing survives the process.
+    """Keeps journals and values in memory, records as the objects they are. Nothing survives the process.
 
-    `Harness(checkpoints=InMemoryBackend())` keeps the journals of its runs until `delete` is called; a harness without
-    a backend keeps each only as long as its result.
+    `Harness(checkpoints=InMemoryBackend())` keeps the journals of its runs until `delete` or `prune` is called.
 
     Args:
         runtime: The clock that leases run by.
@@ -147,19 +135,6 @@ class InMemoryBackend:
 
     # -- journals
 
-    def journal(self, run_id: str) -> list[JournalRecord]:
-        """The list that a run of this process writes to.
-
-        Raises:
-            RunBusy: The run is here already.
-        """
-        self._check_open()
-        if run_id in self._runs:
-            raise RunBusy(f"run {run_id!r} is here already", hint="leave out run_id=, or delete the old run")
-        kept = self._create(run_id)
-        kept.live = []
-        return kept.live
-
     def _create(self, run_id: str) -> _Journal:
         now = self._runtime.now()
         kept = self._runs[run_id] = _Journal(self._tick(), now, now)
@@ -189,7 +164,6 @@ class InMemoryBackend:
         Raises:
             PositionConflict: The journal does not end at `expected_position`.
             LeaseLost: `fence` is not the latest owner's.
-            CodecError: The run's journal holds references, and a record has none.
             LimitExceeded: It is too large.
         """
         await self._begin()
@@ -208,10 +182,7 @@ class InMemoryBackend:
             )
         if kept is None:
             kept = self._create(given.run_id)
-        if kept.live is None:
-            kept.records.extend(given.records)
-        else:
-            kept.live.extend(_references(given.records))
+        kept.records.extend(given.records)
         if given.records:
             kept.ends.append(kept.position)
         kept.updated = self._runtime.now()
@@ -239,7 +210,7 @@ class InMemoryBackend:
         check_id(run_id)
         check_page(after, limit)
         await self._begin()
-        return self._get(run_id).page(after, after + limit)
+        return self._get(run_id).records[after : after + limit]
 
     async def head(self, run_id: str) -> Head | None:
         """Where the journal ends, `None` when there is no such run."""
@@ -295,7 +266,7 @@ class InMemoryBackend:
         if new_run_id in self._runs:
             raise PositionConflict(f"run {new_run_id!r} exists already", hint="fork to a new id")
         made = self._create(new_run_id)
-        made.records, made.ends = kept.page(0, at), [end for end in kept.ends if end <= at]
+        made.records, made.ends = kept.records[:at], [end for end in kept.ends if end <= at]
         made.card, made.status = card or b"", status
 
     async def delete(self, run_id: str) -> None:
@@ -445,15 +416,3 @@ class InMemoryBackend:
         values = self._values.get(scope, {})
         keys = sorted(key for key in values if after is None or key > after)
         return [values[key] for key in keys[:limit]]
-
-
-def _references(records: Sequence[Record]) -> list[JournalRecord]:
-    """What records refer to.
-
-    Raises:
-        CodecError: One has a payload only, and the journal holds references.
-    """
-    values = [record.value for record in records if record.value is not None]
-    if len(values) != len(records):
-        raise CodecError("a record without its value cannot be kept among references", where="records")
-    return values

@@ -54,6 +54,11 @@ def _text(value: str) -> bytes:
     return _number(len(data)) + data
 
 
+@lru_cache(1024)
+def _decoded(data: bytes) -> str:
+    return data.decode()
+
+
 def pack_scope(scope: Iterable[str]) -> bytes:
     """A tuple of texts as bytes: two scopes are equal exactly when their bytes are."""
     return b"".join(_text(part) for part in scope)
@@ -99,17 +104,20 @@ class _Reader:
     def number(self) -> int:
         value, shift = 0, 0
         while True:
-            byte = self.take(1)[0]
-            value |= (byte & 127) << shift
+            if self._at == len(self._data):
+                raise CorruptRecord("a stored transaction ends too early")
+            byte = self._data[self._at]
+            self._at += 1
             if byte < 128:
-                return value
+                return value | byte << shift
+            value |= (byte & 127) << shift
             shift += 7
             if shift > 63:
                 raise CorruptRecord("a stored length has no end")
 
     def text(self) -> str:
         try:
-            return self.take(self.number()).decode()
+            return _decoded(self.take(self.number()))
         except UnicodeDecodeError:
             raise CorruptRecord("a stored text is not UTF-8") from None
 

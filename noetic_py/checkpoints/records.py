@@ -57,12 +57,14 @@ class Change:
         key: The field.
         before: A digest of what it was, `None` when it was not there.
         tree: Stored form of what was set, or of what was appended.
+        kept: Whether the field holds the same object as before, which was changed in place.
     """
 
     op: Literal["set", "unset", "append"]
     key: str
     before: str | None
     tree: Any = None
+    kept: bool = False
 
 
 @define(eq=False)
@@ -157,6 +159,9 @@ class StepFinished:
         fingerprint: Of the step's definition; in a durable run.
         digest: Of the input, `None` where it is derived from what is recorded; in a durable run.
         takes: The messages that the body has taken, by the paths of their sends; in a durable run.
+        calls: How many model calls the step itself has made.
+        tool: The tool that it has called.
+        loop_stop: The loop that the body has asked to end, and with which value; in a durable run.
     """
 
     attempt: int = 1
@@ -169,6 +174,9 @@ class StepFinished:
     fingerprint: str = ""
     digest: str | None = None
     takes: tuple[Path, ...] = ()
+    calls: int = 0
+    tool: str | None = None
+    loop_stop: tuple[Path, object] | None = None
 
     def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
         self.path = path
@@ -192,6 +200,8 @@ class StepFailed:
     usage: TokenUsage | None
     cost: Decimal | None
     control: Control | None
+    calls: int = 0
+    tool: str | None = None
 
 
 @define(eq=False)
@@ -212,6 +222,8 @@ class StepStopped:
     cost: Decimal | None
     control: Control | None
     delta: tuple[Change, ...] = ()
+    calls: int = 0
+    tool: str | None = None
 
 
 @define(eq=False)
@@ -240,11 +252,21 @@ class Intent:
 
 @define(eq=False)
 class CallStarted:
-    """A call that costs is about to start; without an outcome its whole reservation counts as possibly spent."""
+    """A call that costs is about to start; without an outcome its whole reservation counts as possibly spent.
+
+    Attributes:
+        path: The step that asks.
+        reserved_tokens: The most it can use.
+        reserved_cost: USD likewise.
+        reserved_output: How many of the tokens are output.
+        fence: The owner that started it: an outcome that a later one writes is that of another call.
+    """
 
     path: Path
     reserved_tokens: int
     reserved_cost: Decimal
+    reserved_output: int = 0
+    fence: int = 0
 
 
 @define(eq=False)

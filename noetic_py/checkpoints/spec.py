@@ -7,7 +7,7 @@ from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.errors import ConfigError
 from noetic_py.runtime import SYSTEM, Runtime
 
-__all__ = ["backend_from"]
+__all__ = ["backend_from", "no_backend"]
 
 
 def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
@@ -30,6 +30,16 @@ def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
         return SqliteBackend(rest, runtime=runtime)
     if scheme == "memory" and colon and not rest:
         return InMemoryBackend(runtime=runtime)
-    raise ConfigError(
-        f"checkpoints={spec!r} names no backend", code="checkpoints", hint='"sqlite:runs.db", or a backend itself'
-    )
+    raise no_backend(spec, hint='"sqlite:runs.db", or a backend itself')
+
+
+def no_backend(spec: str, *, hint: str) -> ConfigError:
+    """The error for a text that names no backend; it tells the part before the colon only, for there may be a password.
+
+    Args:
+        spec: The text.
+        hint: What to do.
+    """
+    scheme, colon, _ = spec.partition(":")
+    told = f'"{scheme}:..."' if colon and scheme.isascii() and scheme.isalnum() else "..."
+    return ConfigError(f"checkpoints={told} names no backend", code="checkpoints", hint=hint)

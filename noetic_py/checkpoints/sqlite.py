@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 import anyio
 
-from noetic_py.checkpoints._sqlite.errors import from_sqlite
+from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_sqlite
 from noetic_py.checkpoints._sqlite.schema import VERSION, Mode, Place, Settings, connect, open_database, wal_is_safe
 from noetic_py.checkpoints._sqlite.store import PrunePage, Store
 from noetic_py.checkpoints._sqlite.worker import Worker
@@ -127,11 +127,17 @@ class SqliteBackend:
 
     async def close(self) -> None:
         """Finish what was begun, give all leases back, and close the file; a second time is no error."""
-        await self._reader.close()
-        await self._worker.close()
+        try:
+            await self._reader.close()
+        finally:
+            await self._worker.close()
 
     async def __aenter__(self) -> Self:
-        await self._open()
+        try:
+            await self._open()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -370,7 +376,7 @@ class _Opening:
         try:
             connection = connect(self._settings)
             connection.execute("PRAGMA query_only = ON")
-        except sqlite3.Error as error:
+        except DRIVER_ERRORS as error:
             raise from_sqlite(error, self._settings.where) from error
         return Store(connection, self._place, mode=self.mode, seed=self._seed, threshold=self._threshold)
 

@@ -34,7 +34,7 @@ from noetic_py.checkpoints.records import (
     Voided,
 )
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, parse
+from noetic_py.codec.text import dump, inside, parse
 from noetic_py.control import Control
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch
 from noetic_py.items import Item, ItemBase
@@ -94,7 +94,15 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
 
 
 def _items(items: tuple[Item, ...], codec: Codec) -> list[Any]:
-    return [codec.encode(item) for item in items]
+    return [_tree(item, f"items[{index}]", codec) for index, item in enumerate(items)]
+
+
+def _tree(value: Any, where: str, codec: Codec) -> Any:
+    """The stored form of a value of the user's; what it says when it has none begins with where it stands."""
+    try:
+        return codec.encode(value)
+    except CodecError as error:
+        raise inside(error, where) from error
 
 
 def _read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
@@ -105,7 +113,7 @@ def _read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
 
 
 def _changes(delta: tuple[Change, ...]) -> list[Any]:
-    return [[change.op, change.key, change.before, change.tree] for change in delta]
+    return [[change.op, change.key, change.before, change.tree, *((True,) if change.kept else ())] for change in delta]
 
 
 def _read_changes(tree: Any) -> tuple[Change, ...]:
@@ -160,6 +168,11 @@ def _cost(cost: Decimal | None) -> str | None:
 
 def _read_cost(tree: Any) -> Decimal | None:
     return None if tree is None else Decimal(tree)
+
+
+def _called(record: StepFinished | StepFailed | StepStopped) -> Fields:
+    fields: Fields = {"m": record.calls} if record.calls else {}
+    return fields if record.tool is None else fields | {"tool": record.tool}
 
 
 def _lean(fields: Fields) -> Fields:
@@ -223,13 +236,17 @@ def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
         "x": _control(record.control, codec),
         "w": record.winner,
         "t": [list(take) for take in record.takes],
+        **_called(record),
     }
     fields = _lean(fields)
+    if record.loop_stop is not None:
+        path, value = record.loop_stop
+        fields["l"] = [list(path), value.tree if isinstance(value, Stored) else codec.encode(value)]
     output = record.output
     if isinstance(output, SameAsChild):
         fields["r"] = output.name
     elif output is not None:
-        fields["o"] = output.tree if isinstance(output, Stored) else codec.encode(output)
+        fields["o"] = output.tree if isinstance(output, Stored) else _tree(output, "output", codec)
     return fields
 
 
@@ -246,6 +263,11 @@ def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
     record.control = _read_control(fields.get("x"), codec)
     record.winner = fields.get("w")
     record.takes = tuple(tuple(take) for take in fields.get("t", ()))
+    record.calls = fields.get("m", 0)
+    record.tool = fields.get("tool")
+    if "l" in fields:
+        loop, value = fields["l"]
+        record.loop_stop = (tuple(loop), Stored(value))
     return record
 
 
@@ -258,6 +280,7 @@ def _dump_failed(record: StepFailed, codec: Codec) -> Fields:
         "u": dump_usage(record.usage),
         "c": _cost(record.cost),
         "x": _control(record.control, codec),
+        **_called(record),
     }
     return fields
 
@@ -272,6 +295,8 @@ def _load_failed(path: Path, fields: Fields, codec: Codec) -> StepFailed:
         read_usage(fields["u"]),
         _read_cost(fields["c"]),
         _read_control(fields["x"], codec),
+        fields.get("m", 0),
+        fields.get("tool"),
     )
 
 
@@ -284,6 +309,7 @@ def _dump_stopped(record: StepStopped, codec: Codec) -> Fields:
         "u": dump_usage(record.usage),
         "c": _cost(record.cost),
         "x": _control(record.control, codec),
+        **_called(record),
     }
     return fields
 
@@ -298,6 +324,8 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
         _read_cost(fields["c"]),
         _read_control(fields["x"], codec),
         _read_changes(fields["s"]),
+        fields.get("m", 0),
+        fields.get("tool"),
     )
 
 
@@ -310,9 +338,14 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "StepFinished": _dump_finished,
     "StepFailed": _dump_failed,
     "StepStopped": _dump_stopped,
-    "Decision": lambda record, codec: [record.key, codec.encode(record.value)],
+    "Decision": lambda record, codec: [record.key, _tree(record.value, record.key.partition("[")[0], codec)],
     "Intent": lambda record, _: [record.digest],
-    "CallStarted": lambda record, _: [record.reserved_tokens, str(record.reserved_cost)],
+    "CallStarted": lambda record, _: [
+        record.reserved_tokens,
+        str(record.reserved_cost),
+        record.reserved_output,
+        record.fence,
+    ],  # fmt: skip
     "RunEnded": lambda record, codec: [record.status, record.reason, _control(record.control, codec)],
 }
 
@@ -338,6 +371,6 @@ _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
     "StepStopped": _load_stopped,
     "Decision": lambda path, fields, codec: Decision(path, fields[0], codec.decode(fields[1])),
     "Intent": lambda path, fields, _: Intent(path, fields[0]),
-    "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1])),
+    "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1]), *fields[2:]),
     "RunEnded": _load_ended,
 }

@@ -14,7 +14,8 @@ from zoneinfo import ZoneInfo
 
 import attrs
 
-from noetic_py.codec.structure import Bag, Member, Record, Structurer, is_model, is_named_tuple, type_name
+from noetic_py.codec.failures import encode_failure
+from noetic_py.codec.structure import Bag, Failure, Member, Record, Structurer, is_model, is_named_tuple, type_name
 from noetic_py.codec.text import MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
 from noetic_py.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
@@ -31,8 +32,8 @@ T = TypeVar("T")
 class Codec:
     """Values to stored JSON and back.
 
-    It takes attrs classes, dataclasses, pydantic models, named tuples, enumerations, items, and Python's own values,
-    with dates, decimals, UUIDs and bytes among them. A class is made again from the type that `loads` is asked for;
+    It takes attrs classes, dataclasses, pydantic models, named tuples, enumerations, items, the library's errors, and
+    Python's own values, with dates, decimals, UUIDs and bytes among them. A class is made again from the type that `loads` is asked for;
     where that says `object` or `Any`, only registered classes are made, by the name they are registered under.
 
     Args:
@@ -204,6 +205,8 @@ def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
         return _encode_item(value)
     if isinstance(value, Enum):
         return {_MARK: "enum", "t": kind.__name__, "v": _encode(value.value, depth + 1)}
+    if isinstance(value, NoeticError):
+        return {_MARK: "error", **encode_failure(value, depth, _encode)}
     if attrs.has(kind):
         return _encode_fields(value, kind, [field.name for field in attrs.fields(kind)], depth)
     if dataclasses.is_dataclass(kind):
@@ -300,6 +303,17 @@ def _decode_opaque(node: dict[str, Any]) -> ItemBase:
     return attrs.evolve(item, id=str(node["id"])) if isinstance(item, Opaque) else item
 
 
+def _decode_error(node: dict[str, Any]) -> Failure:
+    fields = _decode(node.get("f", {}))
+    hint = node.get("h")
+    if not is_dict(fields):
+        raise TypeError(f"its fields are {kind_name(fields)}")
+    path = tuple([str(frame) for frame in node.get("p", ())])
+    return Failure(
+        str(node["t"]), str(node.get("m", "")), path, None if hint is None else str(hint), fields, node.get("first")
+    )
+
+
 _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "dict": _decode_pairs,
     "tuple": lambda node: tuple(_list_of(node)),
@@ -316,4 +330,5 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
     "item": lambda node: from_wire(node["v"]),
     "opaque": _decode_opaque,
+    "error": _decode_error,
 }

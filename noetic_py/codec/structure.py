@@ -37,12 +37,13 @@ import attrs
 from typing_extensions import is_typeddict
 
 from noetic_py.codec.text import Unfit, is_array, is_dict, is_list, is_mapping, kind_name
+from noetic_py.errors import NoeticError
 from noetic_py.items import ItemBase, JsonValue
 
 if TYPE_CHECKING:
     from cattrs import Converter
 
-__all__ = ["Bag", "Member", "Record", "Structurer", "is_model", "is_named_tuple", "type_name"]
+__all__ = ["Bag", "Failure", "Member", "Record", "Structurer", "is_model", "is_named_tuple", "type_name"]
 
 
 @attrs.frozen
@@ -59,6 +60,18 @@ class Member:
 
     name: str
     value: Any
+
+
+@attrs.frozen
+class Failure:
+    """A stored error of the library."""
+
+    name: str
+    message: str
+    path: tuple[str, ...]
+    hint: str | None
+    fields: dict[str, Any]
+    first: Any
 
 
 @attrs.frozen
@@ -171,6 +184,10 @@ class Structurer:
         if isinstance(value, Bag):
             parts = [self.untyped(part) for part in value.parts]
             return _gather(value.kind, parts)
+        if isinstance(value, Failure):
+            from noetic_py.codec.failures import make_failure
+
+            return make_failure(value, self.untyped)
         return value
 
     # ------------------------------------------------------------------------------------------------ hooks
@@ -209,6 +226,8 @@ class Structurer:
             return partial(self._member, base)
         if issubclass(base, ItemBase):
             return partial(_instance, base)
+        if issubclass(base, NoeticError):
+            return partial(self._failure, base)
         if is_named_tuple(base):
             return partial(self._named_tuple, base)
         if is_typeddict(base):
@@ -286,6 +305,9 @@ class Structurer:
         if _fits(value, members[0]):
             raise causes[0]
         raise Unfit(f"is one of {', '.join(map(type_name, get_args(kind)))}, not {_shown(value)}") from causes[0]
+
+    def _failure(self, kind: type[NoeticError], value: Any) -> Any:
+        return _instance(kind, self.untyped(value) if isinstance(value, Failure) else value)
 
     def _member(self, kind: type[Enum], value: Any) -> Enum:
         plain = self.untyped(value.value) if isinstance(value, Member) else value
@@ -375,6 +397,9 @@ class Structurer:
         from cattrs.gen import make_dict_structure_fn
 
         base = get_origin(kind) or kind
+        if open_ends := getattr(kind, "__parameters__", ()):
+            # A generic class that nobody has filled in.
+            kind = base[tuple([Any] * len(open_ends))]
         if attrs.has(base) and any(isinstance(field.type, str) for field in attrs.fields(base)):
             attrs.resolve_types(base)
         return make_dict_structure_fn(kind, self._converter())
@@ -441,7 +466,7 @@ def _fits(value: Any, kind: Any) -> bool:
     base = get_origin(kind) or kind
     if base is Literal:
         return any(type(choice) is type(value) and choice == value for choice in get_args(kind))
-    if isinstance(value, Record | Member):
+    if isinstance(value, Record | Member | Failure):
         return isinstance(base, type) and base.__name__ == value.name
     if isinstance(value, Bag):
         return isinstance(base, type) and base.__name__ == value.kind
@@ -451,7 +476,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, Bag):
         return value.kind
-    return value.name if isinstance(value, Record | Member) else kind_name(value)
+    return value.name if isinstance(value, Record | Member | Failure) else kind_name(value)
 
 
 def _explained(error: BaseException) -> Unfit:

@@ -16,6 +16,7 @@ __all__ = [
     "Unfit",
     "check_nesting",
     "dump",
+    "inside",
     "is_array",
     "is_dict",
     "is_list",
@@ -41,6 +42,16 @@ class Unfit(Exception):
         """Put the name of what holds the value in front of the path."""
         self.where = f"{frame}{self.where}"
         return self
+
+
+def inside(error: CodecError, where: str) -> CodecError:
+    """The same error, with the name of what holds the value in front of the path to it."""
+    below = error.where
+    if not below:
+        joined = where
+    else:
+        joined = f"{where}{below}" if below.startswith(("[", ".")) else f"{where}.{below}"
+    return CodecError(error.message.removeprefix(f"{below}: "), where=joined, path=error.path, hint=error.hint)
 
 
 def _refuse_number(text: str) -> NoReturn:

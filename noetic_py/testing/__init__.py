@@ -1,4 +1,4 @@
-"""What tests of one's own agents need: scripted models, and time that stands still.
+"""What tests of one's own agents need: scripted models, time that stands still, and processes that die.
 
 The parts are loaded when they are first used: pytest imports this package early, for its plugin.
 """
@@ -9,16 +9,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+    from noetic_py.testing.faults import Died, FaultyBackend
+    from noetic_py.testing.resumable import assert_resumable_everywhere
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
+    from noetic_py.testing.unfinished import Unfinished
     from noetic_py.testing.virtual import VirtualRuntime
 
-__all__ = ["ScriptExhausted", "ScriptedModel", "Turn", "VirtualRuntime"]
+__all__ = [
+    "BackendContract",
+    "DamageContract",
+    "Died",
+    "FaultyBackend",
+    "LastingContract",
+    "ScriptExhausted",
+    "ScriptedModel",
+    "Turn",
+    "Unfinished",
+    "VirtualRuntime",
+    "assert_resumable_everywhere",
+]
 
 _MODULES = {
+    "BackendContract": "noetic_py.testing.conformance",
+    "DamageContract": "noetic_py.testing.conformance",
+    "Died": "noetic_py.testing.faults",
+    "FaultyBackend": "noetic_py.testing.faults",
+    "LastingContract": "noetic_py.testing.conformance",
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
     "Turn": "noetic_py.testing.scripted",
+    "Unfinished": "noetic_py.testing.unfinished",
     "VirtualRuntime": "noetic_py.testing.virtual",
+    "assert_resumable_everywhere": "noetic_py.testing.resumable",
 }
 
 

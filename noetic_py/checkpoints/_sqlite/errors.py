@@ -7,7 +7,7 @@ import sqlite3
 
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
-__all__ = ["code_of", "from_os", "from_sqlite", "is_broken", "is_worth_retrying"]
+__all__ = ["DRIVER_ERRORS", "code_of", "from_os", "from_sqlite", "is_broken", "is_worth_retrying"]
 
 # Code: reason, what happened, what to do.
 _SQLITE: dict[int, tuple[str, str, str]] = {
@@ -53,23 +53,29 @@ _OS: dict[int, tuple[str, str, str]] = {
 }
 
 
-def code_of(error: sqlite3.Error) -> int:
+# SQLite's message about a damaged schema holds bytes of the file; if they are no UTF-8, the driver raises that.
+DRIVER_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
+
+def code_of(error: Exception) -> int:
     """SQLite's primary result code; 0 for an error of the driver itself."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
-def is_broken(error: sqlite3.Error) -> bool:
+def is_broken(error: Exception) -> bool:
     """Whether the connection should not be used any more."""
     return code_of(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, *_DAMAGED)
 
 
-def is_worth_retrying(error: sqlite3.Error) -> bool:
+def is_worth_retrying(error: Exception) -> bool:
     """Whether what was lost together may succeed one by one: it was certainly not taken, and waiting did not fail."""
     return code_of(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def from_sqlite(error: sqlite3.Error, where: str) -> CheckpointError:
+def from_sqlite(error: Exception, where: str) -> CheckpointError:
     """The library's error for SQLite's."""
     code = code_of(error)
     name: str = getattr(error, "sqlite_errorname", "") or type(error).__name__

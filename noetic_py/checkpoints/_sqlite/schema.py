@@ -20,9 +20,9 @@ import zlib
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from attrs import frozen
+from attrs import define, frozen
 
-from noetic_py.checkpoints._sqlite.errors import from_os, from_sqlite
+from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_os, from_sqlite
 from noetic_py.checkpoints._sqlite.locks import Locks
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 
@@ -90,17 +90,19 @@ class Settings:
         return str(self.path)
 
 
-@frozen
+@define(eq=False)
 class Place:
     """An open file: what stays when its connection is opened anew.
 
     Attributes:
         settings: How it was opened.
         locks: The locks beside it.
+        inode: Which file it is, once it was opened.
     """
 
     settings: Settings
     locks: Locks
+    inode: tuple[int, int] | None = None
 
     @classmethod
     def find(cls, settings: Settings) -> Place:
@@ -115,6 +117,23 @@ class Place:
             return cls(settings, Locks(beside, mode=settings.mode))
         except OSError as error:
             raise from_os(error, settings.where) from error
+
+    def check(self) -> None:
+        """Look whether the path still leads to the file that was opened: what is written to another place is lost.
+
+        Raises:
+            StoreUnavailable: It does not.
+        """
+        try:
+            status = os.stat(self.settings.path)  # noqa: PTH116  # before every commit, so without a path's detour
+            inode = (status.st_dev, status.st_ino)
+        except OSError:
+            inode = None
+        if self.inode is not None and inode != self.inode:
+            raise _refuse(
+                self.settings, "the file was moved or deleted while it was open", "moved", "put it back, or start anew"
+            )
+        self.inode = inode
 
 
 def wal_is_safe(version: tuple[int, int, int]) -> bool:
@@ -136,7 +155,7 @@ def _check_file(settings: Settings) -> None:
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(path.parent)
         return
     if stat.S_ISDIR(status.st_mode):
         raise _refuse(settings, "it is a directory", "directory", "name a file in it, such as runs.db")
@@ -155,11 +174,32 @@ def _check_file(settings: Settings) -> None:
         path.chmod(status.st_mode & settings.mode)
 
 
-def _create(settings: Settings) -> None:
-    """Make the file with its permissions, before SQLite would with its own."""
-    if settings.path.exists():
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, so that they are there after a loss of power too."""
+    if folder.is_dir():
         return
-    os.close(os.open(settings.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, settings.mode))
+    _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _create(place: Place) -> None:
+    """Make the file with its permissions, before SQLite would with its own."""
+    path = place.settings.path
+    if not path.exists():
+        place.check()
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, place.settings.mode))
+        _sync_folder(path.parent)
+    place.check()
 
 
 def connect(settings: Settings) -> sqlite3.Connection:
@@ -188,7 +228,7 @@ def open_database(place: Place) -> tuple[sqlite3.Connection, Mode, int]:
         )
     with place.locks.opening(settings.busy_timeout, settings.where):
         try:
-            _create(settings)
+            _create(place)
         except OSError as error:
             raise from_os(error, settings.where) from error
         connection: sqlite3.Connection | None = None
@@ -199,7 +239,7 @@ def open_database(place: Place) -> tuple[sqlite3.Connection, Mode, int]:
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DRIVER_ERRORS):
                 raise from_sqlite(error, settings.where) from error
             raise
 
@@ -289,7 +329,8 @@ def _verify(connection: sqlite3.Connection, settings: Settings) -> int:
     A lookup that misses would let a run begin anew that is there: so the two indexes whose misses mean something are
     checked when the file is opened. Everything else is found by its checksums when it is read.
     """
-    found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+    # Fetched in one go: a cursor in the frame of an error would keep the connection, and its lock, from being closed.
+    found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()}
     foreign = _one(connection, "SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')")
     if not found.issuperset(_TABLES) or foreign:
         raise CorruptRecord(
@@ -303,6 +344,10 @@ def _verify(connection: sqlite3.Connection, settings: Settings) -> int:
     if row is None or not isinstance(row[0], bytes):
         raise CorruptRecord(f"{settings.where}: the database has lost its salt", hint="restore a copy of the file")
     seed = zlib.crc32(row[0])
-    if zlib.crc32(str(row[1]).encode(), seed) != row[2]:
+    # A counter that has gone back would give numbers a second time, and a fence that stops nobody.
+    given = "SELECT max((SELECT max(max(id), max(fence)) FROM runs), (SELECT coalesce(max(version), 0) FROM pairs))"
+    latest = _one(connection, given)
+    went_back = isinstance(latest, int) and latest > row[1]
+    if went_back or zlib.crc32(str(row[1]).encode(), seed) != row[2]:
         raise CorruptRecord(f"{settings.where}: the database's counter is damaged", hint="restore a copy of the file")
     return seed

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 
 from attrs import astuple, evolve, frozen
 
+from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS
 from noetic_py.checkpoints._sqlite.runs import Run, Sums, moment
 from noetic_py.checkpoints._sqlite.schema import Mode, Place
 from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
@@ -46,6 +47,7 @@ class Store:
     def __init__(self, connection: sqlite3.Connection, place: Place, *, mode: Mode, seed: int, threshold: int) -> None:
         self._connection = connection
         self._execute = connection.execute
+        self._place = place
         self._locks = place.locks
         self.where = place.settings.where
         self.mode = mode
@@ -65,7 +67,12 @@ class Store:
 
         Returns:
             Whether the file still is written the way it was when it was opened.
+
+        Raises:
+            StoreUnavailable: The file is not there any more.
         """
+        if write:
+            self._place.check()
         self._execute("BEGIN IMMEDIATE" if write else "BEGIN")
         return self.mode != "persist" or not write or self._one("PRAGMA journal_mode") == ("persist",)
 
@@ -90,13 +97,13 @@ class Store:
 
     def rollback(self) -> None:
         """Undo everything; SQLite has done so itself after some errors."""
-        with suppress(sqlite3.Error):
+        with suppress(*DRIVER_ERRORS):
             if self._connection.in_transaction:
                 self._execute("ROLLBACK")
 
     def close(self) -> None:
         """Close the connection; the file is left in a mode that another SQLite may open."""
-        with suppress(sqlite3.Error), closing(self._connection):
+        with suppress(*DRIVER_ERRORS), closing(self._connection):
             self.rollback()
             if self.mode == "exclusive":
                 self._execute("PRAGMA journal_mode = PERSIST")

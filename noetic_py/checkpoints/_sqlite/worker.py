@@ -12,7 +12,6 @@ anyio's pool; with a hundred writers all three are close.
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
@@ -21,7 +20,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
 
-from noetic_py.checkpoints._sqlite.errors import from_sqlite, is_broken, is_worth_retrying
+from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_sqlite, is_broken, is_worth_retrying
 from noetic_py.checkpoints._sqlite.store import Store
 from noetic_py.errors import NoeticError, StoreUnavailable
 
@@ -260,7 +259,7 @@ def _read(store: Store, job: _Job[Any], where: str) -> bool:
         store.begin(write=False)
         job.value = job.work(store)
         store.commit()
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         store.rollback()
         job.error = from_sqlite(error, where)
         return not is_broken(error)
@@ -283,7 +282,7 @@ def _write(store: Store, jobs: Sequence[_Job[Any]], where: str) -> bool:
         for job in jobs:
             _part(store, job, alone=len(jobs) == 1)
         store.commit()
-    except sqlite3.Error as error:
+    except DRIVER_ERRORS as error:
         store.rollback()
         if len(jobs) > 1 and is_worth_retrying(error):
             usable = True
@@ -303,7 +302,7 @@ def _part(store: Store, job: _Job[Any], *, alone: bool) -> None:
         store.savepoint()
     try:
         job.value = job.work(store)
-    except sqlite3.Error:
+    except DRIVER_ERRORS:
         raise
     except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
         job.error = error

@@ -1,0 +1,1 @@
+"""The cases of the conformance suite, private: `noetic_py.testing.conformance` puts them together."""

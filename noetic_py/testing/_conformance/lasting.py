@@ -1,0 +1,139 @@
+"""Cases for backends that outlive their process: reopening, second handles, and damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from noetic_py.checkpoints.backend import CheckpointBackend, Head, Record
+from noetic_py.errors import CheckpointError, LeaseLost, NoeticError, RunBusy
+from noetic_py.testing._conformance.base import SCOPE, Suite, equal, everything, fill, journal, payloads, record
+
+LARGE = b"large" * 20_000
+SEEDS = 30
+
+
+class Reopening(Suite):
+    """`make` with the same folder opens the same store, also while another handle has it open."""
+
+    async def test_everything_is_there_again(self, tmp_path: Path) -> None:
+        async with self.make(tmp_path) as backend:
+            written = await fill(backend, "r", 2, 3, status="running")
+            await backend.append("r", expected_position=5, fence=0, records=[Record("K", (), LARGE)], card=b"card")
+            await backend.fork("r", at=5, new_run_id="f")
+            version = await backend.put(SCOPE, "k", b"v")
+            before = await backend.list()
+        async with self.make(tmp_path) as backend:
+            equal(await everything(backend, "f"), written)
+            equal(payloads(await everything(backend, "r")) == [*payloads(written), LARGE], True)
+            equal(await backend.list(), before)
+            found = await backend.get(SCOPE, "k")
+            equal(None if found is None else (found.value, found.version), (b"v", version))
+            await fill(backend, "r", 1)
+
+    async def test_leases_end_with_the_handle(self, tmp_path: Path) -> None:
+        async with self.make(tmp_path) as backend:
+            old = await backend.acquire("r", ttl=3600.0)
+            await fill(backend, "r", 1, fence=old.fence)
+        async with self.make(tmp_path) as backend:
+            new = await backend.acquire("r", ttl=3600.0)
+            equal(new.fence > old.fence, True)
+            with pytest.raises(LeaseLost):
+                await fill(backend, "r", 1, fence=old.fence)
+            equal(await backend.head("r"), Head(1, new.fence))
+
+    async def test_fences_and_versions_grow_over_a_reopening(self, tmp_path: Path) -> None:
+        fences: list[int] = []
+        versions: list[int] = []
+        for _ in range(4):
+            async with self.make(tmp_path) as backend:
+                lease = await backend.acquire("r", ttl=60.0)
+                fences.append(lease.fence)
+                versions.append(await backend.put(SCOPE, "k", b"v"))
+                await backend.remove(SCOPE, "k")
+                await backend.release(lease)
+                await backend.delete("r")
+        equal(fences, sorted(set(fences)))
+        equal(len(versions), len(set(versions)))
+
+    async def test_what_was_deleted_stays_away(self, tmp_path: Path) -> None:
+        async with self.make(tmp_path) as backend:
+            await fill(backend, "r", 2)
+            await backend.delete("r")
+            await backend.put(SCOPE, "k", b"v")
+            await backend.remove(SCOPE, "k")
+        async with self.make(tmp_path) as backend:
+            equal(await journal(backend, "r"), None)
+            equal(await backend.get(SCOPE, "k"), None)
+            stats = await backend.stats()
+            equal((stats.runs, stats.values, stats.blobs), (0, 0, 0))
+
+    async def test_two_handles_see_each_other(self, tmp_path: Path) -> None:
+        async with self.make(tmp_path) as one, self.make(tmp_path) as other:
+            written = await fill(one, "r", 2)
+            equal(await everything(other, "r"), written)
+            written += await fill(other, "r", 3)
+            equal(await everything(one, "r"), written)
+            version = await one.put(SCOPE, "k", b"v")
+            await other.put(SCOPE, "k", b"w", expected=version)
+            equal([each.value for each in await one.scan(SCOPE)], [b"w"])
+
+    async def test_two_handles_do_not_own_one_run(self, tmp_path: Path) -> None:
+        async with self.make(tmp_path) as one, self.make(tmp_path) as other:
+            lease = await one.acquire("r", ttl=3600.0)
+            with pytest.raises(RunBusy):
+                await other.acquire("r", ttl=3600.0)
+            with pytest.raises(RunBusy):
+                await other.delete("r")
+            equal([each.held for each in await other.list()], [True])
+            await one.release(lease)
+            await other.acquire("r", ttl=3600.0)
+            with pytest.raises(LeaseLost):
+                await fill(one, "r", 1, fence=lease.fence)
+
+    async def test_a_closed_handle_frees_its_runs(self, tmp_path: Path) -> None:
+        async with self.make(tmp_path) as one:
+            other = self.make(tmp_path)
+            lease = await other.acquire("r", ttl=3600.0)
+            await other.close()
+            taken = await one.acquire("r", ttl=3600.0)
+            equal(taken.fence > lease.fence, True)
+
+
+class Damaging(Suite):
+    """After `damage`, everything that can be read is as it was, or an error says that it is not."""
+
+    async def damage(self, folder: Path, seed: int) -> None:
+        raise NotImplementedError("damage(folder, seed) has to change stored bytes while nobody has them open")
+
+    async def _write(self, backend: CheckpointBackend) -> dict[str, list[Record]]:
+        for n in range(8):
+            await fill(backend, f"r{n}", 1, 3, 2, status="running")
+            await backend.put(SCOPE, f"k{n}", b"value %d" % n * 20)
+        await backend.append("r0", expected_position=6, fence=0, records=[Record("K", ("x",), LARGE), record("end")])
+        await backend.fork("r1", at=4, new_run_id="fork")
+        await fill(backend, "fork", 1)
+        return {each.run_id: await everything(backend, each.run_id) for each in await backend.list()}
+
+    @pytest.mark.parametrize("seed", range(SEEDS))
+    async def test_damage_is_found(self, tmp_path: Path, seed: int) -> None:
+        async with self.make(tmp_path) as backend:
+            expected = await self._write(backend)
+            listed = await backend.list()
+            values = await backend.scan(SCOPE)
+        await self.damage(tmp_path, seed)
+        try:
+            async with self.make(tmp_path) as backend:
+                for run_id, records in expected.items():
+                    try:
+                        seen = await everything(backend, run_id)
+                        head = await backend.head(run_id)
+                    except CheckpointError:
+                        continue
+                    equal(seen == records, True)
+                    equal(None if head is None else head.position, len(records))
+                equal(await backend.list(), listed)
+                equal(await backend.scan(SCOPE), values)
+        except NoeticError as error:
+            equal(isinstance(error, CheckpointError), True)

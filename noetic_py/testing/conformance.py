@@ -1,0 +1,83 @@
+"""The conformance suite for checkpoint backends, to be run with pytest against one of your own.
+
+A backend that passes it keeps the contract of `CheckpointBackend`. Subclass what fits,
+in a test module; every case is a test of its own, on each event loop that anyio's pytest plugin is set to:
+
+```python
+from pathlib import Path
+
+from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend
+from noetic_py.testing import VirtualRuntime
+from noetic_py.testing.conformance import BackendContract
+
+
+class TestMyBackend(BackendContract):
+    def make(self, folder: Path) -> CheckpointBackend:
+        self.runtime = VirtualRuntime()
+        return InMemoryBackend(runtime=self.runtime)
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        await self.runtime.advance(3600.0)
+```
+
+A backend that outlives its process adds `LastingContract`, and one whose stored bytes a test can reach `DamageContract`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from noetic_py.checkpoints.backend import CheckpointBackend
+from noetic_py.testing._conformance.ids import HostileIds
+from noetic_py.testing._conformance.journals import Journals
+from noetic_py.testing._conformance.lasting import Damaging, Reopening
+from noetic_py.testing._conformance.leases import Leases
+from noetic_py.testing._conformance.together import Cancelling, Together
+from noetic_py.testing._conformance.values import Values
+
+__all__ = ["BackendContract", "DamageContract", "LastingContract"]
+
+
+class BackendContract(Journals, Leases, Values, HostileIds, Together, Cancelling):
+    """What every backend has to keep: journals, leases, values, hostile ids, concurrency, cancellation.
+
+    The fixture `backend` is a backend that `make` made in an empty folder; it is closed after the test.
+    """
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        """Make a backend that was not used yet.
+
+        Args:
+            folder: An empty folder, for backends that store files.
+        """
+        raise NotImplementedError("make(folder) has to make a backend that stores in `folder`")
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        """Let every lease end that `backend` gave and that was not released: its time is up, or its owner is gone.
+
+        `backend` itself goes on, as another owner.
+        """
+        raise NotImplementedError("lapse(backend) has to let every lease of `backend` end that was not released")
+
+
+class LastingContract(Reopening):
+    """What a backend has to keep when its store is opened again, and when two have it open.
+
+    `make` with the same folder has to open the same store, also while another handle has it open.
+    """
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        """Open the store of a folder; the first one makes it."""
+        raise NotImplementedError("make(folder) has to open the store of `folder`")
+
+
+class DamageContract(Damaging):
+    """What a backend has to keep when its stored bytes were damaged: never is anything else read than was written."""
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        """Open the store of a folder; the first one makes it."""
+        raise NotImplementedError("make(folder) has to open the store of `folder`")
+
+    async def damage(self, folder: Path, seed: int) -> None:
+        """Change stored bytes while nobody has them open, as `seed` says: flip, cut, swap, overwrite."""
+        raise NotImplementedError("damage(folder, seed) has to change stored bytes")

@@ -1,0 +1,244 @@
+"""A backend that dies where a test wants it to, and a check that a flow survives its death anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+import anyio
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.backend import (
+        BackendDurability,
+        CheckpointBackend,
+        Head,
+        Lease,
+        Record,
+        RunEntry,
+        Scope,
+        Stats,
+        StoredValue,
+        Transaction,
+    )
+    from noetic_py.errors import NoeticError
+
+__all__ = ["Died", "FaultyBackend", "When"]
+
+When: TypeAlias = Literal["before", "after"]
+"""Whether an append takes effect before the process dies of it."""
+
+
+class Died(BaseException):
+    """The process died here, as far as a run can tell. No `Exception`, so that nothing handles it."""
+
+
+class FaultyBackend:
+    """Another backend, and a process that dies at one of its appends.
+
+    It raises [`Died`][noetic_py.testing.Died] at the append that was chosen, before or after that took effect, and from
+    then on whatever is asked of it: a run gets nothing more into the journal, as if its process were gone. The leases
+    of the dead are freed, so that after `revive()` the run can be resumed at once.
+
+    ```python
+    backend = FaultyBackend(InMemoryBackend(), dies_at=3)
+    with backend.outlived():
+        await Harness(checkpoints=backend).run(flow, "go", run_id="r")
+    backend.revive()
+    result = await Harness(checkpoints=backend).resume("r", flow)
+    ```
+
+    Args:
+        inner: The backend that keeps everything.
+        dies_at: At which append it dies, counted from 1; never when left out.
+        when: Whether it dies before that append or after it.
+
+    Attributes:
+        appends: How many appends were asked for since it was made, or revived.
+        dead: Whether it has died.
+    """
+
+    def __init__(self, inner: CheckpointBackend, *, dies_at: int | None = None, when: When = "before") -> None:
+        self.appends: int = 0
+        self.dead: bool = False
+        self._inner = inner
+        self._dies_at = dies_at
+        self._when: When = when
+        self._leases: dict[str, Lease] = {}
+
+    def revive(self, *, dies_at: int | None = None, when: When = "before") -> None:
+        """Live again, as the backend of a new process: count appends anew, and die at another one, or never."""
+        self.appends = 0
+        self.dead = False
+        self._dies_at, self._when = dies_at, when
+
+    @contextmanager
+    def outlived(self) -> Generator[None]:
+        """A block that the death of this backend ends, and nothing worse."""
+        try:
+            yield
+        except Died:
+            pass
+        except BaseExceptionGroup as group:
+            # Task groups on the way have wrapped it, perhaps several times.
+            _, other = group.split(Died)
+            if other is not None:
+                raise other from None
+
+    def _check(self) -> None:
+        if self.dead:
+            raise Died("the process is dead")
+
+    async def _die(self) -> None:
+        self.dead = True
+        with anyio.CancelScope(shield=True):
+            for lease in self._leases.values():
+                await self._inner.release(lease)
+        self._leases.clear()
+        raise Died(f"died {self._when} append {self.appends}")
+
+    async def _count(self, when: When) -> None:
+        """Die when it is time."""
+        self.appends += when == "before"
+        if self.appends == self._dies_at and self._when == when:
+            await self._die()
+
+    # -- the contract
+
+    @property
+    def durability(self) -> BackendDurability:
+        """What a finished write survives: what it survives in the other backend."""
+        return self._inner.durability
+
+    @property
+    def shared(self) -> bool:
+        """Whether other machines see it."""
+        return self._inner.shared
+
+    async def describe(self) -> Mapping[str, str]:
+        """What the other backend is."""
+        self._check()
+        return await self._inner.describe()
+
+    async def close(self) -> None:
+        """Close the other backend, also when this one is dead."""
+        await self._inner.close()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None, /
+    ) -> None:
+        await self._inner.__aexit__(t, e, tb)
+
+    async def append(
+        self,
+        run_id: str,
+        *,
+        expected_position: int,
+        fence: int,
+        records: Sequence[Record],
+        card: bytes | None = None,
+        status: str | None = None,
+    ) -> int:
+        """Append one transaction, and die when it is time."""
+        self._check()
+        await self._count("before")
+        position = await self._inner.append(
+            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+        )
+        self._check()
+        await self._count("after")
+        return position
+
+    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
+        """Append to several runs; one append, as far as dying goes."""
+        self._check()
+        await self._count("before")
+        outcomes = await self._inner.append_many(transactions)
+        self._check()
+        await self._count("after")
+        return outcomes
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        """A page of records."""
+        self._check()
+        return await self._inner.read(run_id, after=after, limit=limit)
+
+    async def head(self, run_id: str) -> Head | None:
+        """Where the journal ends."""
+        self._check()
+        return await self._inner.head(run_id)
+
+    async def list(
+        self, *, after: int | None = None, limit: int = 100, status: str | None = None
+    ) -> Sequence[RunEntry]:
+        """A page of the runs."""
+        self._check()
+        return await self._inner.list(after=after, limit=limit, status=status)
+
+    async def fork(
+        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+    ) -> None:
+        """Make a run out of another one's beginning."""
+        self._check()
+        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, card=card, status=status)
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run."""
+        self._check()
+        await self._inner.delete(run_id)
+
+    async def prune(
+        self, *, before: datetime | None = None, keep: int | None = None, statuses: Collection[str] | None = None
+    ) -> int:
+        """Delete old runs."""
+        self._check()
+        return await self._inner.prune(before=before, keep=keep, statuses=statuses)
+
+    async def stats(self) -> Stats:
+        """How much it holds."""
+        self._check()
+        return await self._inner.stats()
+
+    async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+        """Become the run's one writer, until the process dies."""
+        self._check()
+        lease = self._leases[run_id] = await self._inner.acquire(run_id, ttl=ttl)
+        return lease
+
+    async def renew(self, lease: Lease, *, ttl: float) -> Lease:
+        """Keep a lease."""
+        self._check()
+        renewed = self._leases[lease.run_id] = await self._inner.renew(lease, ttl=ttl)
+        return renewed
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        self._check()
+        self._leases.pop(lease.run_id, None)
+        await self._inner.release(lease)
+
+    async def get(self, scope: Scope, key: str) -> StoredValue | None:
+        """The value of a key."""
+        self._check()
+        return await self._inner.get(scope, key)
+
+    async def put(self, scope: Scope, key: str, value: bytes, *, expected: int | None = None) -> int:
+        """Give a key a value."""
+        self._check()
+        return await self._inner.put(scope, key, value, expected=expected)
+
+    async def remove(self, scope: Scope, key: str, *, expected: int | None = None) -> bool:
+        """Take a key's value away."""
+        self._check()
+        return await self._inner.remove(scope, key, expected=expected)
+
+    async def scan(self, scope: Scope, *, after: str | None = None, limit: int = 100) -> Sequence[StoredValue]:
+        """A page of a scope's values."""
+        self._check()
+        return await self._inner.scan(scope, after=after, limit=limit)

@@ -1,0 +1,1043 @@
+"""The SQLite backend: the contract in every journal mode, and what only a file can do and suffer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from noetic_py.checkpoints import (
+    CheckpointBackend,
+    Head,
+    InMemoryBackend,
+    Record,
+    SqliteBackend,
+    Transaction,
+    backend_from,
+)
+from noetic_py.checkpoints._sqlite import locks, schema, worker
+from noetic_py.checkpoints._sqlite.schema import mode_of, wal_is_safe
+from noetic_py.checkpoints._sqlite.store import Store
+from noetic_py.checkpoints.packing import pack_scope
+from noetic_py.errors import (
+    CheckpointError,
+    CheckpointFailed,
+    CodecError,
+    ConfigError,
+    CorruptRecord,
+    LeaseLost,
+    NoeticError,
+    RunBusy,
+    StoreUnavailable,
+)
+from noetic_py.testing._conformance.base import SCOPE, everything, fill, payloads, record
+from noetic_py.testing._conformance.journals import Journals
+from noetic_py.testing._conformance.leases import Leases
+from noetic_py.testing._conformance.together import Cancelling, Together
+from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+from tests.properties.damage import ROWS, damage, damage_row
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).resolve().parent.parent
+BIG = b"x" * 20_000
+
+
+def place_of(backend: CheckpointBackend) -> schema.Place | None:
+    assert isinstance(backend, SqliteBackend)
+    return backend._opening._place
+
+
+async def become_another_owner(backend: CheckpointBackend) -> None:
+    """As if the process had died and another one had come: the kernel has freed what it held."""
+    place = place_of(backend)
+    if place is not None:
+        mine = place.locks
+        with locks._guard:
+            mine._file.held.discard(mine.owner)
+            locks._unlock(mine._file.handle, mine.owner)
+            mine.owner = mine._become_somebody()
+
+
+@contextmanager
+def sqlite_is(*, safe: bool) -> Generator[None]:
+    """As if the linked SQLite had no bug in WAL mode, or had it; what these tests do does not run into it."""
+    before = schema.wal_is_safe
+
+    def pretend(version: tuple[int, int, int]) -> bool:
+        return safe
+
+    schema.wal_is_safe = pretend
+    try:
+        yield
+    finally:
+        schema.wal_is_safe = before
+
+
+@contextmanager
+def connections(prepare: Callable[[sqlite3.Connection], object]) -> Generator[None]:
+    """Do something to every connection that is opened."""
+    before = schema.connect
+
+    def connect(settings: schema.Settings) -> sqlite3.Connection:
+        connection = before(settings)
+        prepare(connection)
+        return connection
+
+    schema.connect = connect
+    try:
+        yield
+    finally:
+        schema.connect = before
+
+
+class TestRollbackJournal(BackendContract, LastingContract):
+    def make(self, folder: Path) -> CheckpointBackend:
+        return SqliteBackend(folder / "runs.db")
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        await become_another_owner(backend)
+
+
+class TestWriteAheadLog(Journals, Leases, Together, Cancelling, LastingContract):
+    @pytest.fixture(autouse=True)
+    def newer(self) -> Iterator[None]:
+        with sqlite_is(safe=True):
+            yield
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        return SqliteBackend(folder / "runs.db")
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        await become_another_owner(backend)
+
+    async def test_it_is_what_is_tried_here(self, backend: CheckpointBackend) -> None:
+        described = await backend.describe()
+        assert described["journal"] == "wal"
+        assert "several connections" in described["why"]
+
+
+class TestExclusive(Leases, Together, Cancelling):
+    def make(self, folder: Path) -> CheckpointBackend:
+        return SqliteBackend(folder / "runs.db", exclusive=True)
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        await become_another_owner(backend)
+
+
+class TestDamage(DamageContract):
+    def make(self, folder: Path) -> CheckpointBackend:
+        return SqliteBackend(folder / "runs.db")
+
+    async def damage(self, folder: Path, seed: int) -> None:
+        damage(folder / "runs.db", seed)
+
+
+# -- which journal
+
+
+@pytest.mark.parametrize(
+    ("version", "safe"),
+    [
+        ((3, 40, 1), False), ((3, 44, 5), False), ((3, 44, 6), True), ((3, 45, 0), False), ((3, 50, 6), False),
+        ((3, 50, 7), True), ((3, 51, 0), False), ((3, 51, 2), False), ((3, 51, 3), True), ((3, 52, 0), True),
+        ((4, 0, 0), True), ((3, 7, 0), False),
+    ],
+)  # fmt: skip
+def test_which_sqlite_may_use_a_write_ahead_log(version: tuple[int, int, int], safe: bool) -> None:
+    assert wal_is_safe(version) is safe
+
+
+def test_which_journal_is_used() -> None:
+    for is_wal in (False, True):
+        for new in (False, True):
+            for safe in (False, True):
+                assert mode_of(is_wal, new=new, safe=safe, exclusive=True) == "exclusive"
+                assert mode_of(is_wal, new=new, safe=False, exclusive=False) == "persist"
+            assert mode_of(is_wal, new=new, safe=True, exclusive=False) == ("wal" if new or is_wal else "persist")
+
+
+async def test_it_says_which_journal_and_why(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        described = await backend.describe()
+        assert (backend.durability, backend.shared) == ("power", False)
+    assert described["path"] == str(tmp_path / "runs.db")
+    assert described["sqlite"] == sqlite3.sqlite_version
+    assert described["synchronous"] == "full"
+    safe = wal_is_safe(sqlite3.sqlite_version_info)
+    assert described["journal"] == ("wal" if safe else "persist")
+    async with SqliteBackend(tmp_path / "other.db", exclusive=True) as backend:
+        assert (await backend.describe())["journal"] == "wal"
+
+
+async def test_a_file_keeps_the_journal_that_it_was_made_with(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with sqlite_is(safe=False):
+        async with SqliteBackend(path) as backend:
+            written = await fill(backend, "r", 2)
+    with sqlite_is(safe=True):
+        async with SqliteBackend(path) as backend:
+            described = await backend.describe()
+            assert await everything(backend, "r") == written
+    assert described["journal"] == "persist"
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_an_older_sqlite_leaves_no_file_in_wal_mode(tmp_path: Path, exclusive: bool) -> None:
+    path = tmp_path / "runs.db"
+    with sqlite_is(safe=True):
+        async with SqliteBackend(path, exclusive=exclusive) as backend:
+            written = await fill(backend, "r", 2)
+    with sqlite_is(safe=False):
+        async with SqliteBackend(path) as backend:
+            assert (await backend.describe())["journal"] == "persist"
+            written += await fill(backend, "r", 1)
+            assert await everything(backend, "r") == written
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() != ("wal",)
+
+
+async def test_an_older_sqlite_waits_for_those_that_use_wal(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with sqlite_is(safe=True):
+        newer = SqliteBackend(path)
+        written = await fill(newer, "r", 2)
+    older = SqliteBackend(path, busy_timeout=0.1)
+    with sqlite_is(safe=False):
+        with pytest.raises(StoreUnavailable) as caught:
+            await older.head("r")
+        assert caught.value.reason == "busy"
+        written += await fill(newer, "r", 1)
+        await newer.close()
+        assert await everything(older, "r") == written
+        await older.close()
+
+
+@pytest.mark.parametrize(("exclusive", "safe"), [(False, False), (False, True), (True, False)])
+async def test_every_commit_reaches_the_disk(tmp_path: Path, exclusive: bool, safe: bool) -> None:
+    settings = {"synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1, "secure_delete": 1, "trusted_schema": 0}
+
+    def look(store: Store) -> dict[str, object]:
+        return {name: (store._one(f"PRAGMA {name}") or (None,))[0] for name in settings}
+
+    with sqlite_is(safe=safe):
+        async with SqliteBackend(tmp_path / "runs.db", exclusive=exclusive) as backend:
+            assert await backend._worker.run(look, write=False) == settings
+
+
+# -- group commit
+
+
+def commits(statements: list[str]) -> int:
+    return sum(each.startswith("COMMIT") for each in statements)
+
+
+async def test_writers_that_wait_together_share_a_commit(tmp_path: Path) -> None:
+    statements: list[str] = []
+    with connections(lambda connection: connection.set_trace_callback(statements.append)):
+        async with SqliteBackend(tmp_path / "runs.db") as backend:
+            await fill(backend, "r", 1)
+            statements.clear()
+            await fill(backend, "r", *[1] * 10)
+            assert commits([each for each in statements if "COMMIT" in each]) >= 10
+            statements.clear()
+            async with anyio.create_task_group() as group:
+                for n in range(100):
+                    group.start_soon(
+                        partial(backend.append, f"r{n}", expected_position=0, fence=0, records=[record("x")])
+                    )
+            assert sum("SAVEPOINT" in each for each in statements) >= 90
+            assert commits(statements) <= 25
+            statements.clear()
+            outcomes = await backend.append_many([Transaction(f"s{n}", 0, 0, [record("x")]) for n in range(100)])
+            assert list(outcomes) == [1] * 100
+            assert commits(statements) <= 3
+
+
+async def test_one_that_fails_in_sqlite_takes_nobody_with_it(tmp_path: Path) -> None:
+    with connections(lambda connection: connection.execute("PRAGMA max_page_count = 60")):
+        async with SqliteBackend(tmp_path / "runs.db") as backend:
+            await fill(backend, "r", 1)
+            outcomes = await backend.append_many(
+                [
+                    Transaction("a", 0, 0, [record("small")]),
+                    Transaction("b", 0, 0, [Record("K", (), os.urandom(1_000_000))]),
+                    Transaction("c", 0, 0, [record("small")]),
+                    Transaction("c", 9, 0, [record("late")]),
+                    Transaction("c", 1, 0, [record("small too")]),
+                ]
+            )
+            assert [each for each in outcomes if isinstance(each, int)] == [1, 1, 2]
+            assert isinstance(outcomes[1], StoreUnavailable)
+            assert outcomes[1].reason == "full"
+            assert await backend.head("b") is None
+            assert payloads(await everything(backend, "c")) == [b"small", b"small too"]
+
+
+async def test_bytes_a_step_stay_flat(tmp_path: Path) -> None:
+    size = 1200
+    sizes: list[int] = []
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        for first, last in ((0, 100), (100, 1000), (1000, 4000)):
+            before = (await backend.stats()).bytes
+            for start in range(first, last, 100):
+                await backend.append_many(
+                    [
+                        Transaction("r", n, 0, [Record("StepFinished", ("flow", "a[3]", "b#2"), os.urandom(size))])
+                        for n in range(start, start + 100)
+                    ]
+                )
+            sizes.append(((await backend.stats()).bytes - before) // (last - first))
+    assert all(size < each < size * 1.3 for each in sizes), sizes
+
+
+async def test_a_fork_writes_nothing_twice(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[Record("K", (), os.urandom(10_000))] * 50)
+        before = (await backend.stats()).bytes
+        for n in range(20):
+            await backend.fork("r", at=50, new_run_id=f"f{n}")
+        assert (await backend.stats()).bytes - before < 40_000
+
+
+# -- other processes
+
+
+CHILD = """
+import os, sys
+import anyio
+from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.errors import NoeticError
+
+path, loop, work = sys.argv[1:4]
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
+
+async def own(backend):
+    lease = await backend.acquire("r", ttl=0.001)
+    await backend.append("r", expected_position=0, fence=lease.fence, records=[Record("K", (), b"mine")])
+    say("owner", lease.fence)
+    await anyio.sleep_forever()
+
+async def writer(backend, run_id):
+    position = 0
+    while True:
+        records = [Record("K", (), b"%s/%d" % (run_id.encode(), position + n)) for n in range(3)]
+        position = await backend.append(run_id, expected_position=position, fence=0, records=records)
+        say(run_id, position)
+
+async def write(backend):
+    async with anyio.create_task_group() as group:
+        for n in range(20):
+            group.start_soon(writer, backend, f"r{n}")
+
+async def count(backend):
+    added = 0
+    while added < 100:
+        found = await backend.get(("s",), "n")
+        value, version = (0, 0) if found is None else (int(found.value), found.version)
+        try:
+            await backend.put(("s",), "n", b"%d" % (value + 1), expected=version)
+            added += 1
+        except NoeticError as error:
+            if type(error).__name__ != "VersionConflict":
+                raise
+    say("counted", added)
+
+async def main():
+    async with SqliteBackend(path, exclusive=len(sys.argv) > 4) as backend:
+        say("open")
+        await globals()[work](backend)
+
+anyio.run(main, backend=loop)
+"""
+
+
+@contextmanager
+def child(path: Path, loop: str, work: str, *more: str) -> Generator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", CHILD, str(path), loop, work, *more]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.endswith("\n"):
+            yield line.split()
+
+
+async def test_a_killed_owner_is_replaced_at_once(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "runs.db"
+    with child(path, anyio_backend, "own") as process:
+        fence = int(next(lines(process))[1])
+        async with SqliteBackend(path) as backend:
+            # Its time is long over, but it lives.
+            with pytest.raises(RunBusy):
+                await backend.acquire("r", ttl=60.0)
+            with pytest.raises(RunBusy):
+                await backend.delete("r")
+            assert [each.held for each in await backend.list()] == [True]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            with anyio.fail_after(1):
+                lease = await backend.acquire("r", ttl=60.0)
+            assert lease.fence > fence
+            assert payloads(await everything(backend, "r")) == [b"mine"]
+            with pytest.raises(LeaseLost):
+                await backend.append("r", expected_position=1, fence=fence, records=[record("stale")])
+
+
+async def test_a_stopped_owner_keeps_its_run(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "runs.db"
+    with child(path, anyio_backend, "own") as process:
+        next(lines(process))
+        process.send_signal(signal.SIGSTOP)
+        async with SqliteBackend(path) as backend:
+            with pytest.raises(RunBusy):
+                await backend.acquire("r", ttl=60.0)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_a_killed_writer_leaves_what_was_acknowledged_and_no_halves(
+    tmp_path: Path, anyio_backend: str, exclusive: bool
+) -> None:
+    for attempt, wanted in enumerate((1, 7, 60, 200)):
+        path = tmp_path / f"runs{attempt}.db"
+        acknowledged: dict[str, int] = {}
+        with child(path, anyio_backend, "write", *["exclusive"] * exclusive) as process:
+            for index, (run_id, text) in enumerate(lines(process)):
+                acknowledged[run_id] = int(text)
+                if index == wanted:
+                    process.send_signal(signal.SIGKILL)
+        async with SqliteBackend(path) as backend:
+            for run_id, position in acknowledged.items():
+                written = payloads(await everything(backend, run_id))
+                assert len(written) >= position
+                assert len(written) % 3 == 0
+                assert written == [b"%s/%d" % (run_id.encode(), n) for n in range(len(written))]
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+async def test_two_processes_take_turns(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        with child(path, anyio_backend, "count") as one, child(path, anyio_backend, "count") as other:
+            written = await fill(backend, "mine", *[1] * 50)
+            assert [next(lines(each)) for each in (one, other)] == [["counted", "100"]] * 2
+        found = await backend.get(("s",), "n")
+        assert found is not None
+        assert found.value == b"200"
+        assert await everything(backend, "mine") == written
+
+
+async def test_nobody_opens_what_is_open_exclusively(tmp_path: Path, anyio_backend: str) -> None:
+    path = tmp_path / "runs.db"
+    with child(path, anyio_backend, "own", "exclusive") as process:
+        next(lines(process))
+        backend = SqliteBackend(path, busy_timeout=0.2)
+        with pytest.raises(StoreUnavailable) as caught:
+            await backend.head("r")
+        assert caught.value.reason == "busy"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert await backend.head("r") is not None
+        assert (await backend.describe())["journal"] == "persist"
+        await backend.close()
+
+
+async def test_a_database_that_stays_locked_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path, busy_timeout=0.1) as backend:
+        await fill(backend, "r", 1)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            for call in (
+                lambda: fill(backend, "r", 1),
+                lambda: backend.append("r", expected_position=1, fence=0, records=[]),
+            ):
+                with pytest.raises(StoreUnavailable, match="longer than busy_timeout") as caught:
+                    await call()
+                assert isinstance(caught.value, CheckpointFailed)
+                assert (caught.value.reason, caught.value.where) == ("busy", str(path))
+            other.execute("ROLLBACK")
+        assert len(await fill(backend, "r", 1)) == 1
+
+
+def test_a_forked_process_is_refused(tmp_path: Path) -> None:
+    script = """
+import os, sys, threading
+import anyio
+from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.errors import StoreUnavailable
+
+async def use(backend):
+    try:
+        await backend.acquire("child", ttl=1.0)
+    except StoreUnavailable as error:
+        os._exit(3 if error.reason == "forked" else 4)
+
+async def main(path):
+    backend = SqliteBackend(path)
+    lease = await backend.acquire("r", ttl=1.0)
+    if (pid := os.fork()) == 0:
+        # In a thread of its own: this one is in an event loop that belongs to the parent.
+        thread = threading.Thread(target=anyio.run, args=(use, backend))
+        thread.start()
+        thread.join()
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    other = SqliteBackend(path)
+    assert [each.held for each in await other.list()] == [True]
+    await backend.append("r", expected_position=0, fence=lease.fence, records=[Record("K", (), b"x")])
+    await other.close()
+    await backend.close()
+
+anyio.run(main, sys.argv[1])
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "runs.db")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- what may lie at a path
+
+
+async def refused(path: Path, **settings: object) -> StoreUnavailable:
+    backend = SqliteBackend(path, **settings)  # type: ignore[arg-type]  # settings by name
+    with pytest.raises(StoreUnavailable) as caught:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+    await backend.close()
+    assert str(path) in str(caught.value)
+    assert caught.value.hint
+    return caught.value
+
+
+async def test_a_directory(tmp_path: Path) -> None:
+    assert (await refused(tmp_path)).reason == "directory"
+
+
+async def test_a_path_through_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert (await refused(tmp_path / "file" / "runs.db")).reason == "directory"
+
+
+@pytest.mark.parametrize("content", [b"not a database at all", os.urandom(5000), b"SQLite format 3\0" + bytes(3000)])
+async def test_what_is_no_database(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "runs.db"
+    path.write_bytes(content)
+    backend = SqliteBackend(path)
+    with pytest.raises((StoreUnavailable, CorruptRecord)):
+        await backend.head("r")
+    await backend.close()
+    assert path.read_bytes() == content
+
+
+async def test_a_database_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE runs (id INTEGER)")
+    assert (await refused(path)).reason == "not-a-database"
+
+
+async def test_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        await fill(backend, "r", 1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    error = await refused(path)
+    assert (error.reason, "version 2" in str(error)) == ("newer", True)
+
+
+async def test_tables_that_were_changed(tmp_path: Path) -> None:
+    for number, sql in enumerate(("DROP INDEX runs_by_status", "CREATE VIEW v AS SELECT 1", "DROP TABLE uses")):
+        path = tmp_path / f"{number}.db"
+        async with SqliteBackend(path) as backend:
+            await fill(backend, "r", 1)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(sql)
+        with pytest.raises(CorruptRecord, match="tables are not those"):
+            await SqliteBackend(path).head("r")
+
+
+async def test_a_schema_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        await fill(backend, "r", 1)
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE runs", b"CREATE TABL\xe1 runs"))
+    with pytest.raises(CorruptRecord):
+        await SqliteBackend(path).head("r")
+
+
+async def test_an_empty_file_becomes_one(tmp_path: Path) -> None:
+    (tmp_path / "runs.db").touch()
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+
+
+async def test_links_are_refused(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+    (tmp_path / "soft.db").symlink_to(tmp_path / "runs.db")
+    assert (await refused(tmp_path / "soft.db")).reason == "link"
+    (tmp_path / "hard.db").hardlink_to(tmp_path / "runs.db")
+    assert (await refused(tmp_path / "hard.db")).reason == "link"
+    (tmp_path / "hard.db").unlink()
+    (tmp_path / "runs.db-lock").unlink()
+    (tmp_path / "runs.db-lock").symlink_to(tmp_path / "elsewhere")
+    assert (await refused(tmp_path / "runs.db")).reason == "link"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_files_are_of_their_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with SqliteBackend(tmp_path / "new" / "runs.db") as backend:
+            await fill(backend, "r", 1)
+            modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "new").iterdir()}
+    finally:
+        os.umask(before)
+    assert set(modes) >= {"runs.db", "runs.db-lock"}
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    (tmp_path / "new" / "runs.db").chmod(0o666)
+    async with SqliteBackend(tmp_path / "new" / "runs.db") as backend:
+        assert await backend.head("r") == Head(1, 0)
+    assert stat.S_IMODE((tmp_path / "new" / "runs.db").stat().st_mode) == 0o600
+
+
+NOT_ALLOWED = """
+import os, sys
+import anyio
+from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.errors import StoreUnavailable
+
+async def main(path):
+    backend = SqliteBackend(path)
+    try:
+        await backend.append("r", expected_position=1, fence=0, records=[Record("K", (), b"x")])
+    except StoreUnavailable as error:
+        print(error.reason, end="")
+    await backend.close()
+
+anyio.run(anyio.sleep, 0)
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+anyio.run(main, sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "reasons"),
+    [(0o444, 0o777, {"readonly"}), (0o000, 0o777, {"permission"}), (0o666, 0o555, {"permission", "readonly"})],
+    ids=["file", "closed file", "folder"],
+)
+def test_what_may_not_be_written(file_mode: int, folder_mode: int, reasons: set[str]) -> None:
+    # Not below tmp_path, which nobody else may enter: the child is another user when this one may do everything.
+    folder = Path("/tmp") / f"noetic-{os.getpid()}-{file_mode}"
+    folder.mkdir()
+    try:
+        path = folder / "runs.db"
+
+        async def make() -> None:
+            async with SqliteBackend(path, file_mode=0o666) as backend:
+                await fill(backend, "r", 1)
+
+        anyio.run(make)
+        (folder / "runs.db-journal").unlink(missing_ok=True)
+        if os.getuid() == 0:
+            for each in folder.iterdir():
+                os.chown(each, 65534, 65534)
+        path.chmod(file_mode)
+        folder.chmod(folder_mode)
+        command = [sys.executable, "-c", NOT_ALLOWED, str(path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        assert done.stdout in reasons, done
+    finally:
+        folder.chmod(0o777)
+        shutil.rmtree(folder)
+
+
+async def test_a_file_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+    if os.getuid() == 0:
+        os.chown(tmp_path / "runs.db", 65534, 65534)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert (await refused(tmp_path / "runs.db")).reason == "permission"
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", "file:runs.db?mode=ro", "runs\0.db"])
+def test_a_path_that_is_none(path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SqliteBackend(path)
+    assert caught.value.code == "sqlite-path"
+
+
+def test_settings_that_are_none() -> None:
+    wrong: list[dict[str, int]] = [{"busy_timeout": -1}, {"blob_threshold": -1}, {"max_bytes": 0}, {"max_bytes": 2**40}]
+    for settings in wrong:
+        with pytest.raises(ConfigError) as caught:
+            SqliteBackend("runs.db", **settings)  # type: ignore[arg-type]  # settings by name
+        assert caught.value.code == "sqlite-setting"
+
+
+async def test_a_strange_path_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = backend_from("sqlite:a b?mode=memory&x=%20#'é:漢.db")
+    monkeypatch.chdir("/")
+    async with backend:
+        await fill(backend, "r", 1)
+    assert (tmp_path / "a b?mode=memory&x=%20#'é:漢.db").exists()
+
+
+def test_backends_by_name(tmp_path: Path) -> None:
+    assert isinstance(backend_from(f"sqlite:{tmp_path}/runs.db"), SqliteBackend)
+    assert isinstance(backend_from("memory:"), InMemoryBackend)
+    for spec in ("", "sqlite", "sqlite:", "memory", "memory:x", "redis://x", ":x"):
+        with pytest.raises(ConfigError) as caught:
+            backend_from(spec)
+        assert caught.value.code == "checkpoints"
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- disks that fail
+
+
+async def test_a_full_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    kept = 0
+    with connections(lambda connection: connection.execute("PRAGMA max_page_count = 50")):
+        async with SqliteBackend(path) as backend:
+            lease = await backend.acquire("r", ttl=60.0)
+            with pytest.raises(StoreUnavailable) as caught:  # noqa: PT012  # until it is full
+                while True:
+                    data = [Record("K", (), b"%d" % kept + BIG[:4000])]
+                    kept = await backend.append("r", expected_position=kept, fence=lease.fence, records=data)
+            assert (caught.value.reason, isinstance(caught.value, CheckpointFailed)) == ("full", True)
+            assert kept > 5
+            with pytest.raises(StoreUnavailable):
+                await backend.put(("s",), "k", os.urandom(100_000))
+            assert await backend.renew(lease, ttl=60.0) == lease
+            assert [each.payload[:-4000] for each in await everything(backend, "r")] == [b"%d" % n for n in range(kept)]
+    async with SqliteBackend(path) as backend:
+        lease = await backend.acquire("r", ttl=60.0)
+        data = [Record("K", (), b"%d" % kept + BIG[:4000])]
+        assert await backend.append("r", expected_position=kept, fence=lease.fence, records=data) == kept + 1
+
+
+FAILING_DISK = """
+import resource, sys
+import anyio
+from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.errors import StoreUnavailable
+
+BIG = b"x" * 5000
+
+async def main(path):
+    backend = SqliteBackend(path, busy_timeout=1.0)
+    lease = await backend.acquire("r", ttl=60.0)
+    kept = await backend.append("r", expected_position=0, fence=lease.fence, records=[Record("K", (), BIG)])
+    # A write behind this size fails, as on a disk that is broken there.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    try:
+        while True:
+            records = [Record("K", (), b"%d" % kept + BIG)]
+            kept = await backend.append("r", expected_position=kept, fence=lease.fence, records=records)
+    except StoreUnavailable as error:
+        reason = error.reason
+    seen = await backend.read("r")
+    assert len(seen) == kept, (len(seen), kept)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    kept = await backend.append("r", expected_position=kept, fence=lease.fence, records=[Record("K", (), BIG)])
+    assert len(await backend.read("r")) == kept
+    assert await backend.renew(lease, ttl=1.0) == lease
+    await backend.close()
+    print(reason, kept, end="")
+
+anyio.run(main, sys.argv[1])
+"""
+
+
+def test_a_failing_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FAILING_DISK, str(tmp_path / "runs.db")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    reason, kept = done.stdout.split()
+    assert reason in ("io", "full")
+    assert int(kept) > 10
+
+
+async def test_after_the_disk_failed_the_file_is_opened_again(tmp_path: Path) -> None:
+    opened: list[sqlite3.Connection] = []
+
+    def fail(store: Store) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    with connections(opened.append):
+        async with SqliteBackend(tmp_path / "runs.db") as backend:
+            lease = await backend.acquire("r", ttl=60.0)
+            for count, write in enumerate((True, False), 1):
+                assert len(opened) == count
+                with pytest.raises(StoreUnavailable) as caught:
+                    await backend._worker.run(fail, write=write)
+                assert caught.value.reason == "io"
+                assert "may have been taken or not" in str(caught.value)
+                await fill(backend, "r", 1, fence=lease.fence)
+            # The owner is who it was.
+            assert await backend.renew(lease, ttl=60.0) == lease
+            assert await backend.head("r") == Head(2, lease.fence)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_a_file_that_went_away_is_missed(tmp_path: Path, exclusive: bool) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path, exclusive=exclusive) as backend:
+        await fill(backend, "r", 2)
+        path.rename(tmp_path / "elsewhere.db")
+        for replaced in (False, True):
+            if replaced:
+                path.touch()
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable) as caught:
+                    await backend.append("r", expected_position=2, fence=0, records=[record("x")])
+                assert caught.value.reason == "moved"
+        (tmp_path / "elsewhere.db").replace(path)
+        assert len(await fill(backend, "r", 1)) == 1
+
+
+@pytest.mark.parametrize("sql", ROWS)
+async def test_a_changed_row_is_found(tmp_path: Path, sql: str) -> None:
+    cases = TestDamage()
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        expected = await cases._write(backend)
+    damage_row(tmp_path / "runs.db", sql, random.Random(2))
+    backend = SqliteBackend(tmp_path / "runs.db")
+    with pytest.raises(CheckpointError):  # noqa: PT012  # one of these
+        for run_id in expected:
+            await everything(backend, run_id)
+        await backend.list()
+        await backend.scan(SCOPE)
+    await backend.close()
+
+
+@pytest.mark.parametrize("needle", [b"needle-run", b"needle-key"])
+async def test_a_name_that_was_damaged_is_not_missing(tmp_path: Path, needle: bytes) -> None:
+    """A run that cannot be found would begin anew, so its name is damaged once in the table and once in the index."""
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        for n in range(5):
+            await fill(backend, f"r{n}", 1)
+            await backend.put(SCOPE, f"k{n}", b"v")
+        await fill(backend, "needle-run", 1)
+        await backend.put(SCOPE, "needle-key", b"v")
+    good = path.read_bytes()
+    places = [at for at in range(len(good)) if good.startswith(needle, at)]
+    assert len(places) >= 2
+    found = 0
+    for at in places:
+        path.write_bytes(good[:at] + b"N" + good[at + 1 :])
+        try:
+            async with SqliteBackend(path) as backend:
+                assert await backend.head("needle-run") == Head(1, 0)
+                assert (await backend.scan(SCOPE))[-1].key == "needle-key"
+        except CorruptRecord:
+            found += 1
+    # Old copies of a page may lie where nobody reads them; what is read is found.
+    assert found >= 2
+
+
+async def test_a_page_of_an_older_copy_is_found(tmp_path: Path) -> None:
+    """A write that the disk lost leaves one page as it was before."""
+    path, older, work = tmp_path / "runs.db", tmp_path / "older.db", tmp_path / "work.db"
+    async with SqliteBackend(path) as backend:
+        for n in range(4):
+            await fill(backend, f"r{n}", 2, 2)
+            await backend.put(("s",), f"k{n}", b"old")
+    shutil.copy(path, older)
+    async with SqliteBackend(path) as backend:
+        expected = {
+            f"r{n}": payloads(await everything(backend, f"r{n}") + await fill(backend, f"r{n}", 1)) for n in range(4)
+        }
+        for n in range(4):
+            await backend.put(("s",), f"k{n}", b"new")
+    old, new = older.read_bytes(), path.read_bytes()
+    found = 0
+    for at in range(0, len(old), 4096):
+        if old[at : at + 4096] == new[at : at + 4096]:
+            continue
+        work.write_bytes(new[:at] + old[at : at + 4096] + new[at + 4096 :])
+        seen: dict[str, list[bytes]] = {}
+        values: list[bytes] = []
+        try:
+            async with SqliteBackend(work) as backend:
+                values = [each.value for each in await backend.scan(("s",))]
+                seen = {run_id: payloads(await everything(backend, run_id)) for run_id in expected}
+        except (CorruptRecord, StoreUnavailable):
+            found += 1
+        else:
+            # The first page holds a counter and no data.
+            assert (at == 0, seen, values) == (True, expected, [b"new"] * 4)
+    assert found >= 3
+
+
+# -- threads, loops and cancellation
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_cancelled_task_of_asyncio_leaves_a_whole_transaction(tmp_path: Path, turns: int) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+        task = asyncio.create_task(
+            backend.append("r", expected_position=1, fence=0, records=[record("a"), record("b")])
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        begun = task.cancel()
+        task.cancel()
+        assert begun is not task.done()
+        await asyncio.wait([task])
+        head = await backend.head("r")
+        assert head is not None
+        assert head.position in (1, 3)
+        # The task ended only when its fate was known.
+        assert await backend.head("r") == head
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancelled_task_of_asyncio_keeps_no_lease(tmp_path: Path, turns: int) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        task = asyncio.create_task(backend.acquire("r", ttl=60.0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await backend.release(await task)
+        except asyncio.CancelledError:
+            assert task.cancelled()
+        lease = await backend.acquire("r", ttl=60.0)
+        assert lease.fence > 0
+
+
+async def test_one_backend_serves_loops_of_several_threads(tmp_path: Path, anyio_backend: str) -> None:
+    backend = SqliteBackend(tmp_path / "runs.db")
+
+    def other(run_id: str) -> None:
+        anyio.run(fill, backend, run_id, *[1] * 10, backend=anyio_backend)
+
+    async with anyio.create_task_group() as group:
+        for n in range(3):
+            group.start_soon(anyio.to_thread.run_sync, other, f"t{n}")
+        await fill(backend, "mine", *[1] * 10)
+    assert sorted([(each.run_id, each.position) for each in await backend.list()]) == [
+        ("mine", 10), ("t0", 10), ("t1", 10), ("t2", 10),
+    ]  # fmt: skip
+    await backend.close()
+
+
+def test_one_backend_serves_one_loop_after_another(tmp_path: Path, anyio_backend: str) -> None:
+    backend = SqliteBackend(tmp_path / "runs.db")
+    for n in range(3):
+        anyio.run(fill, backend, f"r{n}", 1, backend=anyio_backend)
+    anyio.run(backend.close, backend=anyio_backend)
+
+
+def test_a_loop_that_is_gone_is_not_told(anyio_backend: str) -> None:
+    jobs: list[worker._Job[None]] = []
+
+    async def make() -> None:
+        jobs.append(worker._Job(lambda store: None, write=True))
+
+    anyio.run(make, backend=anyio_backend)
+    worker._deliver(jobs)
+    assert not jobs[0].done.is_set()
+
+
+async def test_a_backend_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    backend: SqliteBackend | None = SqliteBackend(path)
+    assert backend is not None
+    await backend.acquire("r", ttl=3600.0)
+    thread = backend._worker._thread
+    assert thread is not None
+    backend = None
+    gc.collect()
+    await anyio.to_thread.run_sync(thread.join, 10.0)
+    assert not thread.is_alive()
+    async with SqliteBackend(path) as other:
+        await other.acquire("r", ttl=60.0)
+
+
+async def test_what_work_raises_is_its_own(tmp_path: Path) -> None:
+    def broken(store: Store) -> int:
+        if writes:
+            store.put(pack_scope(SCOPE), "half", b"v", None)
+        raise ZeroDivisionError("broken")
+
+    writes = False
+
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        for writes in (False, True):
+            with pytest.raises(ZeroDivisionError):
+                await backend._worker.run(broken, write=writes)
+        results: list[object] = []
+
+        async def append(n: int) -> None:
+            results.append(await backend.append(f"r{n}", expected_position=0, fence=0, records=[record("x")]))
+
+        async def fail() -> None:
+            with pytest.raises(ZeroDivisionError):
+                await backend._worker.run(broken, write=True)
+
+        async with anyio.create_task_group() as group:
+            for n in range(10):
+                group.start_soon(append, n)
+                group.start_soon(fail)
+        assert results == [1] * 10
+        assert await backend.get(SCOPE, "half") is None
+
+
+async def test_references_cannot_be_stored(tmp_path: Path) -> None:
+    from noetic_py.checkpoints.records import StepOpened
+
+    value = StepOpened(("a",), "code", 1)
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        with pytest.raises(CodecError):
+            await backend.append("r", expected_position=0, fence=0, records=[Record("StepOpened", ("a",), value=value)])
+        await backend.append("r", expected_position=0, fence=0, records=[Record("StepOpened", ("a",), b"x", value)])
+        assert list(await backend.read("r")) == [Record("StepOpened", ("a",), b"x")]
+
+
+async def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    backend = SqliteBackend(tmp_path / "new" / "runs.db")
+    await backend.close()
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(NoeticError):
+        await backend.head("r")
