@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py import errors as errors
     from noetic_py import until as until
+    from noetic_py._types import OnError as OnError
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from noetic_py.events import ItemsAppended as ItemsAppended
     from noetic_py.events import LoopIteration as LoopIteration
     from noetic_py.events import LoopParked as LoopParked
+    from noetic_py.events import ModelFailed as ModelFailed
     from noetic_py.events import ModelFinished as ModelFinished
     from noetic_py.events import ModelStarted as ModelStarted
     from noetic_py.events import ReasoningDelta as ReasoningDelta
@@ -139,6 +141,7 @@ __all__ = [
     "Message",
     "Model",
     "ModelEvent",
+    "ModelFailed",
     "ModelFinished",
     "ModelInput",
     "ModelRequest",
@@ -147,6 +150,7 @@ __all__ = [
     "ModelStarted",
     "ModelStream",
     "NotDone",
+    "OnError",
     "Opaque",
     "OutputText",
     "ReadContext",
@@ -240,6 +244,7 @@ _HOMES = {
     "Message": "noetic_py.items",
     "Model": "noetic_py.models.base",
     "ModelEvent": "noetic_py.models.base",
+    "ModelFailed": "noetic_py.events",
     "ModelFinished": "noetic_py.events",
     "ModelInput": "noetic_py.items",
     "ModelRequest": "noetic_py.models.base",
@@ -249,6 +254,7 @@ _HOMES = {
     "ModelStream": "noetic_py.models.base",
     "NOT_DONE": "noetic_py.steps.step",
     "NotDone": "noetic_py.steps.step",
+    "OnError": "noetic_py._types",
     "Opaque": "noetic_py.items",
     "OutputText": "noetic_py.items",
     "ReadContext": "noetic_py.context",

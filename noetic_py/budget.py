@@ -428,7 +428,7 @@ class Lease:
                     raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
                 node._warn("steps", Decimal(node.steps + 1), Decimal(limit), self.on_warning)
             node.steps += 1
-            if node.steps_free:
+            if node.steps_free and not node._closed:
                 # It hands its steps up when it closes.
                 return
             covered = covered or (node._covers is not None and "steps" in node._covers)

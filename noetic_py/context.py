@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from noetic_py.budget import Budget
-    from noetic_py.channels import Channel
+    from noetic_py.channels import Channel, Received
     from noetic_py.checkpoints.delta import Known
     from noetic_py.control import Control
     from noetic_py.items import Item
@@ -522,7 +522,7 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.send(self, channel, value, timeout)
 
-    async def recv(self, channel: Channel[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
+    async def recv(self, channel: Received[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
         """Wait for the next message, or for the first value of a value channel.
 
         A message taken from a queue goes back to its place when this step does not finish. From a topic a step gets
@@ -536,12 +536,14 @@ class Context(Generic[M_co, S_co]):
             ChannelTimeout: Nothing came in time.
             ChannelClosed: The channel is closed.
         """
-        value: T = await self.engine.receive(self, channel, timeout)
+        declared: Any = channel
+        value: T = await self.engine.receive(self, declared, timeout)
         return value
 
-    def try_recv(self, channel: Channel[T]) -> T | None:
+    def try_recv(self, channel: Received[T]) -> T | None:
         """The next message if there is one now, `None` otherwise; of a topic always `None`."""
-        value: T | None = self.engine.receive_now(self, channel)
+        declared: Any = channel
+        value: T | None = self.engine.receive_now(self, declared)
         return value
 
     async def checkpoint(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -121,8 +121,10 @@ class Harness(Generic[M_co]):
         self._engine = engine
 
         _check_parts(memory, model, budget, tools)
-        self._backend = _backend(checkpoints, runtime)
-        self._plugins = load_plugins(plugins)
+        self._plugins = load_plugins(plugins, runtime=runtime)
+        self._backend = _backend(checkpoints, self._plugins.backends)
+        # A backend that was named and not given is the harness's own to close.
+        self._made_backend = isinstance(checkpoints, str)
         self._services = dict(services or {})
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
             name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
@@ -172,6 +174,9 @@ class Harness(Generic[M_co]):
             await group.__aexit__(None, None, None)
         finally:
             self._resources.group = self._resources.launch = None
+            if self._backend is not None and self._made_backend:
+                with anyio.CancelScope(shield=True):
+                    await self._backend.close()
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
@@ -417,7 +422,6 @@ class Harness(Generic[M_co]):
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
-            journal=[],
         )
         self._live[run_id] = run
         kept = self._kept(step, options)
@@ -576,7 +580,6 @@ class Harness(Generic[M_co]):
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
-            journal=[],
         )
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None) -> str:
@@ -661,14 +664,12 @@ def _outside(ctx: object) -> Outside:
     return engine
 
 
-def _backend(checkpoints: Any, runtime: Runtime) -> CheckpointBackend | None:
+def _backend(checkpoints: Any, named: Callable[[str], CheckpointBackend]) -> CheckpointBackend | None:
     if checkpoints is None or hasattr(checkpoints, "append"):
         given: CheckpointBackend | None = checkpoints
         return given
     if isinstance(checkpoints, str):
-        from noetic_py.checkpoints.spec import backend_from
-
-        return backend_from(checkpoints, runtime=runtime)
+        return named(checkpoints)
     raise ConfigError(
         f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
     )

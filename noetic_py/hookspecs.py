@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from noetic_py.plugins import ItemTypeRegistry, ModelRegistry
+    from noetic_py.plugins import BackendRegistry, ItemTypeRegistry, ModelRegistry
 
 __all__ = ["PROJECT", "VERSION", "Hooks", "hookimpl"]
 
@@ -28,3 +28,7 @@ class Hooks:
     @hookspec
     def register_item_types(self, registry: ItemTypeRegistry) -> None:
         """Register item types: `registry.item_type(Note)`, a class with `@extension_item`."""
+
+    @hookspec
+    def register_checkpoint_backends(self, registry: BackendRegistry) -> None:
+        """Register backends: `registry.checkpoint_backend("acme", AcmeBackend)` serves `checkpoints="acme:..."`."""

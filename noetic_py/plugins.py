@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,14 @@ import pluggy
 
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
 from noetic_py.hookspecs import PROJECT, Hooks, hookimpl
+from noetic_py.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
+    from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.items import Extension
     from noetic_py.models.base import Model
 
-__all__ = ["GROUP", "ItemTypeRegistry", "ModelRegistry", "Plugins", "hookimpl", "load_plugins"]
+__all__ = ["GROUP", "BackendRegistry", "ItemTypeRegistry", "ModelRegistry", "Plugins", "hookimpl", "load_plugins"]
 
 GROUP = "noetic_py"
 """The entry-point group."""
@@ -34,6 +36,7 @@ _KNOWN = {
     "openrouter": "noetic-openai",
     "local": "noetic-local",
 }
+_KNOWN_BACKENDS = {"postgresql": "noetic-postgres", "postgres": "noetic-postgres"}
 
 
 class ModelRegistry:
@@ -54,7 +57,7 @@ class ModelRegistry:
         Raises:
             PluginError: The prefix is taken, or is none.
         """
-        if not prefix or not all(c.isascii() and (c.isalnum() or c == "-") for c in prefix):
+        if not _is_prefix(prefix):
             raise PluginError(f"{prefix!r} is no prefix for models", hint="letters, digits and dashes")
         taken = self._providers.get(prefix)
         if taken is not None:
@@ -115,13 +118,87 @@ class ItemTypeRegistry:
         self.types.append(cls)
 
 
+class BackendRegistry:
+    """Checkpoint backends by scheme.
+
+    Args:
+        runtime: The clock of the built-in ones.
+    """
+
+    def __init__(self, runtime: Runtime = SYSTEM) -> None:
+        self._factories: dict[str, tuple[Callable[[str], CheckpointBackend], str]] = {}
+        self.runtime = runtime
+        self.plugin = ""
+
+    def checkpoint_backend(self, scheme: str, factory: Callable[[str], CheckpointBackend], /) -> None:
+        """Serve the texts that begin with `scheme` and a colon, as in `Harness(checkpoints="acme:...")`.
+
+        Args:
+            scheme: Letters, digits and dashes.
+            factory: Gets the part of the text behind the colon, and makes the backend.
+
+        Raises:
+            PluginError: The scheme is taken, or is none.
+        """
+        if not _is_prefix(scheme):
+            raise PluginError(f"{scheme!r} is no scheme for checkpoints", hint="letters, digits and dashes")
+        taken = self._factories.get(scheme)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both provide checkpoints {scheme!r}:...",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}; the built-in ones stay",
+            )
+        self._factories[scheme] = (factory, self.plugin)
+
+    def __call__(self, spec: str) -> CheckpointBackend:
+        """The backend of a text such as `"sqlite:runs.db"`.
+
+        Raises:
+            ConfigError: No plugin provides it, code `"checkpoints"`; or what the backend's own factory refuses.
+        """
+        scheme, colon, rest = spec.partition(":")
+        found = self._factories.get(scheme)
+        if colon and found is not None:
+            return found[0](rest)
+        from noetic_py.checkpoints.spec import no_backend
+
+        package = _KNOWN_BACKENDS.get(scheme)
+        served = " ".join(f"{name}:..." for name in self.schemes)
+        raise no_backend(spec, hint=f"pip install {package}" if package else f"a backend itself, or one of {served}")
+
+    @property
+    def schemes(self) -> Sequence[str]:
+        """The schemes that are served, sorted."""
+        return sorted(self._factories)
+
+
+class _BuiltIn:
+    """What the library provides itself, through the hooks that plugins have; it comes first, so nothing shadows it."""
+
+    @hookimpl
+    def register_checkpoint_backends(self, registry: BackendRegistry) -> None:
+        for scheme in ("memory", "sqlite"):
+            registry.checkpoint_backend(scheme, partial(_built_in, scheme, registry.runtime))
+
+
+def _built_in(scheme: str, runtime: Runtime, rest: str) -> CheckpointBackend:
+    from noetic_py.checkpoints.spec import backend_from
+
+    return backend_from(f"{scheme}:{rest}", runtime=runtime)
+
+
+def _is_prefix(text: str) -> bool:
+    return bool(text) and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
+
+
 class Plugins:
     """The plugins of one harness, loaded."""
 
-    def __init__(self, manager: pluggy.PluginManager) -> None:
+    def __init__(self, manager: pluggy.PluginManager, runtime: Runtime = SYSTEM) -> None:
         self.manager = manager
         self.models: ModelRegistry = ModelRegistry()
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
+        self.backends: BackendRegistry = BackendRegistry(runtime)
 
     @property
     def names(self) -> Sequence[str]:
@@ -134,11 +211,16 @@ class Plugins:
         Raises:
             PluginError: A plugin raised, or took a name that is taken.
         """
-        for name, plugin in self.manager.list_name_plugin():
+        hooks: tuple[tuple[str, object], ...] = (
+            ("register_models", self.models),
+            ("register_item_types", self.item_types),
+            ("register_checkpoint_backends", self.backends),
+        )
+        for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
             if plugin is None:
                 continue
-            self.models.plugin = name
-            for hook, registry in (("register_models", self.models), ("register_item_types", self.item_types)):
+            self.models.plugin = self.backends.plugin = name
+            for hook, registry in hooks:
                 implementation = getattr(plugin, hook, None)
                 if implementation is None:
                     continue
@@ -150,11 +232,12 @@ class Plugins:
                     raise PluginError(f"plugin {name!r} failed in {hook}: {type(error).__name__}: {error}") from error
 
 
-def load_plugins(allowed: Iterable[object] | None = None) -> Plugins:
+def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = SYSTEM) -> Plugins:
     """Load plugins, by name from the entry points, and objects as they are.
 
     Args:
         allowed: Names and plugin objects; `None` takes the names of `NOETIC_PLUGINS`, and all when that is not set.
+        runtime: The clock of the built-in backends.
 
     Raises:
         PluginError: A name is not installed, twice there, fails to load, or registers what is taken.
@@ -170,7 +253,7 @@ def load_plugins(allowed: Iterable[object] | None = None) -> Plugins:
         manager.register(plugin, name=point.name)
     for plugin in objects:
         manager.register(plugin)
-    plugins = Plugins(manager)
+    plugins = Plugins(manager, runtime)
     plugins.register()
     return plugins
 

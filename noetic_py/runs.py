@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
+from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import RunStatus
 from noetic_py.errors import ConfigError, RunNotFound
 from noetic_py.runtime import Runtime
 
-__all__ = ["RunInfo", "Runs", "card_of"]
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.records import JournalRecord
+
+__all__ = ["PlannedStep", "ResumePlan", "RunInfo", "Runs", "card_of"]
 
 _STATUSES: tuple[RunStatus, ...] = (
     "running",
@@ -26,6 +30,7 @@ _STATUSES: tuple[RunStatus, ...] = (
     "cancelled",
     "failed",
 )
+_PAGE = 100
 _DONE: tuple[RunStatus, ...] = ("completed",)
 
 
@@ -73,32 +78,57 @@ class Runs:
         Raises:
             RunNotFound: There is no such run.
         """
-        async for info in self.iterate():
-            if info.run_id == run_id:
-                return info
+        cursor: int | None = None
+        while page := await self._backend.list(after=cursor):
+            for entry in page:
+                if entry.run_id == run_id:
+                    return _info(entry)
+            cursor = page[-1].cursor
         raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
 
-    async def list(self, *, status: RunStatus | None = None, limit: int = 100) -> list[RunInfo]:
+    async def list(self, *, status: RunStatus | None = None, limit: int | None = 100) -> list[RunInfo]:
         """The newest runs first.
 
         Args:
             status: Only those that stand so.
-            limit: How many at the most.
+            limit: How many at the most, `None` for all.
         """
         found: list[RunInfo] = []
-        async for info in self.iterate(status=status):
-            if len(found) == limit:
+        cursor: int | None = None
+        while limit is None or len(found) < limit:
+            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = await self._backend.list(after=cursor, limit=most, status=status)
+            if not page:
                 break
-            found.append(info)
+            found += map(_info, page)
+            cursor = page[-1].cursor
         return found
 
-    async def iterate(self, *, status: RunStatus | None = None) -> AsyncIterator[RunInfo]:
-        """All runs, the newest first, read in pages."""
-        cursor: int | None = None
-        while page := await self._backend.list(after=cursor, status=status):
-            for entry in page:
-                cursor = entry.cursor
-                yield _info(entry)
+    async def journal(self, run_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
+        """What a run's journal holds, read without any code of the run's flow.
+
+        Items and plain values are made. A value of a class of the flow's stays as it is stored: JSON, in which `"$"`
+        marks the class.
+
+        Args:
+            run_id: The run.
+            after: The position from which on.
+
+        Raises:
+            RunNotFound: There is no such run.
+            CodecError: A record cannot be read; the message says which.
+        """
+        from noetic_py.checkpoints.plain import PlainCodec, load_records
+
+        codec = PlainCodec()
+        found: list[JournalRecord] = []
+        while page := await self._backend.read(run_id, after=after + len(found)):
+            found += load_records(page, codec, run_id, after + len(found))
+        return found
+
+    async def describe(self) -> Mapping[str, str]:
+        """What keeps the runs and how it is set up, for people: a backend's own words, without secrets."""
+        return await self._backend.describe()
 
     async def delete(self, run_id: str) -> None:
         """Forget a run; one that is not there is no error.

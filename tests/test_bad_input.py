@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import re
 import threading
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 
 from noetic_py import (
     Budget,
+    Channel,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -35,6 +37,7 @@ from noetic_py import (
     call_tool,
     current_context,
     each,
+    every,
     loop,
     parallel,
     race,
@@ -48,6 +51,9 @@ from noetic_py import (
 )
 from noetic_py.errors import (
     BudgetExceeded,
+    ChannelClosed,
+    ChannelTimeout,
+    ChannelValueInvalid,
     CodecError,
     ConcurrentStepCall,
     ConfigError,
@@ -65,6 +71,7 @@ from noetic_py.errors import (
     ParallelFailed,
     RouteError,
     RunBusy,
+    RunNotFound,
     StepTimeout,
     ToolArgumentsInvalid,
     ToolFailed,
@@ -1423,3 +1430,155 @@ async def test_contexts_are_neither_pickled_nor_copied() -> None:
             for use in (pickle.dumps, copy.copy, copy.deepcopy):
                 with pytest.raises(TypeError, match="context cannot be"):
                     use(ctx)
+
+
+# ---------------------------------------------------------------------------- channels, schedules, work beside the flow
+
+
+NUMBERS = Channel("numbers", int)
+LINE = Channel("line", int, external=True)
+LATEST = Channel("latest", int, mode="value")
+NEWS = Channel("news", int, mode="topic")
+
+
+@step
+async def tick(_: None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: untyped(Channel)("", str), "channel"),
+        (lambda: untyped(Channel)(None, str), "channel"),
+        (lambda: untyped(Channel)("two\nlines", str), "channel"),
+        (lambda: untyped(Channel)("x" * 201, str), "channel"),
+        (lambda: untyped(Channel)("jobs", "str"), "channel"),
+        (lambda: untyped(Channel)("jobs", 3), "channel"),
+        (lambda: untyped(Channel)("jobs", [int]), "channel"),
+        (lambda: untyped(Channel)("jobs", str, mode="stack"), "channel"),
+        (lambda: untyped(Channel)("jobs", str, capacity=0), "channel"),
+        (lambda: untyped(Channel)("jobs", str, capacity=-1), "channel"),
+        (lambda: untyped(Channel)("jobs", str, capacity=2.5), "channel"),
+        (lambda: untyped(Channel)("jobs", str, capacity="many"), "channel"),
+        (lambda: untyped(every)(0, tick), "every"),
+        (lambda: untyped(every)(-1.0, tick), "every"),
+        (lambda: untyped(every)("1h", tick), "every"),
+        (lambda: untyped(every)(float("nan"), tick), "every"),
+        (lambda: untyped(every)(60.0, tick, jitter=-1), "every"),
+        (lambda: untyped(every)(60.0, tick, on_error="skip"), "every"),
+        (lambda: untyped(every)(60.0, tick, wake="wake"), "every"),
+        (lambda: untyped(every)(60.0, tick, wake=LATEST), "every"),
+        (lambda: untyped(every)(60.0, lambda: None), "not-a-step"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox="inbox"), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox=LATEST), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox=NEWS), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox=NUMBERS, park_timeout=-1), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox=NUMBERS, park_timeout="long"), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), park_timeout=60.0), "loop"),
+    ],
+)
+def test_definitions_of_channels_schedules_and_inboxes(make: Callable[[], object], code: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.code == code
+    explains(caught.value)
+
+
+def untyped(value: object) -> Any:
+    return value
+
+
+ASKED: list[tuple[str, tuple[object, ...], dict[str, object], type[NoeticError]]] = [
+    ("send", (NUMBERS, "one"), {}, ChannelValueInvalid),
+    ("send", (NUMBERS, True), {}, ChannelValueInvalid),
+    ("send", (NUMBERS, None), {}, ChannelValueInvalid),
+    ("send", ("numbers", 1), {}, ConfigError),
+    ("send", (NUMBERS, 1), {"timeout": "soon"}, ConfigError),
+    ("send", (Channel("numbers", str), "x"), {}, ConfigError),
+    ("recv", ("numbers",), {}, ConfigError),
+    ("recv", (NUMBERS,), {"timeout": -1}, ConfigError),
+    ("recv", (NUMBERS,), {"timeout": 0}, ChannelTimeout),
+    ("recv", (Channel("numbers", int, capacity=1),), {}, ConfigError),
+    ("try_recv", ("numbers",), {}, ConfigError),
+    ("spawn_detached", (echo, "x"), {"owner": "me"}, ConfigError),
+    ("spawn_detached", (echo, "x"), {"budget": 1}, ConfigError),
+    ("spawn_detached", ("echo", "x"), {}, ConfigError),
+]
+
+
+@pytest.mark.parametrize(("method", "args", "options", "kind"), ASKED)
+async def test_what_a_body_asks_of_channels_and_work(
+    method: str, args: tuple[object, ...], options: dict[str, object], kind: type[NoeticError]
+) -> None:
+    @step
+    async def body(text: str, ctx: Context) -> None:
+        assert ctx.try_recv(NUMBERS) is None
+        asked = getattr(ctx, method)(*args, **options)
+        if inspect.isawaitable(asked):
+            await asked
+
+    error = await failure(body)
+    assert type(error) is kind
+    explains(error, "body")
+
+
+async def test_handles_of_channels() -> None:
+    @step
+    async def body(text: str, ctx: Context) -> int:
+        return await ctx.recv(LINE)
+
+    async with Harness() as harness, Harness() as other:
+        handle = harness.start(body, "x")
+        channel = handle.channel(LINE)
+        refused: list[tuple[Callable[[], object], type[NoeticError]]] = [
+            (lambda: handle.channel(NUMBERS), ConfigError),
+            (lambda: handle.channel(untyped("line")), ConfigError),
+            (lambda: handle.channel(Channel("line", str, external=True)), ConfigError),
+            (lambda: harness.channel_handle(NUMBERS, handle.run_id), ConfigError),
+            (lambda: harness.channel_handle(LINE, "unknown"), RunNotFound),
+            (lambda: harness.channel_stream(LINE, "unknown"), RunNotFound),
+            (lambda: other.channel_handle(LINE, handle.run_id), RunNotFound),
+            (lambda: channel.send(untyped("one")), ChannelValueInvalid),
+        ]
+        for use, kind in refused:
+            with pytest.raises(kind) as caught:
+                use()
+            explains(caught.value)
+        channel.send(1)
+        await handle.result()
+        ended: list[tuple[Callable[[], object], type[NoeticError]]] = [
+            (lambda: channel.send(2), ChannelClosed),
+            (lambda: handle.channel(LINE).send(2), ChannelClosed),
+            (lambda: harness.channel_handle(LINE, handle.run_id), RunNotFound),
+        ]
+        for use, kind in ended:
+            with pytest.raises(kind) as caught:
+                use()
+            explains(caught.value)
+
+
+async def test_work_without_an_owner() -> None:
+    @step
+    async def body(text: str, ctx: Context) -> None:
+        ctx.spawn_detached(echo, text)
+
+    with pytest.raises(ConfigError) as caught:
+        await Harness().run(body, "x")
+    assert caught.value.code == "harness-not-entered"
+    explains(caught.value, "body")
+
+
+async def test_channels_and_work_outside_a_run() -> None:
+    ctx = Context()
+    with pytest.raises(NoContextError, match="send") as caught:
+        await ctx.send(NUMBERS, 1)
+    explains(caught.value)
+    with pytest.raises(NoContextError, match="recv") as caught:
+        await ctx.recv(NUMBERS)
+    explains(caught.value)
+    with pytest.raises(NoContextError, match="try_recv") as caught:
+        ctx.try_recv(NUMBERS)
+    explains(caught.value)
+    with pytest.raises(NoContextError, match="spawn_detached") as caught:
+        ctx.spawn_detached(echo, "x")
+    explains(caught.value)

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -36,7 +35,6 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.cli.app import run_command_line
 from noetic_py.cli.display import PlainDisplay
 from noetic_py.cli.inputs import Special, input_type
 from noetic_py.cli.progress import MAX_NODES, Progress
@@ -48,6 +46,7 @@ from noetic_py.events import (
     BudgetWarning,
     Event,
     LoopIteration,
+    ModelFailed,
     ModelFinished,
     ModelStarted,
     StepCommitted,
@@ -55,67 +54,9 @@ from noetic_py.events import (
     StepVoided,
     TextDelta,
 )
+from tests.cli_shell import ROOT, SHOUT, TIMEOUT, Inside, Shell, environment, posix, read_until
 
-ROOT = Path(__file__).resolve().parent.parent
-NOETIC = [sys.executable, "-W", "error", "-m", "noetic_py.cli"]
-TIMEOUT = 60
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-posix = pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals, named pipes and signals")
-
-PRELUDE = """
-import sys
-import time
-from enum import Enum
-from pathlib import Path
-from typing import Literal
-
-import anyio
-from attrs import define
-from pydantic import BaseModel
-
-from noetic_py import *
-from noetic_py.testing import ScriptedModel
-"""
-
-
-def environment(**extra: str) -> dict[str, str]:
-    """Ours, without what would change the output, and with the package on the path."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "TERM", "COLUMNS", "LINES"}}
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **extra}
-
-
-class Shell:
-    """A folder with flow files, and the command in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def write(self, text: str, name: str = "flow.py") -> Path:
-        path = self.folder / name
-        path.write_text(PRELUDE + textwrap.dedent(text), encoding="utf-8")
-        return path
-
-    def run(self, *arguments: str, stdin: bytes | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*NOETIC, *arguments],
-            cwd=self.folder,
-            env=environment(**extra),
-            input=stdin if stdin is not None else b"",
-            capture_output=True,
-            check=False,
-            timeout=TIMEOUT,
-        )
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    def start(self, *arguments: str, stderr: int = subprocess.PIPE, **extra: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*NOETIC, *arguments],
-            cwd=self.folder,
-            env=environment(**extra),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
 
 
 @pytest.fixture
@@ -123,39 +64,9 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-class Inside(Shell):
-    """The same in this process, which takes a fraction of the time: for tables of cases."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
-        super().__init__(folder)
-        self.patch = patch
-        self.capture = capture
-
-    def run(self, *arguments: str, stdin: bytes | None = None, **extra: str) -> subprocess.CompletedProcess[str]:
-        with self.patch.context() as patch:
-            patch.chdir(self.folder)
-            patch.setattr(sys, "argv", ["noetic", *arguments])
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
-            patch.setattr(sys, "path", [*sys.path])
-            before = set(sys.modules)
-            code = run_command_line()
-            for name in set(sys.modules) - before:
-                if str(self.folder) in str(getattr(sys.modules[name], "__file__", "")):
-                    del sys.modules[name]
-        done = self.capture.readouterr()
-        return subprocess.CompletedProcess(arguments, code, done.out, done.err)
-
-
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
     return Inside(tmp_path, monkeypatch, capsys)
-
-
-SHOUT = """
-@step
-async def shout(text: str) -> str:
-    return text.upper()
-"""
 
 
 # -- the command itself
@@ -311,7 +222,7 @@ def test_values(inside: Inside, value: str, printed: str | None) -> None:
             return {value}
         """
     )
-    done = inside.run("run", "flow.py")
+    done = inside.run("run", "flow.py", "--db", "none")
     assert done.returncode == 0, done.stderr
     if printed is None:
         assert json.loads(done.stdout)["role"] == "user"
@@ -595,7 +506,7 @@ async def nothing() -> str:
 )
 def test_input(inside: Inside, name: str, argument: str | None, value: str) -> None:
     inside.write(INPUTS)
-    done = inside.run("run", f"flow.py:{name}", *([] if argument is None else [argument]))
+    done = inside.run("run", f"flow.py:{name}", *([] if argument is None else [argument]), "--db", "none")
     assert done.returncode == 0, done.stderr
     assert value in done.stdout
 
@@ -722,7 +633,8 @@ def test_a_failure_names_the_path_the_place_and_what_to_do(inside: Inside) -> No
     assert said[2] == "  in: flow.py:17"
     assert said[3].startswith("  try: ")
     assert said[4].startswith("failed: 1 step")
-    assert len(said) == 5
+    assert said[5].startswith("to go on with it: noetic resume ")
+    assert len(said) == 6
     assert (
         "ValueError: no tide 7"
         in inside.run("run", "flow.py", "[7]", "-q", "--traceback").stderr.partition("error:")[0]
@@ -793,15 +705,6 @@ async def flow(x: str) -> str:
     print("READY", flush=True)
     time.sleep(600)
 """
-
-
-def read_until(stream: Any, marker: bytes) -> bytes:
-    seen = b""
-    while marker not in seen:
-        more = os.read(stream.fileno(), 65536)
-        assert more, seen
-        seen += more
-    return seen
 
 
 @posix
@@ -963,7 +866,7 @@ def test_a_terminal_shows_the_run_while_it_goes_on(shell: Shell) -> None:
 def test_a_terminal_that_wants_plain_text(shell: Shell, extra: dict[str, str]) -> None:
     shell.write(SHOUT)
     screen_ = Terminal(72, 24)
-    process = shell.start("run", "flow.py", "tide", stderr=screen_.slave, **extra)
+    process = shell.start("run", "flow.py", "tide", stderr=screen_.slave, stdin=subprocess.DEVNULL, **extra)
     process.communicate(timeout=TIMEOUT)
     screen_.rest()
     assert "started  shout\r\n" in screen_.raw
@@ -1090,6 +993,20 @@ def test_a_failed_attempt_takes_its_text_along() -> None:
     progress = fed(started("a"), TextDelta(("a", "answer"), "half"), StepVoided(("a",), 1, "stopped", True))
     assert progress.speaking is None
     assert shown(progress)[1:] == ["■ a"]
+
+
+def test_a_call_that_failed_takes_its_text_along_and_counts() -> None:
+    path = ("a", "answer")
+    progress = fed(
+        started("a"),
+        TextDelta(path, "half"),
+        ModelFailed(path, "test:x", "cut off", TokenUsage(3, 4), Decimal("0.25")),
+        ModelFailed(path, "test:x", "refused", None, None),
+    )
+    assert progress.speaking is None
+    assert (progress.usage.total, progress.cost, progress.unpriced) == (7, Decimal("0.25"), False)
+    progress.apply(ModelFailed(path, "test:x", "cut off", TokenUsage(1, 0), None), 1.0)
+    assert progress.unpriced
 
 
 def test_bars() -> None:
@@ -1234,28 +1151,40 @@ def test_words() -> None:
 
 GUIDE = (ROOT / "docs" / "guides" / "cli.md").read_text(encoding="utf-8")
 FILES = re.findall(r'^```python title="(\S+)"\n(.*?)^```$', GUIDE, re.DOTALL | re.MULTILINE)
-COMMANDS = re.findall(r"^```console\n\$ ([^\n]*)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+BLOCKS = re.findall(r"^```console\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+
+
+def said_in(block: str) -> list[tuple[str, str]]:
+    """The commands of a block, each with what it prints."""
+    parts = [part.partition("\n") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(command, printed) for command, _, printed in parts]
+
+
+def pattern(printed: str) -> str:
+    """What a command has to print; an ellipsis in the guide stands for anything on its line."""
+    return re.escape(printed).replace("…", ".*")
 
 
 @posix
-@pytest.mark.parametrize(("command", "printed"), COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_the_guide(tmp_path: Path, command: str, printed: str) -> None:
+@pytest.mark.parametrize("block", BLOCKS, ids=[said_in(block)[0][0] for block in BLOCKS])
+def test_the_guide(tmp_path: Path, block: str) -> None:
     for name, text in FILES:
         (tmp_path / name).write_text(text, encoding="utf-8")
     functions = f'noetic() {{ "{sys.executable}" -m noetic_py.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
-    done = subprocess.run(
-        ["sh", "-c", functions + command],
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-    )
-    assert done.stdout == printed, done.stderr
+    for command, printed in said_in(block):
+        done = subprocess.run(
+            ["sh", "-c", functions + command],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+        )
+        assert re.fullmatch(pattern(printed), done.stdout), (command, done.stdout, done.stderr)
 
 
 def test_the_guide_shows_commands() -> None:
-    assert len(COMMANDS) >= 6
+    assert len(BLOCKS) >= 10
     assert [name for name, _ in FILES] == ["tides.py"]

@@ -21,6 +21,10 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 # What each example is there to show.
 SHOWN = {
     "budget": ["8 calls made for $0.16, 12 refused", "budget_exceeded: ", "5 calls made for $0.10"],
+    "chat_inbox": [
+        "user: What makes a spring tide?\nassistant: When sun and moon pull in one line.\nuser: [the gauge of Brest]",
+        "interrupted (the user went to see for himself) after 4 model calls",
+    ],
     "durable": [
         "monday: running, its process is gone\n",
         "completed: 400 g, 400 g, 500 g; 1300 g in all\n",

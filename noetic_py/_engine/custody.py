@@ -8,33 +8,55 @@ could still make its taker void and go on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from attrs import define
+from attrs import define, frozen
 
 from noetic_py._engine.state import Frame, Run
 from noetic_py.steps.flow import ParallelSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
+from noetic_py.steps.spawn import SPAWNS
 
 if TYPE_CHECKING:
     from noetic_py.channels import Entry, Reader
 
-__all__ = ["Taken", "give_back", "going_on", "keep", "release"]
+__all__ = ["Taken", "give_back", "going_on", "keep", "keep_former", "release"]
+
+
+class Giver(Protocol):
+    """Where a message goes back to."""
+
+    def give_back(self, *entries: Entry) -> None:
+        """Undo takes."""
+        ...
 
 
 @define(eq=False)
 class Taken:
-    """A message, who took it, and the step whose end makes that final."""
+    """A message, who took it, and the step whose end makes that final; of one taken by another process nobody knows."""
 
     path: tuple[str, ...]
-    frame: Frame
-    until: Frame
-    reader: Reader
+    frame: Frame | None
+    until: Frame | None
+    reader: Giver
     entry: Entry
 
 
+@frozen
+class Former:
+    """Where messages go back to that were taken before this process had the run."""
+
+    run: Run
+    name: str
+
+    def give_back(self, *entries: Entry) -> None:
+        """Undo takes."""
+        for entry in entries:
+            self.run.put_back(self.name, entry)
+
+
 # A failure below these is their own, unless they have an on_error.
-_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", "spawn", "spawn_shared"})
+_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", *SPAWNS})
 
 
 def going_on(frame: Frame) -> Iterator[Frame]:
@@ -67,6 +89,13 @@ def keep(frame: Frame, path: tuple[str, ...], reader: Reader, entry: Entry) -> N
         if run.custody is None:
             run.custody = []
         run.custody.append(Taken(path, frame, until, reader, entry))
+
+
+def keep_former(run: Run, path: tuple[str, ...], name: str, entry: Entry) -> None:
+    """Note a take of which only the journal knows."""
+    if run.custody is None:
+        run.custody = []
+    run.custody.append(Taken(path, None, None, Former(run, name), entry))
 
 
 def _until(frame: Frame, path: tuple[str, ...]) -> Frame | None:
@@ -108,7 +137,7 @@ def give_back(run: Run, path: tuple[str, ...], *, below: bool) -> None:
     """The step's attempt is void, and with `below` everything under it too: its messages go back."""
     depth = len(path)
     kept: list[Taken] = []
-    void: dict[Reader, list[Entry]] = {}
+    void: dict[Giver, list[Entry]] = {}
     for each in run.custody or ():
         if each.path == path or (below and each.path[:depth] == path):
             void.setdefault(each.reader, []).append(each.entry)
@@ -124,7 +153,7 @@ def release(run: Run, frame: Frame) -> None:
     """The step is over, and with it what was kept for its sake, unless work that it has started beside goes on."""
     kept: list[Taken] = []
     for each in run.custody or ():
-        if each.until is frame:
+        if each.until is frame and each.frame is not None:
             until = _until(each.frame, each.path)
             if until is None:
                 continue

@@ -24,15 +24,7 @@ from noetic_py.checkpoints.records import StepFailed, StepOpened
 from noetic_py.context import CURRENT, Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.detached import DetachedWork, DetachOptions
-from noetic_py.errors import (
-    Aborted,
-    BudgetExceeded,
-    Cancelled,
-    ConcurrentStepCall,
-    ConfigError,
-    Interrupted,
-    NoeticError,
-)
+from noetic_py.errors import BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.log import ItemLog
 from noetic_py.state import copy_state
 from noetic_py.steps.spawn import SpawnSpec
@@ -175,7 +167,7 @@ class Detached:
             self.done.set()
 
     def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
-        status, reason = _ending(output, error)
+        status, reason = _ending(output, error, self.child.stop)
         if status == "failed":
             _log.warning("detached %s failed: %s", "/".join(self.path), error)
         journal, path, lease = self._run.journal, self.path, self._lease
@@ -209,9 +201,8 @@ class Detached:
 
     async def wait(self) -> RunResult[Any, Any]:
         """Wait for the end."""
-        await self.done.wait()
-        if self.outcome is None:
-            raise RuntimeError("detached work has ended without an outcome")
+        while self.outcome is None:
+            await self.done.wait()
         return self.outcome
 
     def abort(self, reason: str) -> None:
@@ -245,20 +236,13 @@ def _around(x: Execution) -> list[Execution]:
     return found
 
 
-def _ending(output: Any, error: NoeticError | None) -> tuple[RunStatus, str | None]:
+def _ending(output: Any, error: NoeticError | None, stop: Control | None) -> tuple[RunStatus, str | None]:
+    """How it ended, and why; an abort of something below it that nobody handled is a failure like any other."""
     if error is None:
         return ("completed", None) if output is not no_value() else ("cancelled", "what started it has ended")
-    match error:
-        case Aborted():
-            return "aborted", error.reason
-        case BudgetExceeded():
-            return "budget_exceeded", error.message
-        case Interrupted():
-            return "interrupted", error.message
-        case Cancelled():
-            return "cancelled", error.message
-        case _:
-            return "failed", error.message
+    if stop is not None:
+        return stop.status, stop.reason
+    return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
 
 
 def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import evolve, frozen
 
 from noetic_py._engine import ledger
 from noetic_py._engine.fingerprint import fingerprint
-from noetic_py._engine.fold import COMPOSITES, Node, left_by
+from noetic_py._engine.fold import COMPOSITES, Node, Own, inside, left_by, tree
 from noetic_py._engine.state import Execution, Frame, Run
 from noetic_py._engine.types import declared_output
-from noetic_py.budget import Lease
-from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields
-from noetic_py.checkpoints.records import ChildReplayed, Intent, StepFinished, Voided
+from noetic_py.budget import NO_USAGE, Lease
+from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields, mismatch
+from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFailed, StepFinished, Voided
 from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_usage, read_usage
+from noetic_py.codec import Codec
 from noetic_py.codec.text import dump
 from noetic_py.context import Domain, StepMeta
-from noetic_py.errors import CodecError, NoeticError, ReplayDiverged, StepOutcomeUnknown
+from noetic_py.errors import CodecError, LimitExceeded, NoeticError, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.items import FunctionCall
 from noetic_py.models.base import ModelResponse
+from noetic_py.state import copy_state
+from noetic_py.steps.flow import Mode
+from noetic_py.steps.spawn import SPAWNS
 from noetic_py.steps.step import NOT_DONE, Step
 
 __all__ = [
     "NOTHING",
     "Found",
     "begin",
-    "first_failed",
+    "count_turns",
+    "decided_by",
+    "disown",
+    "first_of",
     "look",
     "prepare",
+    "put_down",
     "recorded",
     "recover",
     "stop_again",
-    "winner_of",
 ]
 
 AnyStep = Step[Any, Any, Any, Any]
@@ -64,28 +72,72 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         ReplayDiverged: It is another step, or has another input, than the journal says.
     """
     own = domain is not parent.domain
+    if parent.x.run.store is not None:
+        parent.x.run.store.check()
     if not own and (parent.touched or domain.log.size != parent.mark):
         ledger.close_segment(parent)
     node = parent.node
+    path = (*parent.at, name)
+    if step.replay == "once" and (again := _once_again(step, value, parent, path, domain)) is not None:
+        return again
     if node is None:
         return None
     if parent.visited is None:
         parent.visited = set()
     parent.visited.add(name)
     child = node.children.get(name)
-    path = (*parent.at, name)
     if child is not None and child.finished is not None:
-        differs = _difference(step, value, parent, child.finished)
+        left = left_by(child, own=own)
+        differs = _difference(step, value, parent, child.finished) or _other_state(parent.x.run, domain, left)
         if differs is None or _keeps(parent.x.run, differs, path):
-            return Found(_replay(step, child, parent, domain, path))
+            return Found(_replay(step, child, left, parent, domain, path))
         node.drop(name)
         parent.x.run.journal.append(Voided(path))
         return None
     failed = node.failed.get(name)
     if failed is not None:
-        error = failed[0].error
-        raise error
+        raise _fail_again(failed[0].error, child, parent, domain, path)
     return None
+
+
+def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Domain) -> Found | None:
+    """What is known of a step that may run only once, and that a step around it would run again.
+
+    Raises:
+        NoeticError: It has failed.
+        StepOutcomeUnknown: It has run, and was something else, or was given something else.
+    """
+    run = parent.x.run
+    record = run.once.get(path)
+    known = None if parent.node is None else parent.node.children.get(path[-1])
+    if record is None or isinstance(record, Intent) or (known is not None and known.finished is record):
+        return None
+    if isinstance(record, StepFailed):
+        raise record.error
+    child = tree(run.journal, path)
+    child.finished = record
+    left = left_by(child, own=domain is not parent.domain)
+    if _difference(step, value, parent, record) or _other_state(run, domain, left):
+        raise StepOutcomeUnknown(path=path)
+    return Found(_replay(step, child, left, parent, domain, path))
+
+
+def _fail_again(
+    error: Exception, child: Node | None, parent: Frame, domain: Domain, path: tuple[str, ...]
+) -> Exception:
+    """Put down that a child has failed once more as it is recorded; returns what it raised."""
+    run = parent.x.run
+    if child is None or not child.layout or run.store is None or not isinstance(error, NoeticError):
+        return error
+    # Steps below it had finished: when nobody handles the failure, what they have left is seen again.
+    _stands_here(parent, path)
+    given = [part.delta for part in left_by(child, own=domain is not parent.domain) if part.delta]
+    if given:
+        left = copy_state(domain.state)
+        for delta in given:
+            apply_changes(left, delta, run.store.codec)
+        error.left = (domain.state, left)
+    return error
 
 
 def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) -> str | None:
@@ -98,6 +150,17 @@ def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) 
     if record.digest is not None and digest != record.digest:
         return "the step is called with another input than was recorded"
     return None
+
+
+def _other_state(run: Run, domain: Domain, left: list[Own]) -> str | None:
+    """In what the state differs from the one that the step has changed."""
+    given = [change for part in left for change in part.delta]
+    if not given or run.store is None:
+        return None
+    if domain.known is None:
+        domain.known = known_fields(domain.state, run.store.codec)
+    field = mismatch(domain.known, given)
+    return None if field is None else f"the step meets another state than was recorded: {field} differs"
 
 
 def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
@@ -115,14 +178,21 @@ def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
     return run.on_diverge == "pin"
 
 
-def _replay(step: AnyStep, child: Node, parent: Frame, domain: Domain, path: tuple[str, ...]) -> Any:
+def _stands_here(parent: Frame, path: Path, *, always: bool = False) -> None:
+    """Write what stands before a child that is not run again, and where in its parent's layout it has its place.
+
+    What is a composite's own is not void when a later owner goes on, so its children keep their places.
+    """
+    if always or parent.step.kind not in COMPOSITES or not (parent.clean and parent.opened):
+        ledger.flush(parent)
+        parent.x.run.journal.append(ChildReplayed(path))
+
+
+def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: Domain, path: tuple[str, ...]) -> Any:
     """Put what a finished child has left where it left it, and return its output."""
     own = domain is not parent.domain
     run = parent.x.run
-    if parent.step.kind not in COMPOSITES:
-        ledger.flush(parent)
-        run.journal.append(ChildReplayed(path))
-    left = left_by(child)
+    _stands_here(parent, path, always=step.replay == "once")
     length = domain.log.size
     for part in left:
         domain.log.extend(part.items)
@@ -134,7 +204,8 @@ def _replay(step: AnyStep, child: Node, parent: Frame, domain: Domain, path: tup
         domain.known = known_fields(state, run.store.codec)
     if not own:
         ledger.returned(parent, domain.log.size)
-    _count(parent, child)
+    _recall(parent.x, child)
+    _ask_loop_again(parent, child)
     output = output_of(child, step, run)
     parent.last_output = (path[-1], output)
     return output
@@ -167,44 +238,146 @@ def _answer(output: Stored, record: StepFinished, codec: Any) -> ModelResponse:
     return ModelResponse(record.items, read_usage(usage), cost, stop_reason, model, response_id)
 
 
-def _count(parent: Frame, child: Node) -> None:
-    """Counters that a finished child has moved."""
-    answers = [node for node in _below(child) if node.kind == "answer" and node.finished is not None]
-    x = parent.x
-    x.run.turns += len(answers)
-    x.turns += sum(1 for node in answers)
-    last = answers[-1].finished if answers else None
-    if last is not None:
-        calls = tuple(item for item in last.items if isinstance(item, FunctionCall))
-        x.last_step = StepMeta(calls, last.usage if last.usage is not None else StepMeta().usage, last.cost, last.items)
+def _asked_of_loop(frame: Frame) -> tuple[Path, object] | None:
+    """The loop around a body that it has asked to end."""
+    node = frame.up
+    while node is not None:
+        if node.loop_stop is not None and node.loop_stop[1] == frame.at:
+            return node.at, node.loop_stop[0]
+        node = node.up
+    return None
 
 
-def winner_of(frame: Frame, names: list[str]) -> int | None:
-    """Which path of a race had finished first, before this process had the run."""
-    if frame.node is None:
+def _ask_loop_again(parent: Frame, child: Node) -> None:
+    """What a finished child, or one below it, has asked of a loop around it."""
+    asked = max(_loop_stops(child), key=lambda each: each.position, default=None)
+    record = None if asked is None else asked.finished
+    if asked is None or record is None or record.loop_stop is None:
+        return
+    path, value = record.loop_stop
+    node: Frame | None = parent
+    while node is not None and (node.at != path or node.virtual):
+        node = node.up
+    store = parent.x.run.store
+    if node is not None and store is not None and isinstance(value, Stored):
+        node.loop_stop = (_typed(value, output_type(node.step), store.codec), asked.path)
+
+
+def _loop_stops(node: Node) -> Iterator[Node]:
+    """The finished steps at and below a node that have asked for a loop's end, without those whose work is void."""
+    record = node.finished
+    if record is None:
+        return
+    if record.loop_stop is not None:
+        yield node
+    for name, child in node.children.items():
+        if record.winner is None or name.endswith(f"[{record.winner}]"):
+            yield from _loop_stops(child)
+
+
+def _typed(value: Stored, kind: Any, codec: Codec) -> Any:
+    """A value that nobody has checked against the type that its place declares."""
+    try:
+        return codec.decode(value.tree, kind)
+    except CodecError:
+        return codec.decode(value.tree)
+
+
+def _recall(x: Execution, child: Node) -> None:
+    """Let the execution know what it has done last."""
+    node = max(_done(child), key=lambda each: each.position, default=None)
+    if node is None:
+        return
+    answers = [each for each in node.children.values() if each.kind == "answer" and each.finished is not None]
+    answer = max(answers, key=lambda each: each.position).finished if answers and node.kind == "model" else None
+    if answer is None:
+        x.last_step = StepMeta()
+        return
+    calls = tuple(item for item in answer.items if isinstance(item, FunctionCall))
+    x.last_step = StepMeta(calls, answer.usage or NO_USAGE, answer.cost, answer.items)
+
+
+def _done(node: Node) -> Iterator[Node]:
+    """The bodies at and below a node that have finished in its own execution."""
+    if node.kind in ("code", "model", "tool") and node.finished is not None:
+        yield node
+    if node.kind not in SPAWNS:
+        for child in node.children.values():
+            yield from _done(child)
+
+
+def decided_by(frame: Frame, names: list[str], mode: Mode) -> list[int] | None:
+    """The paths whose records say already how their section ends: a race's winner, and what "all" has failed of.
+
+    Returns:
+        The paths to put down again, in the order of the journal; no other is started. `None` when all are to run.
+    """
+    node = frame.node
+    if node is None or mode == "settle":
         return None
-    done = [
-        (child.position, index)
+    finished = {
+        index: child.position
         for index, name in enumerate(names)
-        if (child := frame.node.children.get(name)) is not None and child.finished is not None
-    ]
-    return min(done)[1] if done else None
+        if (child := node.children.get(name)) is not None and child.finished is not None
+    }
+    if mode == "race":
+        return [min(finished, key=finished.__getitem__)] if finished else None
+    failed = {index: node.failed[name][1] for index, name in enumerate(names) if name in node.failed}
+    order = finished | failed
+    return sorted(order, key=order.__getitem__) if failed else None
 
 
-def first_failed(frame: Frame, errors: dict[int, NoeticError]) -> NoeticError:
-    """The failure that came first: of those that are replayed the one that is first in the journal."""
-    if frame.node is not None:
-        order = {id(record.error): position for record, position in frame.node.failed.values()}
-        return min(errors.values(), key=lambda error: order.get(id(error), len(order) + 10**12))
-    return next(iter(errors.values()))
+def first_of(frame: Frame, names: Mapping[int, str]) -> int:
+    """Which of several paths that have ended was the first: in a durable run the one that is first in the journal."""
+    run = frame.x.run
+    if run.store is None or len(names) == 1:
+        return next(iter(names))
+    paths = {(*frame.at, name): index for index, name in names.items()}
+    first = next(iter(names))
+    for record in reversed(run.journal):
+        if isinstance(record, (StepFinished, StepFailed)) and record.path in paths:
+            first = paths.pop(record.path)
+            if not paths:
+                break
+    return first
 
 
-def recover(run: Run, lease: Lease, path: tuple[str, ...]) -> None:
-    """Charge a lease with what the steps below a path had used before this process had the run."""
+def recover(run: Run, lease: Lease, path: tuple[str, ...], *, attempts: bool = True) -> None:
+    """Charge a lease with what the steps below a path had used before this process had the run.
+
+    Args:
+        run: The run.
+        lease: The lease.
+        path: Whose it is.
+        attempts: Whether it holds for all attempts of that step, or for one.
+    """
     depth = len(path)
     for spent in run.spent:
-        if spent.path[:depth] == path and (not path or len(spent.path) > depth):
+        below = spent.path[:depth] == path and (not path or len(spent.path) > depth)
+        if below and (spent.void is None or depth < spent.void or (attempts and depth == spent.void)):
             lease.recover(spent.used, spent.steps, spent.tool)
+
+
+def count_turns(x: Execution, path: tuple[str, ...]) -> None:
+    """Count the model calls that an execution had made before this process had the run."""
+    x.turns = sum(spent.used.model_calls for spent in x.run.spent if spent.execution == path)
+
+
+def put_down(frame: Frame, node: Node) -> None:
+    """A spawn whose child was stopped before this process had the run: nothing runs in it, its steps have left this."""
+    store = frame.x.run.store
+    if store is None:
+        return
+    ledger.flush(frame)
+    if frame.visited is not None:
+        frame.visited.update(node.children)
+    domain = frame.domain
+    for own in inside(node):
+        domain.log.extend(own.items)
+        apply_changes(domain.state, own.delta, store.codec)
+    if domain.known is not None:
+        domain.known = known_fields(domain.state, store.codec)
+    frame.mark = frame.written = domain.log.size
 
 
 def stop_again(x: Execution, path: tuple[str, ...]) -> None:
@@ -217,13 +390,6 @@ def stop_again(x: Execution, path: tuple[str, ...]) -> None:
                 evolve(control, value=run.store.codec.decode(value.tree)) if isinstance(value, Stored) else control
             )
             return
-
-
-def _below(node: Node) -> list[Node]:
-    found = [node]
-    for child in node.children.values():
-        found += _below(child)
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------- a body
@@ -247,12 +413,15 @@ async def begin(frame: Frame, value: Any) -> Found | None:
             frame.attempt = tried + 1
             frame.noted = True
     run = frame.x.run
+    if run.store is not None:
+        await run.store.hold()
     if frame.step.replay == "once" and run.store is not None:
-        if above is not None and name in above.intents:
+        if isinstance(run.once.get(frame.at), Intent):
             output = await _reconcile(frame, value)
             if output is not NOT_DONE:
                 return Found(output)
-        run.journal.append(Intent(frame.at, _digest(frame.step, value, frame)))
+        intent = run.once[frame.at] = Intent(frame.at, _digest(frame.step, value, frame))
+        run.journal.append(intent)
         await run.store.commit(run.journal)
     return None
 
@@ -289,9 +458,12 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
         record.cost = frame.used_cost
         record.control = frame.control
         record.winner = frame.winner
+        record.calls = frame.used_calls
+        record.tool = frame.used_tool
         record.takes = tuple(frame.takes or ())
+        record.loop_stop = _asked_of_loop(frame)
         store.prepare(record)
-    except CodecError as error:
+    except (CodecError, LimitExceeded) as error:
         error.at(frame.at)
         raise
     # Others in this process read the value itself.
@@ -327,6 +499,13 @@ def _check_orphans(frame: Frame) -> None:
             if frame.x.run.on_diverge == "fail":
                 raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
             frame.x.run.journal.append(Voided(child.path))
+
+
+def disown(frame: Frame) -> None:
+    """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
+    if frame.node is not None:
+        for name in (frame.visited or set()) - frame.node.children.keys():
+            frame.x.run.journal.append(Voided((*frame.at, name)))
 
 
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:

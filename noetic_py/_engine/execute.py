@@ -21,6 +21,7 @@ from noetic_py.errors import (
     ConcurrentStepCall,
     ConfigError,
     NoeticError,
+    ReplayDiverged,
     StepFailed,
     StepTimeout,
     Stopped,
@@ -88,7 +89,10 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     if not own and (length != parent.mark or parent.touched):
         ledger.returned(parent, length)
     if run.stopping or run.store is not None:
+        last = x.last_step
         await _committed(x)
+        # Others have gone on meanwhile, and whoever asks next asks about this step.
+        x.last_step = last
     return output
 
 
@@ -173,8 +177,8 @@ def open_lease(frame: Frame, budget: Budget) -> None:
     """A step's own budget: one lease for all its attempts."""
     x = frame.x
     lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
-    if frame.node is not None:
-        durable.recover(x.run, lease, frame.at)
+    if frame.up is not None and frame.up.node is not None:
+        durable.recover(x.run, lease, frame.at, attempts=not frame.virtual)
     lease.keep_reserve()
     frame.own_lease = frame.lease = lease
 
@@ -314,6 +318,8 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         failure.left = (frame.domain.state, _state_left(frame))
     frame.rewind()
     _forget_loop_stop(frame)
+    if isinstance(failure, ReplayDiverged):
+        durable.disown(frame)
     ledger.failed(frame, failure, final=final)
     if x.run.store is not None:
         await x.run.store.commit(x.run.journal)
@@ -329,7 +335,8 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         raise
     frame.attempt += 1
     frame.noted = True
-    frame.used_tokens = frame.used_cost = frame.control = frame.occurrences = None
+    frame.used_tokens = frame.used_cost = frame.used_tool = frame.control = frame.occurrences = None
+    frame.used_calls = 0
     frame.opened = False
     frame.node = frame.visited = frame.last_output = frame.prepared = frame.takes = None
 

@@ -1,27 +1,28 @@
 """What a step is, as a short text: equal as long as nobody has changed what it does.
 
 A fingerprint covers the step's own functions, its options, and the fingerprints of the steps it declares. Of a function
-it covers the tokens of the source, without comments and docstrings, so that formatting, and the Python that runs it,
-make no difference. Where there is no source, `version=` stands for it.
+it covers what the source says, without comments and docstrings, so that its layout, and the Python that runs it, make
+no difference. Where there is no source, `version=` stands for it.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache, partial
 from hashlib import blake2b
+from types import CodeType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import attrs
 from typing_extensions import TypeIs
 
+from noetic_py._engine.graph import children
 from noetic_py.channels import is_channel
 from noetic_py.codec.text import is_mapping
 from noetic_py.errors import ConfigError
@@ -29,7 +30,7 @@ from noetic_py.items import ItemBase
 from noetic_py.steps.step import Retry, Step, is_step
 from noetic_py.steps.until import Predicate
 
-__all__ = ["fingerprint", "source_tokens"]
+__all__ = ["fingerprint", "source_parts"]
 
 _KNOWN: WeakKeyDictionary[Step[Any, Any, Any, Any], str] = WeakKeyDictionary()
 _PLAIN = (str, int, float, bool, bytes, type(None), Decimal)
@@ -57,7 +58,8 @@ def _of_step(step: Step[Any, Any, Any, Any]) -> Iterator[str]:
     yield from _of_retry(step.retry)
     yield repr((step.timeout, step.replay, step.budget, step.version))
     if step.version is not None:
-        # The author's word stands for the source of the step's own functions.
+        # The author's word stands for the source of the step's own functions, and for nothing below.
+        yield from (fingerprint(child) for _, child in children(step))
         return
     try:
         yield from _of(step.spec)
@@ -118,75 +120,94 @@ def _of_object(value: Any) -> Iterator[str]:
         yield repr(value.definition())
         yield from _of(value.fn)
     else:
-        kind: Any = value.__class__
-        names = [field.name for field in attrs.fields(kind)] if attrs.has(kind) else []
-        for name in names:
-            if name.lstrip("_") != "cache":
-                yield from _of(getattr(value, name))
+        yield from _of_parts(value)
+
+
+def _of_parts(value: Any) -> Iterator[str]:
+    kind: Any = value.__class__
+    names: list[str] = []
+    if isinstance(value, partial):
+        names = ["func", "args", "keywords"]
+    elif attrs.has(kind):
+        names = [field.name for field in attrs.fields(kind)]
+    elif dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    for name in names:
+        if name.lstrip("_") != "cache":
+            yield from _of(getattr(value, name))
+    call = inspect.getattr_static(kind, "__call__", None)
+    if inspect.isfunction(call):
+        # An object in the place of a function does what its class says.
+        yield from _of_function(call)
 
 
 def _of_function(function: Any) -> Iterator[str]:
     function = inspect.unwrap(function)
     if inspect.isbuiltin(function) or not hasattr(function, "__code__"):
         yield f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
-        return
-    yield from source_tokens(inspect.getsource(function))
+    elif function.__name__ == "<lambda>":
+        yield from _of_lambda(function)
+    else:
+        yield from source_parts(inspect.getsource(function))
 
 
-_LAYOUT = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER})
-_F_START: int = getattr(tokenize, "FSTRING_START", -1)
-_F_END: int = getattr(tokenize, "FSTRING_END", -1)
+def _of_lambda(function: Any) -> Iterator[str]:
+    """A lambda, looked for in the file that it stands in: its lines alone need not be a program."""
+    code = function.__code__
+    lines, _ = inspect.findsource(function)
+    there = [node for node in _lambdas("".join(lines)) if node.lineno == code.co_firstlineno]
+    if len(there) > 1:
+        there = [node for node in there if _compiled(node) == _says(code)] or there
+    for node in there:
+        yield from _walk(node)
+    if not there:
+        yield inspect.getsource(function).strip()
 
 
-def source_tokens(source: str) -> list[str]:
-    """The tokens of a function's source, without comments, blank lines and docstrings."""
-    text = textwrap.dedent(source)
-    hidden = _docstrings(text)
-    found: list[str] = []
-    try:
-        for token in _whole_f_strings(text):
-            if token.type in _LAYOUT or token.start[0] in hidden:
-                continue
-            found.append({tokenize.INDENT: "<", tokenize.DEDENT: ">"}.get(token.type, token.string))
-    except (tokenize.TokenError, IndentationError):
-        # A lambda in the middle of an expression: its lines are no program of their own.
-        return text.split()
-    return found
+@lru_cache(16)
+def _lambdas(source: str) -> list[ast.Lambda]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Lambda)]
 
 
-def _whole_f_strings(text: str) -> Iterator[tokenize.TokenInfo]:
-    """Tokens, in which an f-string is one token, as it was before Python 3.12."""
-    lines = text.splitlines(keepends=True)
-    depth, begin = 0, (0, 0)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == _F_START:
-            begin = begin if depth else token.start
-            depth += 1
-        elif token.type == _F_END:
-            depth -= 1
-            if depth == 0:
-                whole = _between(lines, begin, token.end)
-                yield tokenize.TokenInfo(tokenize.STRING, whole, begin, token.end, token.line)
-        elif depth == 0:
-            yield token
+def _compiled(node: ast.Lambda) -> object:
+    module = compile(ast.Expression(node), "", "eval")
+    return next((_says(each) for each in module.co_consts if isinstance(each, CodeType)), None)
 
 
-def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    if start[0] == end[0]:
-        return lines[start[0] - 1][start[1] : end[1]]
-    middle = lines[start[0] : end[0] - 1]
-    return "".join([lines[start[0] - 1][start[1] :], *middle, lines[end[0] - 1][: end[1]]])
+def _says(code: CodeType) -> object:
+    """What tells two compiled functions apart, wherever they stand."""
+    constants = [_says(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, constants
 
 
-def _docstrings(text: str) -> set[int]:
-    """The lines of docstrings."""
-    try:
-        module = ast.parse(text)
-    except SyntaxError:
-        return set()
-    lines: set[int] = set()
+def source_parts(source: str) -> list[str]:
+    """What a function's source says, without comments, docstrings and layout, and equal in every version of Python."""
+    inner = source[:1].isspace()
+    # As it stands, and not dedented: a text of several lines may begin at the margin.
+    module: Any = ast.parse(f"if 1:\n{source}").body[0] if inner else ast.parse(source)
     for node in ast.walk(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and ast.get_docstring(node, False):
-            first = node.body[0]
-            lines.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    return lines
+            node.body = node.body[1:] or [ast.Pass()]
+    return [part for statement in module.body for part in _walk(statement)]
+
+
+# How a text was quoted, and what a comment says of a type, changes nothing.
+_LAYOUT = frozenset({"kind", "type_comment", "ctx"})
+
+
+def _walk(node: ast.AST) -> Iterator[str]:
+    """A syntax tree as texts. What is absent or empty is left out: newer versions have more fields."""
+    yield type(node).__name__
+    for name, value in ast.iter_fields(node):
+        if name in _LAYOUT or (value in (None, []) and not isinstance(node, ast.Constant)):
+            continue
+        yield name
+        for part in value if isinstance(value, list) else (value,):
+            if isinstance(node, ast.JoinedStr) and isinstance(part, ast.Constant) and part.value == "":
+                # Some versions put it into the format of a value.
+                continue
+            if isinstance(part, ast.AST):
+                yield from _walk(part)
+            else:
+                yield repr(part)
+    yield "."

@@ -9,18 +9,17 @@ from typing import Any
 import anyio
 from attrs import define, field, frozen
 
-from noetic_py._engine import durable
+from noetic_py._engine import durable, ledger
 from noetic_py._engine.custody import give_back
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
 from noetic_py._engine.state import DOORS, Frame
-from noetic_py.checkpoints.records import Decision
 from noetic_py.context import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
 from noetic_py.state import copy_state, restore_state
 from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled
 from noetic_py.steps.step import Step, is_step, require_step
 
-__all__ = ["Outcomes", "Path", "gather_step", "run_paths"]
+__all__ = ["Outcomes", "Path", "first_of", "gather_step", "run_paths"]
 
 
 async def run_sequence(value: Any, frame: Frame) -> Any:
@@ -43,7 +42,7 @@ async def run_branch(value: Any, frame: Frame) -> Any:
     step = _chosen(frame, spec, answer)
     chosen = None if step is None else step.id
     if before is durable.NOTHING:
-        frame.x.run.journal.append(Decision(frame.path, "route", chosen))
+        ledger.decided(frame, "route", chosen)
     elif before != chosen:
         raise ReplayDiverged(f"the route chose {before!r} before, and {chosen!r} now", path=frame.path)
     if step is None:
@@ -106,8 +105,10 @@ class Outcomes:
 async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None = None) -> Outcomes:
     """Run paths at once, each in a domain of its own, and await all of them whatever happens."""
     outcomes = Outcomes()
-    if len(paths) == 1:
-        await _run_path(frame, paths[0], 0, outcomes)
+    decided = durable.decided_by(frame, [path.name for path in paths], mode)
+    if decided is not None or len(paths) == 1:
+        for index in decided or (0,):
+            await _run_path(frame, paths[index], index, outcomes)
         return outcomes
     async with anyio.create_task_group() as group:
         outcomes.scope = group.cancel_scope
@@ -152,19 +153,14 @@ async def run_parallel(value: Any, frame: Frame) -> Any:
     """All, the first, or whatever comes."""
     spec: ParallelSpec = frame.step.spec
     paths = await _paths(frame, spec, value)
-    won = durable.winner_of(frame, [path.name for path in paths]) if spec.mode == "race" else None
-    if won is None:
-        outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
-    else:
-        # A race that has a finished path has its winner: the others are not started again.
-        outcomes = Outcomes()
-        await _run_path(frame, paths[won], won, outcomes)
+    outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
     if spec.mode == "race":
-        await _void_losers(frame, paths, outcomes)
-        return _win(frame, outcomes)
+        winner = first_of(frame, paths, outcomes.values)
+        await _void_losers(frame, paths, winner)
+        return _win(frame, paths, outcomes, winner)
     results: list[Any]
     if spec.mode == "all":
-        results = all_values(frame, outcomes, len(paths))
+        results = all_values(frame, paths, outcomes)
     else:
         results = [
             Settled(None, outcomes.errors[index]) if index in outcomes.errors else Settled(outcomes.values[index])
@@ -196,7 +192,7 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
         ids = tuple(step.id for step in steps)
         before = durable.recorded(frame, "paths")
         if before is durable.NOTHING:
-            frame.x.run.journal.append(Decision(frame.path, "paths", ids))
+            ledger.decided(frame, "paths", ids)
         elif tuple(before) != ids:
             raise ReplayDiverged(f"the paths were {', '.join(before)}, and are {', '.join(ids)} now", path=frame.path)
     return [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(steps)]
@@ -212,44 +208,51 @@ def _is_many(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
 
 
-def all_values(frame: Frame, outcomes: Outcomes, count: int) -> list[Any]:
+def first_of(frame: Frame, paths: Sequence[Path], ended: Iterable[int]) -> int | None:
+    """Which of the paths that have ended was the first; `None` when none has."""
+    names = {index: paths[index].name for index in ended}
+    return durable.first_of(frame, names) if names else None
+
+
+def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[Any]:
     """Every path's output in order.
 
     Raises:
         BudgetExceeded: That is what the first path failed of.
         ParallelFailed: A path failed of something else.
     """
-    if outcomes.errors:
-        first = durable.first_failed(frame, outcomes.errors)
+    failed = first_of(frame, paths, outcomes.errors)
+    if failed is not None:
+        first = outcomes.errors[failed]
         if isinstance(first, BudgetExceeded):
             raise first
         raise ParallelFailed(succeeded=outcomes.values, failed=outcomes.errors, first=first, path=frame.path)
-    return [outcomes.values[index] for index in range(count)]
+    return [outcomes.values[index] for index in range(len(paths))]
 
 
-async def _void_losers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> None:
+async def _void_losers(frame: Frame, paths: Sequence[Path], winner: int | None) -> None:
     """What the losers of a race have taken goes back, and what they have started beside ends."""
     run = frame.x.run
     if run.custody is None and not run.detached:
         return
-    winner = next(iter(outcomes.values), None)
     for index, path in enumerate(paths):
         if index != winner and winner is not None:
             await run.dismiss((*frame.at, path.name))
             give_back(run, (*frame.at, path.name), below=True)
 
 
-def _win(frame: Frame, outcomes: Outcomes) -> Any:
-    if not outcomes.values:
-        first = next(iter(outcomes.errors.values()), None)
-        if first is None:
+def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | None) -> Any:
+    if winner is None:
+        failed = first_of(frame, paths, outcomes.errors)
+        if failed is None:
             raise RouteError("a race without a path has no winner", path=frame.path, hint="return at least one step")
+        first = outcomes.errors[failed]
         raise (
             first
             if isinstance(first, BudgetExceeded)
             else ParallelFailed(succeeded={}, failed=outcomes.errors, first=first, path=frame.path)
         )
-    winner, value = next(iter(outcomes.values.items()))
+    value = outcomes.values[winner]
     domain = outcomes.domains[winner]
     frame.winner = winner
     frame.noted = True
@@ -292,7 +295,7 @@ async def run_gather(value: Any, frame: Frame) -> list[Any]:
     paths = [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(spec.steps)]
     if not paths:
         return []
-    return all_values(frame, await run_paths(frame, paths, "all"), len(paths))
+    return all_values(frame, paths, await run_paths(frame, paths, "all"))
 
 
 DOORS.section = gather_step

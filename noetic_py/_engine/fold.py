@@ -11,6 +11,7 @@ from noetic_py.checkpoints.records import (
     ChildReplayed,
     Decision,
     Intent,
+    RunEnded,
     Segment,
     StepFailed,
     StepFinished,
@@ -18,23 +19,22 @@ from noetic_py.checkpoints.records import (
     StepStopped,
     Voided,
 )
-from noetic_py.errors import NoeticError
+from noetic_py.errors import NoeticError, ParallelFailed, StepOutcomeUnknown
 from noetic_py.items import FunctionCallOutput
+from noetic_py.steps.spawn import NOTHING_SHARED, SPAWNS
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.records import Change, JournalRecord, Path
     from noetic_py.items import Item
 
-__all__ = ["COMPOSITES", "Node", "Own", "items_below", "left_by", "tree", "visible"]
+__all__ = ["COMPOSITES", "Node", "Own", "inside", "items_below", "left_by", "tree", "visible"]
 
 # What the parent's conversation gets of a section's paths: a race its winner's items, a round of tools their outputs.
-_WALLS = frozenset({"spawn", "parallel", "gather", "every"})
+_WALLS = frozenset({*SPAWNS, "parallel", "gather", "every"})
 
 
 # What these do themselves is decided or recorded elsewhere: their layout is their children, in order.
-COMPOSITES = frozenset(
-    {"run", "sequence", "loop", "branch", "parallel", "gather", "spawn", "spawn_shared", "detached", "every"}
-)
+COMPOSITES = frozenset({"run", "sequence", "loop", "branch", "parallel", "gather", *SPAWNS, "detached", "every"})
 
 
 @frozen(eq=False)
@@ -94,6 +94,13 @@ class Node:
             self.layout.append(found)
         return found
 
+    def find(self, frames: Path) -> Node:
+        """The step at a path below; made when it is not there."""
+        node = self
+        for name in frames:
+            node = node.child(name, place=False)
+        return node
+
     def drop(self, name: str) -> None:
         """An attempt is void: the next one takes its place where the layout then ends."""
         found = self.children.pop(name, None)
@@ -126,18 +133,66 @@ def tree(journal: Sequence[JournalRecord], below: Path = ()) -> Node:
     depth = len(below)
     # What goes on beside the flow commits when it likes, and is no part of anybody's layout.
     beside: list[Path] = []
+    once: dict[Path, Node] = {}
+    failure: StepFailed | None = None
+    over = False
     for position, record in enumerate(journal):
+        if over and failure is not None:
+            # The run goes on after the failure that had ended it: that is tried again.
+            forget_failure(root, failure)
+            failure = None
+        over = isinstance(record, RunEnded)
+        if isinstance(record, StepFailed) and record.final and len(record.path) == 1:
+            failure = record
         if record.path[:depth] != below:
             continue
         if isinstance(record, StepOpened) and record.kind == "detached" and record.path != below:
             beside.append(record.path)
         placed = not (beside and any(record.path[: len(each)] == each for each in beside))
+        if isinstance(record, ChildReplayed) and record.path in once:
+            _put_back(root, once[record.path], depth)
         _read(root, record, record.path[depth:], position, placed)
+        if isinstance(record, Intent) and record.path != below:
+            once[record.path] = root.find(record.path[depth:])
     return root
+
+
+def _put_back(root: Node, node: Node, depth: int) -> None:
+    """A step that may run only once is not void when a step around it is tried again: it stands there again."""
+    above = root.find(node.path[depth:-1])
+    if above.children.get(node.name) is not node:
+        above.drop(node.name)
+        above.children[node.name] = node
+        node.placed = False
 
 
 # What takes a place in its parent's layout: whatever the parent had not written stands before it in the journal.
 _PLACED = (StepOpened, Segment, ChildReplayed, StepFinished)
+
+
+def forget_failure(root: Node, failure: StepFailed) -> None:
+    """A failure that has ended the run is void, with what it came from; failures that somebody handled stay."""
+    depth = len(root.path)
+    root.cause = None
+    for cause in _causes(failure.error):
+        node: Node | None = root if cause.path[:depth] == root.path else None
+        for name in cause.path[depth:]:
+            if node is None:
+                break
+            node.failed.pop(name, None)
+            node.tries.pop(name, None)
+            node = node.children.get(name)
+            if node is not None:
+                node.cause = None
+
+
+def _causes(error: Exception) -> Iterator[NoeticError]:
+    """An error and what lies behind it, from the outside."""
+    if isinstance(error, NoeticError):
+        yield error
+        if isinstance(error, ParallelFailed):
+            for each in error.failed.values():
+                yield from _causes(each)
 
 
 def _read(root: Node, record: JournalRecord, frames: Path, position: int, placed: bool) -> None:
@@ -187,9 +242,12 @@ def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, posi
         case Intent():
             parent.intents[node.name] = record.digest
         case StepFailed(final=False) if node is not parent:
+            parent.intents.pop(node.name, None)
             parent.tries[node.name] = record.attempt
             parent.drop(node.name)
         case StepFailed():
+            if not isinstance(record.error, StepOutcomeUnknown):
+                parent.intents.pop(node.name, None)
             node.kind = record.kind
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
             if node is not parent:
@@ -210,9 +268,9 @@ def items_below(journal: Sequence[JournalRecord], path: Path, cause: Path = ()) 
     return [item for own in _visible(root, top=True) for item in own.items]
 
 
-def left_by(node: Node) -> list[Own]:
-    """What a finished step has left in the domain that it ran in, in order."""
-    return list(_visible(node))
+def left_by(node: Node, *, own: bool) -> list[Own]:
+    """What a finished step has left in the domain that it ran in, in order; `own` says whether that was its own."""
+    return list(_visible(node, top=own and node.kind == "tool_call"))
 
 
 def visible(node: Node) -> list[Own]:
@@ -220,18 +278,30 @@ def visible(node: Node) -> list[Own]:
     return list(_visible(node, top=True))
 
 
+def inside(node: Node) -> list[Own]:
+    """What the steps of a spawn's child have left in its own domain, whether or not the spawn is done."""
+    entries = [entry for entry in node.layout if isinstance(entry, Node)]
+    return [own for entry in entries for own in _entry(node, entry)]
+
+
 def _visible(node: Node, *, top: bool = False) -> Iterator[Own]:
     if not top and node.kind in _WALLS:
         yield from _through_wall(node)
         return
-    if node.kind == "tool_call":
+    if not top and node.kind == "tool_call":
         yield from _outputs(node)
         return
     for entry in _in_call_order(node.layout) if node.kind == "model" else node.layout:
         if isinstance(entry, Own):
             yield entry
-        elif entry.cause is None or entry.shown or _ended(node, entry):
-            yield from _visible(entry)
+        else:
+            yield from _entry(node, entry)
+
+
+def _entry(node: Node, entry: Node) -> Iterator[Own]:
+    """What a step has left, unless it has failed and its parent went on."""
+    if entry.cause is None or entry.shown or _ended(node, entry):
+        yield from _visible(entry)
 
 
 def _ended(node: Node, entry: Node) -> bool:
@@ -258,9 +328,13 @@ def _outputs(node: Node) -> Iterator[Own]:
 
 
 def _through_wall(node: Node) -> Iterator[Own]:
+    share = SPAWNS.get(node.kind, NOTHING_SHARED)
     for entry in node.layout:
         if isinstance(entry, Own):
             yield entry
+        elif share.items or share.state:
+            for own in _entry(node, entry):
+                yield Own(own.items if share.items else (), own.delta if share.state else ())
     if node.finished is not None and node.finished.winner is not None:
         for name, child in node.children.items():
             if name.endswith(f"[{node.finished.winner}]"):

@@ -8,9 +8,9 @@ import anyio
 
 from noetic_py._engine.channels import take
 from noetic_py._engine.durable import NOTHING, recorded
+from noetic_py._engine.ledger import decided
 from noetic_py._engine.state import Frame
 from noetic_py.channels import Channel, Entry
-from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ChannelClosed
 from noetic_py.events import LoopParked
 
@@ -71,8 +71,7 @@ class Inbox:
             return NOTHING
         key = f"inbox[{iteration}]"
         value = take(self._frame, self._channel, (*self._frame.at, key), entry, self._reader)
-        journal = self._frame.x.run.journal
-        journal.append(Decision(self._frame.at, key, value))
+        decided(self._frame, key, value)
         if entry.sender and self._frame.x.run.store is not None:
-            journal.append(Decision(self._frame.at, f"{key}.from", list(entry.sender)))
+            decided(self._frame, f"{key}.from", list(entry.sender))
         return value

@@ -20,11 +20,13 @@ from noetic_py.checkpoints.backend import CheckpointBackend
 from noetic_py.checkpoints.records import Opening, RunStarted
 from noetic_py.checkpoints.stored import Stored
 from noetic_py.codec import Codec
+from noetic_py.codec.text import dump, inside
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
 from noetic_py.log import ItemLog
 from noetic_py.state import StateBag
+from noetic_py.steps.flow import Settled
 from noetic_py.steps.step import Step
 
 __all__ = ["Kept", "beating", "begin_kept", "codec_for", "go_on", "load_past"]
@@ -34,7 +36,9 @@ AnyStep = Step[Any, Any, Any, Any]
 
 def codec_for(step: AnyStep, *more: Any) -> Codec:
     """What stores the values of a flow, and makes again the classes that its annotations name."""
-    return Codec(known_types(step, *more))
+    types = known_types(step, *more)
+    # What `settle` gives is known to every flow, unless a class of its own is called the same.
+    return Codec(types if any(kind.__name__ == Settled.__name__ for kind in types) else [*types, Settled])
 
 
 async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
@@ -56,10 +60,8 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         source=kept.source,
         budget=_limits(plan.budget),
     )
-    try:
-        codec.encode(plan.value)
-    except CodecError as error:
-        raise CodecError(error.message, where="input", hint=error.hint) from error
+    for where, value in (("input", plan.value), ("history", list(opening.items)), ("metadata", dict(run.metadata))):
+        _encoded(value, where, codec)
     lease = await kept.backend.acquire(run.run_id, ttl=TTL)
     head = await kept.backend.head(run.run_id)
     if head is not None and head.position:
@@ -87,10 +89,16 @@ def _card(run: Run, plan: RunPlan, source: str | None) -> bytes:
 
 
 def _state_tree(state: Any, codec: Codec) -> Any:
+    return _encoded(dict(state.view()) if isinstance(state, StateBag) else state, "state", codec)
+
+
+def _encoded(value: Any, where: str, codec: Codec) -> Any:
     try:
-        return codec.encode(dict(state.view()) if isinstance(state, StateBag) else state)
+        tree = codec.encode(value)
+        dump(tree)
     except CodecError as error:
-        raise CodecError(error.message, where="state", hint=error.hint) from error
+        raise inside(error, where) from error
+    return tree
 
 
 def _limits(budget: Budget | None) -> dict[str, Any] | None:
@@ -154,6 +162,22 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     opening = started.opening
     if opening is None or started.flow != step.id:
         raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
+    log = ItemLog(opening.items)
+    log.origin = (run.run_id, step.id)
+    state = opening.state
+    tree = state.tree if isinstance(state, Stored) else state
+    kind: type[Any] | None = options.get("state_type")
+    made = StateBag(codec.decode(tree)) if kind is None else codec.decode(tree, kind)
+    plan = RunPlan(
+        step,
+        _input(started, step, codec),
+        Domain(log, made, step.id),
+        _budget(opening.budget, options.get("budget")),
+        options.get("deadline"),
+        opening,
+        past,
+    )
+    # Last, so that whatever is wrong with the call leaves the run free.
     lease = await kept.backend.acquire(run.run_id, ttl=TTL)
     head = await kept.backend.head(run.run_id)
     if head is None or head.position != len(past.records):
@@ -164,21 +188,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     store.status = "running"
     run.keep_in(store)
     take_over(run, past)
-    log = ItemLog(opening.items)
-    log.origin = (run.run_id, step.id)
-    state = opening.state
-    tree = state.tree if isinstance(state, Stored) else state
-    kind: type[Any] | None = options.get("state_type")
-    made = StateBag(codec.decode(tree)) if kind is None else codec.decode(tree, kind)
-    return RunPlan(
-        step,
-        _input(started, step, codec),
-        Domain(log, made, step.id),
-        _budget(opening.budget, options.get("budget")),
-        options.get("deadline"),
-        opening,
-        past,
-    )
+    return plan
 
 
 def _input(started: RunStarted, step: AnyStep, codec: Codec) -> Any:

@@ -10,33 +10,76 @@ from typing import TYPE_CHECKING
 from noetic_py._engine import custody
 from noetic_py._engine.state import NO_ITEMS, Frame
 from noetic_py.checkpoints.delta import changes, known_fields
-from noetic_py.checkpoints.records import Segment, StepFailed, StepFinished, StepOpened, StepStopped
-from noetic_py.errors import CodecError
+from noetic_py.checkpoints.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped
+from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
 from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import Change
-    from noetic_py.errors import NoeticError
+    from noetic_py.checkpoints.records import Change, Intent, JournalRecord, Path
     from noetic_py.items import Item
 
-__all__ = ["capture", "close_segment", "failed", "finished", "flush", "returned", "stopped"]
+__all__ = [
+    "capture",
+    "close_segment",
+    "decided",
+    "failed",
+    "finished",
+    "flush",
+    "note_outcome",
+    "prepare",
+    "returned",
+    "stopped",
+]
 
 
 def close_segment(frame: Frame) -> None:
     """A child is about to start, and the body has appended something: that is a segment of its own."""
     log = frame.domain.log
     items = log.since(frame.mark)
+    known = frame.domain.known
     delta = capture(frame)
     if not items and not delta:
         return
+    segment = Segment(frame.at, frame.attempt, items, delta)
+    try:
+        prepare(frame, segment)
+    except NoeticError:
+        frame.domain.known = known
+        raise
     frame.mark = log.size
     frame.clean = False
-    segment = Segment(frame.at, frame.attempt, items, delta)
     if frame.segments is None:
         frame.segments = [segment]
     else:
         frame.segments.append(segment)
+
+
+def prepare(frame: Frame, record: JournalRecord) -> None:
+    """Encode a record of a durable run before it is appended, so that what cannot be stored fails the step.
+
+    Raises:
+        CodecError: It cannot be stored.
+        LimitExceeded: It is too large.
+    """
+    store = frame.x.run.store
+    if store is not None:
+        try:
+            store.prepare(record)
+        except (CodecError, LimitExceeded) as error:
+            error.at(frame.at)
+            raise
+
+
+def decided(frame: Frame, key: str, value: object) -> None:
+    """Write what a function has decided for a step.
+
+    Raises:
+        CodecError: It cannot be stored.
+    """
+    record = Decision(frame.at, key, value)
+    prepare(frame, record)
+    frame.x.run.journal.append(record)
 
 
 def capture(frame: Frame) -> tuple[Change, ...]:
@@ -110,13 +153,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         flush(parent)
     step = frame.step
     if frame.prepared is not None:
-        if run.custody is not None:
-            custody.release(run, frame)
-        if parent is not None:
-            parent.last_output = (frame.at[-1], output)
-        run.journal.append(frame.prepared)
-        if run.bus.active:
-            _tell_finished(frame, frame.prepared)
+        _append_prepared(frame, frame.prepared, output)
         return
     record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
@@ -127,11 +164,34 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.cost = frame.used_cost
         record.control = frame.control
         record.winner = frame.winner
+        record.calls = frame.used_calls
+        record.tool = frame.used_tool
         if run.custody is not None:
             custody.release(run, frame)
     run.journal.append(record)
     if run.bus.active:
         _tell_finished(frame, record)
+
+
+def _append_prepared(frame: Frame, record: StepFinished, output: object) -> None:
+    run = frame.x.run
+    if run.custody is not None:
+        custody.release(run, frame)
+    if frame.up is not None:
+        frame.up.last_output = (frame.at[-1], output)
+    run.journal.append(record)
+    if frame.at in run.once:
+        note_outcome(run.once, record)
+    if run.bus.active:
+        _tell_finished(frame, record)
+
+
+def note_outcome(once: dict[Path, Intent | StepFinished | StepFailed], record: StepFinished | StepFailed) -> None:
+    """Note what became of a step that may run only once: a failed attempt that another one follows is none."""
+    if isinstance(record, StepFinished) or (record.final and not isinstance(record.error, StepOutcomeUnknown)):
+        once[record.path] = record
+    elif not record.final:
+        once.pop(record.path, None)
 
 
 def _tell_finished(frame: Frame, record: StepFinished) -> None:
@@ -148,11 +208,13 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
         custody.give_back(run, frame.at, below=not final)
         if final:
             custody.release(run, frame)
-    run.journal.append(
-        StepFailed(
-            frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control
-        )
-    )
+    record = StepFailed(
+        frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control,
+        frame.used_calls, frame.used_tool,
+    )  # fmt: skip
+    run.journal.append(record)
+    if frame.at in run.once:
+        note_outcome(run.once, record)
     if run.bus.active:
         run.bus.publish(StepVoided(frame.at, frame.attempt, str(error), final))
 
@@ -161,24 +223,38 @@ def stopped(frame: Frame) -> None:
     """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
     run = frame.x.run
     kept = NO_ITEMS
-    delta: tuple[Change, ...] = ()
     if run.custody is not None:
         if frame.control is None:
             custody.give_back(run, frame.at, below=False)
         custody.release(run, frame)
     if frame.control is not None:
-        delta = capture(frame)
         if run.store is not None:
+            _keep_what_can_be(frame)
             flush(frame)
-        kept = _last_segment(frame)
+        else:
+            kept = _last_segment(frame)
         flush(frame.up)
-    if frame.control is not None or frame.used_tokens is not None or frame.used_cost is not None:
-        run.journal.append(
-            StepStopped(
-                frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, delta
-            )
-        )
+    used = frame.used_tokens is not None or frame.used_cost is not None
+    if frame.control is not None or used or (run.store is not None and _counts(frame)):
+        record = StepStopped(
+            frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, (),
+            frame.used_calls, frame.used_tool,
+        )  # fmt: skip
+        run.journal.append(record)
     if run.bus.active:
         if kept:
             run.bus.publish(ItemsAppended(frame.at, kept))
         run.bus.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
+
+
+def _keep_what_can_be(frame: Frame) -> None:
+    """The body's own work as a segment; what cannot be stored is not kept, for the stop has no room for a failure."""
+    try:
+        close_segment(frame)
+    except (CodecError, LimitExceeded):
+        frame.drop_unwritten()
+
+
+def _counts(frame: Frame) -> bool:
+    """Whether the attempt counts against a budget, so that it has to be known after a crash."""
+    return frame.step.counted or frame.used_calls > 0 or frame.used_tool is not None

@@ -11,6 +11,7 @@ from typing import Any
 from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.execute import HANDLERS, as_error, execute
 from noetic_py._engine.inbox import Inbox
+from noetic_py._engine.ledger import decided
 from noetic_py._engine.state import Frame
 from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
@@ -48,8 +49,8 @@ async def run_loop(value: Any, frame: Frame) -> Any:
             verdict = judge(snapshot)
             if not isinstance(verdict, Verdict):
                 verdict = await _wait(verdict)
-        except Exception as error:  # noqa: BLE001 # a predicate that raises stops its loop, and says why
-            verdict = Verdict(True, f"until raised {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 # its verdict
+            verdict = _raised(error)
         if bus.active:
             bus.publish(LoopIteration(frame.at, iteration, verdict.stop, verdict.reason, verdict.feedback))
         if verdict.stop:
@@ -98,11 +99,19 @@ async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
     before = recorded(frame, key)
     if before is not NOTHING:
         return Verdict(*before)
-    verdict = judge(snapshot)
-    if not isinstance(verdict, Verdict):
-        verdict = await _wait(verdict)
-    frame.x.run.journal.append(Decision(frame.at, key, [verdict.stop, verdict.reason, verdict.feedback]))
+    try:
+        verdict = judge(snapshot)
+        if not isinstance(verdict, Verdict):
+            verdict = await _wait(verdict)
+    except Exception as error:  # noqa: BLE001 # what a predicate raises is its verdict too
+        verdict = _raised(error)
+    decided(frame, key, [verdict.stop, verdict.reason, verdict.feedback])
     return verdict
+
+
+def _raised(error: Exception) -> Verdict:
+    """A predicate that raises stops its loop, and says why."""
+    return Verdict(True, f"until raised {type(error).__name__}: {error}")
 
 
 async def _wait(verdict: Awaitable[object]) -> Verdict:
@@ -138,20 +147,20 @@ async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exceptio
     if ask is None:
         raise error
     key = f"on_error[{iteration}]"
-    decided: Any = recorded(frame, key)
-    if decided is NOTHING:
-        decided = ask(as_error(frame, error), frame)
-        if inspect.isawaitable(decided):
-            decided = await decided
-        frame.x.run.journal.append(Decision(frame.at, key, decided))
-    if decided not in ("retry", "skip", "abort"):
+    answer: Any = recorded(frame, key)
+    if answer is NOTHING:
+        answer = ask(as_error(frame, error), frame)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        decided(frame, key, answer)
+    if answer not in ("retry", "skip", "abort"):
         raise ConfigError(
-            f"on_error returned {decided!r}", code="loop", path=frame.at, hint='"retry", "skip" or "abort"'
+            f"on_error returned {answer!r}", code="loop", path=frame.at, hint='"retry", "skip" or "abort"'
         ) from error
-    if decided == "abort":
+    if answer == "abort":
         raise error
-    answer: OnError = decided
-    return answer
+    allowed: OnError = answer
+    return allowed
 
 
 async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdict: Verdict, iteration: int) -> Any:
@@ -161,7 +170,7 @@ async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdi
         value = prepare(output, verdict, frame)
         if inspect.isawaitable(value):
             value = await value
-        frame.x.run.journal.append(Decision(frame.at, key, value))
+        decided(frame, key, value)
     return value
 
 

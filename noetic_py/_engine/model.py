@@ -10,7 +10,7 @@ from attrs import frozen
 
 from noetic_py._engine.answer import ANSWER, Ask
 from noetic_py._engine.execute import HANDLERS, execute, restore_log
-from noetic_py._engine.flow import Path, run_paths
+from noetic_py._engine.flow import Path, first_of, run_paths
 from noetic_py._engine.merge import join_states
 from noetic_py._engine.output import OutputPlan, output_plan
 from noetic_py._engine.state import Frame
@@ -197,8 +197,9 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[
             # What finished calls gave is in the journal, and so it belongs into the conversation.
             restore_log(frame)
         raise
-    if outcomes.errors:
-        raise next(iter(outcomes.errors.values()))
+    failed = first_of(frame, paths, outcomes.errors)
+    if failed is not None:
+        raise outcomes.errors[failed]
     outputs: list[Item] = []
     for index in range(len(calls)):
         output = outcomes.values[index]

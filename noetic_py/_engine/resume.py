@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
-from typing import Any
+from itertools import chain
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from noetic_py._engine.fold import Node, tree
+from noetic_py._engine.custody import keep_former
+from noetic_py._engine.fold import Node, forget_failure, tree
+from noetic_py._engine.ledger import note_outcome
 from noetic_py._engine.state import Run, Spent
-from noetic_py.budget import NO_USAGE, Usage
+from noetic_py.budget import NO_USAGE, TokenUsage, Usage
+from noetic_py.channels import Entry
 from noetic_py.checkpoints.backend import CheckpointBackend
 from noetic_py.checkpoints.records import (
     CallStarted,
+    Intent,
     JournalRecord,
     Path,
     RunEnded,
     RunStarted,
     StepFailed,
     StepFinished,
+    StepOpened,
     StepStopped,
 )
 from noetic_py.checkpoints.stored import Stored, load_record
 from noetic_py.codec import Codec
 from noetic_py.control import Control
-from noetic_py.errors import CodecError, NoeticError, ParallelFailed, RunNotFound
+from noetic_py.errors import BudgetExceeded, CodecError, RunNotFound
+from noetic_py.steps.spawn import SPAWNS
 
 __all__ = ["Past", "past_of", "read_journal", "take_over"]
 
@@ -83,96 +88,134 @@ def past_of(records: list[JournalRecord], run_id: str) -> Past:
     ended = records[-1] if isinstance(records[-1], RunEnded) else None
     index = tree(records)
     if ended is not None and ended.status in ("failed", "budget_exceeded"):
-        _void_failure(index, index.failed)
+        for record, _ in list(index.failed.values()):
+            forget_failure(index, record)
     return Past(started, records, index, ended)
-
-
-def _void_failure(index: Node, failed: dict[str, tuple[StepFailed, int]]) -> None:
-    """The failure that ended the run is to be tried again; those that somebody handled stay."""
-    for record, _ in list(failed.values()):
-        for cause in _causes(record.error):
-            node: Node | None = index
-            for name in cause.path:
-                if node is None:
-                    break
-                node.failed.pop(name, None)
-                node.tries.pop(name, None)
-                node = node.children.get(name)
-                if node is not None:
-                    node.cause = None
-
-
-def _causes(error: Exception) -> Iterator[NoeticError]:
-    """An error and what lies behind it, from the outside."""
-    if isinstance(error, NoeticError):
-        yield error
-        if isinstance(error, ParallelFailed):
-            for each in error.failed.values():
-                yield from _causes(each)
 
 
 def take_over(run: Run, past: Past) -> None:
     """Let a run go on where its journal ends."""
     run.journal.extend(past.records)
-    run.spent = list(_spent(past.records))
-    run.stopped = list(_stops(past.records))
-    run.mail = _mail(past)
+    run.spent = _spent(past.records)
+    run.once = _once(past.records)
+    run.turns = sum(spent.used.model_calls for spent in run.spent)
+    run.unpriced = any(
+        record.calls and record.usage is not None and record.cost is None
+        for record in past.records
+        if isinstance(record, (StepFinished, StepFailed, StepStopped))
+    )
+    run.stopped = _stops(past.records)
+    _deliver(run, past)
     run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
 
 
 _COUNTED = frozenset({"code", "model", "tool"})
 
 
-def _spent(records: Sequence[JournalRecord]) -> Iterator[Spent]:
+def _steps(record: StepFinished | StepFailed | StepStopped) -> int:
+    """How many steps an attempt counts for."""
+    if record.kind not in _COUNTED:
+        return 0
+    error = record.error if isinstance(record, StepFailed) else None
+    # One that a budget of steps has refused has not begun.
+    refused = isinstance(error, BudgetExceeded) and error.dimension == "steps" and error.path == record.path
+    return 0 if refused else 1
+
+
+def _spent(records: Sequence[JournalRecord]) -> list[Spent]:
     """What every attempt has used: finished, failed, stopped and void ones, each once."""
-    open_calls: dict[Path, CallStarted] = {}
+    begun: dict[Path, list[CallStarted]] = {}
+    spawns = {record.path for record in records if getattr(record, "kind", None) in _EXECUTIONS}
+    found: list[Spent] = []
+    fence = 0
     for record in records:
-        if isinstance(record, CallStarted):
-            open_calls[record.path] = record
+        if isinstance(record, StepOpened):
+            fence = max(fence, record.fence)
+        elif isinstance(record, CallStarted):
+            fence = max(fence, record.fence)
+            begun.setdefault(record.path, []).append(record)
         elif isinstance(record, (StepFinished, StepFailed, StepStopped)):
-            open_calls.pop(record.path, None)
-            tool = record.path[-1].partition("[")[0] if record.kind in ("tool_call", "tool") else None
-            used = Usage(record.usage or NO_USAGE, record.cost, 1 if record.kind == "answer" else 0)
-            if (
-                record.usage is not None
-                or record.cost is not None
-                or record.kind in _COUNTED
-                or tool
-                or used.model_calls
-            ):
-                yield Spent(record.path, used, int(record.kind in _COUNTED), tool)
-    for call in open_calls.values():
+            if record.path in begun:
+                # Calls that an earlier owner has started are not the ones that have come to this outcome.
+                begun[record.path] = [call for call in begun[record.path] if call.fence < fence]
+            used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
+            spent = Spent(record.path, used, _steps(record), record.tool, _execution(record.path, spawns))
+            if spent.steps or spent.tool or used != _NOTHING:
+                found.append(spent)
+            if isinstance(record, StepFailed) and not record.final:
+                found = [_tried_again(each, record.path) for each in found]
+    for call in chain.from_iterable(begun.values()):
         # Nobody knows whether the provider has charged it: its whole reservation counts as spent.
-        yield Spent(call.path, Usage(NO_USAGE, call.reserved_cost or Decimal(0), 1), 0, None)
-
-
-def _stops(records: Sequence[JournalRecord]) -> Iterator[Control]:
-    """The stops that were committed, the first of each execution."""
-    seen: set[Path] = set()
-    for record in records:
-        control = record.control if isinstance(record, (StepFinished, StepFailed, StepStopped)) else None
-        if control is not None and control.at not in seen:
-            seen.add(control.at)
-            yield control
-
-
-def _mail(past: Past) -> dict[str, list[tuple[Path, Any]]]:
-    """Messages that were sent and that no step has taken for good, by channel, in order."""
-    taken = set(_taken(past.index))
-    found: dict[str, list[tuple[Path, Any]]] = {}
-    for record in past.records:
-        if isinstance(record, StepFinished) and record.kind == "send" and isinstance(record.output, Stored):
-            name, value = record.output.tree
-            if record.path not in taken:
-                found.setdefault(name, []).append((record.path, value))
+        tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
+        found.append(Spent(call.path, Usage(tokens, call.reserved_cost, 1), 0, None, _execution(call.path, spawns)))
     return found
 
 
-def _taken(node: Node) -> Iterator[Path]:
+def _tried_again(spent: Spent, path: Path) -> Spent:
+    """Note that a step around an attempt is tried again, which gives the steps below it new budgets."""
+    if spent.path[: len(path)] != path or (spent.void is not None and spent.void <= len(path)):
+        return spent
+    return evolve(spent, void=len(path))
+
+
+def _execution(path: Path, spawns: set[Path]) -> Path:
+    """The innermost execution around a step."""
+    return next((path[:depth] for depth in range(len(path) - 1, 0, -1) if path[:depth] in spawns), ())
+
+
+_NOTHING = Usage(NO_USAGE, None, 0)
+_EXECUTIONS = frozenset({*SPAWNS, "detached"})
+
+
+def _stops(records: Sequence[JournalRecord]) -> list[Control]:
+    """The stops that were committed and hold, the first of each execution."""
+    found: dict[Path, Control] = {}
+    for record in records:
+        if isinstance(record, StepFailed) and not record.final:
+            # What was asked for in the attempt is void with it.
+            depth = len(record.path)
+            found = {at: control for at, control in found.items() if at[:depth] != record.path}
+        control = record.control if isinstance(record, (StepFinished, StepFailed, StepStopped)) else None
+        if control is not None:
+            found.setdefault(control.at, control)
+    return list(found.values())
+
+
+def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished | StepFailed]:
+    """What is known of the steps that may run only once."""
+    found: dict[Path, Intent | StepFinished | StepFailed] = {}
+    for record in records:
+        if isinstance(record, Intent):
+            found[record.path] = record
+        elif record.path in found and isinstance(record, (StepFinished, StepFailed)):
+            note_outcome(found, record)
+    return found
+
+
+def _deliver(run: Run, past: Past) -> None:
+    """Put messages that were sent where they are to be found, and those taken where they may come back from."""
+    takers = dict(_takes(past.index))
+    sent: set[Path] = set()
+    for record in past.records:
+        # A second attempt's send is recorded, and has sent nothing.
+        if isinstance(record, StepFinished) and record.kind == "send" and record.path not in sent:
+            sent.add(record.path)
+            name, value = record.output.tree if isinstance(record.output, Stored) else (None, None)
+            if name is None:
+                continue
+            there = run.mail.setdefault(name, [])
+            entry = Entry(len(there) + 1, value, record.path not in takers, record.path)
+            there.append(entry)
+            if not entry.placed:
+                keep_former(run, takers[record.path], name, entry)
+
+
+def _takes(node: Node) -> Iterator[tuple[Path, Path]]:
+    """The messages that were taken for good, by the paths of their sends, each with the path of its taker."""
     if node.finished is not None:
-        yield from node.finished.takes
+        yield from ((sender, node.path) for sender in node.finished.takes)
     for key, value in node.decisions.items():
         if key.endswith(".from"):
-            yield tuple(value)
+            yield tuple(value), (*node.path, key.removesuffix(".from"))
     for child in node.children.values():
-        yield from _taken(child)
+        yield from _takes(child)

@@ -17,7 +17,7 @@ from noetic_py._engine import model as _model
 from noetic_py._engine import schedule as _schedule
 from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import tool as _tool
-from noetic_py._engine.durable import recover, stop_again
+from noetic_py._engine.durable import count_turns, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below, visible
 from noetic_py._engine.resume import Past
@@ -120,6 +120,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
         return
     root.node = past.index
     recover(run, lease, ())
+    count_turns(x, ())
     stop_again(x, ())
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.

@@ -16,7 +16,7 @@ from noetic_py.control import Control
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.log import ItemLog
 from noetic_py.state import StateBag
-from noetic_py.steps.spawn import SpawnSpec
+from noetic_py.steps.spawn import SPAWNS, SpawnSpec
 
 __all__ = ["head", "run_child", "run_spawn"]
 
@@ -42,8 +42,11 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
         child = Execution(parent.run, lease, depth=parent.depth + 1, parent=frame, input=value)
         root = head(child, frame, frame.step, _domain(frame, spec))
         if frame.node is not None:
-            durable.recover(parent.run, lease, frame.at)
+            durable.recover(parent.run, lease, frame.at, attempts=False)
+            durable.count_turns(child, frame.at)
             durable.stop_again(child, frame.at)
+            if child.stop is not None:
+                durable.put_down(root, frame.node)
         try:
             return await run_child(child, root, spec, value)
         finally:
@@ -52,6 +55,9 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
             if root.domain.log is frame.log and frame.clean:
                 # The child wrote into the parent's conversation; that is its own, and no segment of the spawn's.
                 frame.mark = frame.written = len(frame.log)
+            if spec.state == "share" and root.domain.known is not None:
+                # What the child's steps have changed they have written.
+                frame.domain.known = root.domain.known
     finally:
         lease.close()
         parent.run.children -= 1
@@ -109,7 +115,10 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
         return Domain(log, None, branch, source=frame.domain)
     # Looking at the state notes what it was, so that a step around the spawn can still go back.
     state = frame.state
-    return Domain(log, state if spec.state == "share" else copy.copy(state), branch)
+    domain = Domain(log, state if spec.state == "share" else copy.copy(state), branch)
+    if domain.state is state:
+        domain.known = frame.domain.known
+    return domain
 
 
-HANDLERS.update(spawn=run_spawn, spawn_shared=run_spawn)
+HANDLERS.update(dict.fromkeys(SPAWNS, run_spawn))

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
 import anyio.from_thread
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py._types import OnDiverge, T
 from noetic_py.budget import Lease, Remaining, TokenUsage, Usage
-from noetic_py.channels import Board, Channel, Live, log_lost
+from noetic_py.channels import Board, Channel, Entry, Live, log_lost
 from noetic_py.checkpoints.delta import known_fields
 from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
 from noetic_py.control import Control, RunResult, StopKind
 from noetic_py.detached import DetachedWork, DetachOptions
-from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, WrongThread
+from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.state import copy_state, restore_state
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from noetic_py._engine.fold import Node
     from noetic_py._engine.store import Store
     from noetic_py.channels import Reader
-    from noetic_py.checkpoints.records import JournalRecord, Segment, StepFinished
+    from noetic_py.checkpoints.records import Intent, JournalRecord, Segment, StepFailed, StepFinished
     from noetic_py.items import Item
     from noetic_py.log import ItemLog
     from noetic_py.memory.layer import Memory
@@ -115,6 +115,7 @@ class Run:
         "metadata",
         "model_settings",
         "on_diverge",
+        "once",
         "request_id",
         "resources",
         "root",
@@ -147,7 +148,6 @@ class Run:
         model_settings: ModelSettings,
         bus: Bus,
         tracer: Tracer | None,
-        journal: list[JournalRecord],
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
@@ -160,10 +160,12 @@ class Run:
         self.model_settings = model_settings
         self.bus = bus
         self.tracer = tracer
-        self.journal = journal
+        self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
         self.store: Store | None = None
         self.on_diverge: OnDiverge = "fail"
+        # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
+        self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
         self.spent: list[Spent] = []
         # The stops that were asked for before that.
         self.stopped: list[Control] = []
@@ -183,8 +185,8 @@ class Run:
         self._over = False
         # How it ended, for those who cannot be told because it was cancelled from outside.
         self.left: RunResult[Any, Any] | None = None
-        # Messages from before this process had the run, by channel: the path of the send, and the stored value.
-        self.mail: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
+        # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
+        self.mail: dict[str, list[Entry]] = {}
         # Messages that may have to go back, while there are any.
         self.custody: list[Taken] | None = None
         # The sends that a second attempt is not to repeat.
@@ -209,9 +211,19 @@ class Run:
         return self._board
 
     def _fill(self, live: Live) -> None:
-        for path, tree in self.mail.pop(live.channel.name, ()):
-            if self.store is not None:
-                live.restore(path, self.store.codec.decode(tree, live.channel.schema))
+        for entry in self.mail.pop(live.channel.name, ()):
+            if entry.placed and self.store is not None:
+                live.restore(entry.sender, self.store.codec.decode(entry.value, live.channel.schema))
+            else:
+                live.skip()
+
+    def put_back(self, name: str, entry: Entry) -> None:
+        """A message that was taken before this process had the run goes back to its place."""
+        entry.placed = True
+        live = None if self._board is None else self._board.known(name)
+        if live is not None and self.store is not None:
+            value = self.store.codec.decode(entry.value, live.channel.schema)
+            live.reader(lambda: True).give_back(evolve(entry, value=value))
 
     def _lost(self, channel: Channel[Any], dropped: int) -> None:
         log_lost(channel, dropped)
@@ -273,12 +285,23 @@ class Run:
 
 @frozen
 class Spent:
-    """What one recorded attempt of a step has used, children apart."""
+    """What one recorded attempt of a step has used, children apart.
+
+    Attributes:
+        path: The step.
+        used: Tokens, cost and model calls.
+        steps: How many steps it counts for.
+        tool: The tool that it has called.
+        execution: The path of the execution that it belongs to.
+        void: How long the path is of the outermost step that has been tried again since.
+    """
 
     path: tuple[str, ...]
     used: Usage
     steps: int
     tool: str | None
+    execution: tuple[str, ...] = ()
+    void: int | None = None
 
 
 class Beside(Protocol):
@@ -384,6 +407,13 @@ class Execution:
             node = node.up
 
     def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        store = self.run.store
+        if store is not None:
+            try:
+                store.codec.encode(value)
+            except NoeticError as error:
+                # Said here, for a stop that cannot be stored would leave nobody to say it to.
+                raise error.at(ctx.path) from None
         self.request(Control("complete", value=value, path=ctx.path, at=self.at), _frame(ctx))
 
     def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
@@ -412,7 +442,7 @@ class Execution:
             frame.noted = True
         self.scope.cancel()
         for beside in self.run.detached:
-            if beside.child.is_below(self):
+            if beside.child is not self and beside.child.is_below(self):
                 beside.scope.cancel()
         return True
 
@@ -542,6 +572,9 @@ class Frame(Context[Any, Any]):
     occurrences: dict[str, int] | None = None
     used_tokens: TokenUsage | None = None
     used_cost: Decimal | None = None
+    # How many model calls the attempt has made, and the tool that it has called.
+    used_calls = 0
+    used_tool: str | None = None
     # What `stop_loop` was given, and by which step.
     loop_stop: tuple[object, tuple[str, ...]] | None = None
     # The lease of the step's own budget, and the one of its wrap-up.

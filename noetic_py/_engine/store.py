@@ -16,15 +16,18 @@ from noetic_py._types import Durability
 from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
 from noetic_py.checkpoints.stored import dump_record
 from noetic_py.codec import Codec
-from noetic_py.errors import CheckpointError, CheckpointFailed
+from noetic_py.errors import CheckpointError, CheckpointFailed, CodecError, LeaseLost, LimitExceeded
+from noetic_py.runtime import SYSTEM
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import JournalRecord, StepFinished
+    from noetic_py.checkpoints.records import JournalRecord
 
 __all__ = ["TTL", "Kept", "Store"]
 
 TTL = 30.0
 """Seconds after which a run whose owner is silent may be taken over."""
+_SAFE = 0.8
+"""The part of that time in which no other clock can be so fast that another owner has come already."""
 
 
 @frozen(eq=False)
@@ -66,24 +69,41 @@ class Store:
         self._staged = position
         self._written = position
         self._queue: list[Record] = []
-        self._ready: dict[int, Record] = {}
+        # The record too: while it is here, no other one can have its id.
+        self._ready: dict[int, tuple[JournalRecord, Record]] = {}
         self._turn: anyio.Event | None = None
         self._poison: CheckpointError | None = None
+        # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
+        self._renewed = SYSTEM.monotonic()
 
-    def prepare(self, record: StepFinished) -> None:
+    def prepare(self, record: JournalRecord) -> None:
         """Encode a record before it is appended, so that what cannot be stored fails its own step.
 
         Raises:
             CodecError: Something in it cannot be stored.
+            LimitExceeded: It is too long, or nested too deep.
         """
-        self._ready[id(record)] = dump_record(record, self.codec)
+        self._ready[id(record)] = (record, dump_record(record, self.codec))
 
     def stage(self, journal: list[JournalRecord]) -> None:
-        """Encode what was appended, as it is now."""
+        """Encode what was appended, as it is now.
+
+        Raises:
+            CheckpointFailed: A record cannot be stored, and the run cannot go on without it.
+        """
         for record in journal[self._staged :]:
-            ready = self._ready.pop(id(record)) if id(record) in self._ready else None
-            self._queue.append(dump_record(record, self.codec) if ready is None else ready)
+            ready = self._ready.pop(id(record), None)
+            self._queue.append(self._dumped(record) if ready is None else ready[1])
             self._staged += 1
+
+    def _dumped(self, record: JournalRecord) -> Record:
+        try:
+            return dump_record(record, self.codec)
+        except (CodecError, LimitExceeded) as error:
+            self._poison = CheckpointFailed(
+                f"a {type(record).__name__} cannot be stored: {error.message}", path=record.path, hint=error.hint
+            )
+            raise self._poison from error
 
     async def commit(self, journal: list[JournalRecord], *, force: bool = False) -> None:
         """Return once everything appended so far is stored; cannot be cancelled.
@@ -95,21 +115,27 @@ class Store:
         Raises:
             CheckpointError: The backend has not taken it, now or earlier.
         """
+        self.check()
         self.stage(journal)
         if self.mode != "step" and not force:
             return
         goal = self._staged
         with anyio.CancelScope(shield=True):
             while self._written < goal:
-                self._check()
+                self.check()
                 if self._turn is not None:
                     await self._turn.wait()
                 else:
                     await self._write()
             if force:
-                self._check()
+                self.check()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse to go on in a process that cannot write the run any more.
+
+        Raises:
+            CheckpointError: A commit has failed, or the lease was lost.
+        """
         if self._poison is not None:
             raise self._poison
 
@@ -141,14 +167,31 @@ class Store:
             turn.set()
 
     async def beat(self) -> None:
-        """Keep the lease until cancelled; a lost one poisons the run before its next commit."""
-        while True:
+        """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit."""
+        while self._poison is None:
             await anyio.sleep(TTL / 3)
-            try:
-                self._lease = await self._backend.renew(self._lease, ttl=TTL)
-            except CheckpointError as error:
-                self._poison = error
-                return
+            await self._renew()
+
+    async def hold(self) -> None:
+        """Make sure that the run is still this process's own, which may have slept for longer than its lease.
+
+        Raises:
+            CheckpointError: It is another's by now, or nobody can tell.
+        """
+        if self._poison is None and SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+            await self._renew()
+        self.check()
+
+    async def _renew(self) -> None:
+        began = SYSTEM.monotonic()
+        try:
+            self._lease = await self._backend.renew(self._lease, ttl=TTL)
+            self._renewed = began
+        except Exception as error:  # noqa: BLE001 # whatever a backend's client raises
+            # While the lease lasts, a store that cannot be reached is asked again.
+            if isinstance(error, LeaseLost) or SYSTEM.monotonic() > self._renewed + TTL * _SAFE:
+                lost = error if isinstance(error, CheckpointError) else LeaseLost(f"the lease was not renewed: {error}")
+                self._poison = self._poison or lost
 
     async def release(self) -> None:
         """Give the run up; cannot be cancelled."""

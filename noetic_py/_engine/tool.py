@@ -105,13 +105,19 @@ async def _called(frame: Frame, value: Call) -> Any:
             hint=f"the tools are {', '.join(value.known) or 'none'}",
         )
     _refuse_unattended(frame, tool)
-    frame.lease.take_tool_call(tool.name)
+    _count(frame, tool)
     result = await call_tool(frame, tool, tool.parse(call.arguments))
     try:
         return render_output(result, tool=tool.name)
     except CodecError as error:
         error.at(frame.path)
         raise
+
+
+def _count(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
+    frame.lease.take_tool_call(tool.name)
+    frame.used_tool = tool.name
+    frame.noted = True
 
 
 def _refuse_unattended(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
@@ -186,7 +192,7 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     except ToolArgumentsInvalid as error:
         error.at(frame.path)
         raise
-    frame.lease.take_tool_call(tool.name)
+    _count(frame, tool)
     output = await call_tool(frame, tool, values)
     frame.x.last_step = StepMeta()
     return output

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from noetic_py.cli.loading import load_flow
 from noetic_py.cli.relay import relayed
 from noetic_py.cli.report import USAGE, print_error, write_out
-from noetic_py.cli.running import Request, run_request
+from noetic_py.cli.running import Request, View, run_request
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
 
@@ -19,14 +19,24 @@ __all__ = ["app", "run_command_line"]
 
 app: typer.Typer = typer.Typer(
     name="noetic",
-    help="Run and draw agent workflows.",
+    help="Run and draw agent workflows, and look after the runs that are kept.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
+_FORMS = "The id, the beginning of it, or last."
 Target = Annotated[str, typer.Argument(metavar="FILE[:STEP]", help="A Python file, and the variable of its step.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help=_FORMS)]
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Such as openai:gpt-5-mini.")]
+Database = Annotated[
+    str | None,
+    typer.Option("--db", metavar="PATH|none", help="Where runs are kept: .noetic/runs.db, or what NOETIC_DB says."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonValue = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the value.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Trace = Annotated[bool, typer.Option("--traceback", help="Print Python tracebacks of errors.")]
 
 
@@ -55,7 +65,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Run and draw agent workflows."""
+    """Run and draw agent workflows, and look after the runs that are kept."""
 
 
 @app.command()
@@ -65,17 +75,139 @@ def run(
         str | None,
         typer.Argument(metavar="INPUT", help="Text, or JSON of the step's type; @FILE, or - for standard input."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Such as openai:gpt-5-mini.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the value.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    model: Model = None,
+    db: Database = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="The run's id.")] = None,
+    json: JsonValue = False,
+    quiet: Quiet = False,
     trace: Trace = False,
 ) -> None:
     """Run a step of a file and print its value.
 
-    Exit codes: 0 completed, 1 failed, 2 wrong usage, 3 aborted or interrupted, 4 out of budget, 5 suspended,
+    Exit codes: 0 completed, 1 failed, 2 did not start, 3 aborted or interrupted, 4 out of budget, 5 suspended,
     130 and 143 stopped by a signal.
     """
-    raise typer.Exit(run_request(Request(target, input, model, json, quiet, trace)))
+    raise typer.Exit(run_request(Request(target, input, model, db, run_id), View(json, quiet, trace)))
+
+
+@app.command()
+def resume(
+    name: RunName,
+    flow: Annotated[
+        str | None, typer.Option("--flow", metavar="FILE[:STEP]", help="The flow, if it is not where it was.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and run nothing.")] = False,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option("--budget", metavar="NAME=VALUE", help="A limit such as steps=20 or cost=0.50; more than one."),
+    ] = None,
+    on_diverge: Annotated[
+        Literal["fail", "adopt", "pin"],
+        typer.Option("--on-diverge", help="What to do where the flow has changed: fail, run it anew, keep the record."),
+    ] = "fail",
+    model: Model = None,
+    db: Database = None,
+    json: JsonValue = False,
+    quiet: Quiet = False,
+    trace: Trace = False,
+) -> None:
+    """Go on with a run; what has finished is not run again. Exit codes are those of run."""
+    from noetic_py.cli.resuming import ResumeRequest, plan_request, resume_request
+
+    request = ResumeRequest(name, flow, model, db, tuple(budget or ()), on_diverge)
+    raise typer.Exit((plan_request if dry_run else resume_request)(request, View(json, quiet, trace)))
+
+
+@app.command()
+def runs(
+    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only runs that stand so.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many at the most.")] = 20,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """List the runs that are kept, the newest first."""
+    from noetic_py.cli import kept
+
+    raise typer.Exit(kept.looking(lambda: kept.listing(db, status, limit, as_json=json), trace=trace))
+
+
+@app.command()
+def show(
+    name: RunName,
+    items: Annotated[bool, typer.Option("--items", help="The conversation.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All steps and failures, however many.")] = False,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Show a run: how it stands, its steps, what it used, what failed."""
+    from noetic_py.cli import kept
+
+    def work() -> kept.Work:
+        return kept.show(db, name, items=items, everything=everything, as_json=json)
+
+    raise typer.Exit(kept.looking(work, trace=trace))
+
+
+@app.command()
+def tail(name: RunName, db: Database = None, json: Json = False, trace: Trace = False) -> None:
+    """Print a run's records, and those that come, until it ends."""
+    from noetic_py.cli import kept
+
+    raise typer.Exit(kept.looking(lambda: kept.tail(db, name, as_json=json), trace=trace))
+
+
+@app.command()
+def fork(
+    name: RunName,
+    at: Annotated[int | None, typer.Option("--at", metavar="N", help="After which record; the last one.")] = None,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Copy a run up to a record, and print the copy's id; resume goes on with it."""
+    from noetic_py.cli import kept
+
+    raise typer.Exit(kept.looking(lambda: kept.fork(db, name, at, as_json=json), trace=trace))
+
+
+@app.command()
+def diff(
+    left: RunName,
+    right: Annotated[str, typer.Argument(metavar="RUN", help=_FORMS)],
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Show the first step where two runs part. Exit codes: 0 they do not, 1 they do, 2 there is no such run."""
+    from noetic_py.cli import kept
+
+    raise typer.Exit(kept.looking(lambda: kept.diff(db, (left, right), as_json=json), trace=trace))
+
+
+@app.command()
+def prune(
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="AGE", help="Only runs last written so long ago: 30d, 12h.")
+    ] = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=0, metavar="N", help="Leave so many of the newest.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="Only runs that stand so; completed. More than one."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Forget old runs. Those that a process has are left."""
+    from noetic_py.cli import kept
+
+    def work() -> kept.Work:
+        return kept.prune(db, older_than, keep, tuple(status or ()), sure=yes, as_json=json)
+
+    raise typer.Exit(kept.looking(work, trace=trace))
 
 
 @app.command()

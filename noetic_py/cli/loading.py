@@ -6,11 +6,12 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from attrs import frozen
 
@@ -21,8 +22,13 @@ from noetic_py.harness import Harness
 from noetic_py.steps.flow import AnyStep
 from noetic_py.steps.step import Step, require_step
 
-__all__ = ["FlowFile", "load_flow", "make_harness", "place_of"]
+__all__ = ["FlowFile", "load_flow", "make_harness", "place_of", "takes_checkpoints"]
 
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.backend import CheckpointBackend
+
+# The parameter of a file's harness function by which it takes the database.
+_CHECKPOINTS = "checkpoints"
 # Names that are looked for when the command line names no step.
 _USUAL = ("flow", "main")
 
@@ -53,6 +59,13 @@ class FlowFile:
     def title(self) -> str:
         """The file and the variable, as a user writes them."""
         return f"{self.path.name}:{self.name}"
+
+    @property
+    def source(self) -> str:
+        """The file and the variable, as they are found again from the current folder; below it the path is relative."""
+        path, here = self.path.resolve(), Path.cwd().resolve()
+        found = path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+        return f"{found}:{self.name}"
 
 
 def load_flow(target: str) -> FlowFile:
@@ -180,16 +193,30 @@ def _function(path: Path, names: Mapping[str, object], name: str, example: str) 
     return found
 
 
-async def make_harness(file: FlowFile, model: str | None) -> Harness[Any]:
+def takes_checkpoints(file: FlowFile) -> bool:
+    """Whether the file leaves it to us where its runs are kept."""
+    if file.harness is None:
+        return True
+    return callable(file.harness) and not _is_harness(file.harness) and _CHECKPOINTS in _parameters(file.harness)
+
+
+async def make_harness(file: FlowFile, model: str | None, checkpoints: CheckpointBackend | None = None) -> Harness[Any]:
     """The file's harness, or one of ours.
+
+    Args:
+        file: The file.
+        model: The model that the command line asks for.
+        checkpoints: What keeps its runs, if the file leaves that to us.
 
     Raises:
         ConfigError: `harness` in the file gives none, or takes no model and one was asked for.
     """
     given = file.harness
     if given is None:
-        return Harness(model=model)
+        return Harness(model=model, checkpoints=checkpoints)
     make: Callable[..., Any] | None = given if callable(given) and not _is_harness(given) else None
+    if make is not None and takes_checkpoints(file):
+        make = partial(make, **{_CHECKPOINTS: checkpoints})
     takes_model = make is not None and _takes_argument(make)
     if model is not None and not takes_model:
         raise ConfigError(
@@ -211,9 +238,13 @@ async def make_harness(file: FlowFile, model: str | None) -> Harness[Any]:
     return made
 
 
-def _takes_argument(function: Callable[..., Any]) -> bool:
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return False
+        return {}
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    parameters = _parameters(function).values()
     return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

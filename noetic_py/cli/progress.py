@@ -16,6 +16,7 @@ from noetic_py.events import (
     BudgetWarning,
     Event,
     LoopIteration,
+    ModelFailed,
     ModelFinished,
     ModelStarted,
     ReasoningDelta,
@@ -137,7 +138,7 @@ class Progress:
         match event:
             case ModelStarted():
                 self.model_calls += 1
-            case ModelFinished():
+            case ModelFinished() | ModelFailed():
                 self._answered(event)
             case ToolStarted():
                 self.tool_calls += 1
@@ -180,12 +181,13 @@ class Progress:
         if path in self._streams or len(self._streams) < _MAX_STREAMS:
             self._streams[path] = (self._streams.get(path, "") + delta)[-_TAIL:]
 
-    def _answered(self, event: ModelFinished) -> None:
+    def _answered(self, event: ModelFinished | ModelFailed) -> None:
         self._streams.pop(event.path, None)
         if event.usage is not None:
             self.usage += event.usage
         if event.cost is None:
-            self.unpriced = True
+            # A call that failed before it used anything has no cost, and is no unpriced one either.
+            self.unpriced = self.unpriced or isinstance(event, ModelFinished) or event.usage is not None
         else:
             self.cost += event.cost
 

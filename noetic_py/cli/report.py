@@ -16,11 +16,33 @@ import attrs
 from noetic_py.cli.loading import FlowFile, place_of
 from noetic_py.cli.words import money, plural, printable
 from noetic_py.control import RunResult
-from noetic_py.errors import NoeticError, ParallelFailed
+from noetic_py.errors import (
+    ConfigError,
+    InvalidId,
+    MissingExtra,
+    NoeticError,
+    ParallelFailed,
+    PluginError,
+    PositionConflict,
+    RunBusy,
+    RunNotFound,
+)
 from noetic_py.items import ItemBase
 from noetic_py.steps.flow import Settled
 
-__all__ = ["EXIT_CODES", "FAILED", "USAGE", "as_json", "print_error", "print_result", "say", "summary", "write_out"]
+__all__ = [
+    "EXIT_CODES",
+    "FAILED",
+    "USAGE",
+    "as_json",
+    "code_of",
+    "jsonable",
+    "print_error",
+    "print_result",
+    "say",
+    "summary",
+    "write_out",
+]
 
 FAILED = 1
 USAGE = 2
@@ -34,6 +56,15 @@ EXIT_CODES: Mapping[str, int] = {
     "suspended": 5,
 }
 """The exit code of each status a run can end with."""
+
+
+# What is wrong with what was asked for, so that nothing began.
+_USAGE = (ConfigError, InvalidId, MissingExtra, PluginError, PositionConflict, RunBusy, RunNotFound)
+
+
+def code_of(error: Exception) -> int:
+    """The exit code of a command that an exception has ended."""
+    return USAGE if isinstance(error, _USAGE) else FAILED
 
 
 def summary(result: RunResult[Any, Any]) -> str:
@@ -57,7 +88,7 @@ def as_json(result: RunResult[Any, Any]) -> str:
     usage = attrs.asdict(result.usage) | {"total": result.usage.total}
     found = {
         "status": result.status,
-        "value": _jsonable(result.output_or(None)),
+        "value": jsonable(result.output_or(None)),
         "reason": result.reason,
         "run_id": result.run_id,
         "usage": usage,
@@ -68,7 +99,8 @@ def as_json(result: RunResult[Any, Any]) -> str:
     return json.dumps(found)
 
 
-def _jsonable(value: object) -> Any:
+def jsonable(value: object) -> Any:
+    """The value as what JSON knows: what JSON has no form for as text."""
     from pydantic_core import to_jsonable_python
 
     try:
@@ -80,10 +112,14 @@ def _jsonable(value: object) -> Any:
 
 def _outline(value: object) -> Any:
     """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
+    from noetic_py.checkpoints.stored import Stored
+
     if isinstance(value, ItemBase):
         from noetic_py.codec import to_wire
 
         return to_wire(value)
+    if isinstance(value, Stored):
+        return value.tree
     if _is_settled(value):
         return {"value": value.value} if value.ok else {"error": value.error}
     kind: type[Any] = type(value)
@@ -99,7 +135,7 @@ def _is_settled(value: object) -> TypeGuard[Settled[object]]:
 def _readable(value: object) -> str:
     if isinstance(value, str):
         return value
-    found = _jsonable(value)
+    found = jsonable(value)
     return found if isinstance(found, str) else json.dumps(found, indent=2, ensure_ascii=False)
 
 
@@ -123,10 +159,19 @@ def print_result(result: RunResult[Any, Any], file: FlowFile, *, as_object: bool
             _write(out, _readable(result.value))
 
 
-def write_out(text: str) -> None:
-    """Write to standard output; somebody who has stopped reading is no error."""
-    with _quiet_pipe(sys.stdout) as out:
-        _write(out, text)
+def write_out(text: str) -> bool:
+    """Write to standard output; somebody who has stopped reading is no error.
+
+    Returns:
+        Whether somebody still reads.
+    """
+    try:
+        _write(sys.stdout, text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go(sys.stdout)
+        return False
+    return True
 
 
 def say(text: str) -> None:
@@ -141,27 +186,32 @@ def _quiet_pipe(out: TextIO) -> Generator[TextIO]:
         yield out
         out.flush()
     except BrokenPipeError:
-        # What is left in the buffer would raise again when the interpreter closes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        _let_go(out)
+
+
+def _let_go(out: TextIO) -> None:
+    # What is left in the buffer would raise again when the interpreter closes it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 def _write(out: TextIO, text: str) -> None:
     out.write(text if text.endswith("\n") else f"{text}\n")
 
 
-def print_error(error: BaseException, path: Path | None, *, trace: bool) -> None:
+def print_error(error: BaseException, path: Path | None, *, trace: bool, besides: str | None = None) -> None:
     """Say on standard error what broke, where in the flow, where in the file, and what to try next.
 
     Args:
         error: What broke.
         path: The flow's file.
         trace: Whether to print the traceback first.
+        besides: What else can be tried.
     """
     leaf: BaseException = error
     while isinstance(leaf, ParallelFailed):
         leaf = leaf.first
     lines = [f"error: {_message(error)}"]
-    where = getattr(leaf, "path", ())
+    where = leaf.path if isinstance(leaf, NoeticError) else ()
     if where:
         lines.append(f"  at: {printable('/'.join(where))}")
     place = None if path is None else place_of(leaf.__cause__ or leaf, path) or place_of(leaf, path)
@@ -169,7 +219,8 @@ def print_error(error: BaseException, path: Path | None, *, trace: bool) -> None
         lines.append(f"  in: {place}")
     hint = getattr(leaf, "hint", None) or getattr(error, "hint", None)
     look = f"look at {place}, or " if place else ""
-    lines.append(f"  try: {hint or f'{look}run again with --traceback'}")
+    tries = [hint or f"{look}run again with --traceback", *([] if besides is None else [besides])]
+    lines.append(f"  try: {'; or '.join(tries)}")
     if trace:
         lines.insert(0, "".join(traceback.format_exception(error)).rstrip("\n"))
     say("\n".join(lines))

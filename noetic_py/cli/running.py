@@ -1,28 +1,47 @@
-"""One run of the command line, from its arguments to the exit code."""
+"""One run of the command line, begun or gone on with: from its arguments to the exit code."""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Any, TextIO, TypeGuard
 
 import anyio
 from attrs import frozen
 
+from noetic_py.budget import Budget
+from noetic_py.cli.database import LAST, chosen, flag, opened
 from noetic_py.cli.display import Display, make_display
 from noetic_py.cli.inputs import read_input
-from noetic_py.cli.loading import FlowFile, load_flow, make_harness
+from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
 from noetic_py.cli.progress import Progress
 from noetic_py.cli.relay import Relay, relayed
-from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, print_error, print_result, say, summary
+from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
 from noetic_py.cli.signals import Signals
 from noetic_py.control import RunResult
-from noetic_py.errors import ConfigError, MissingExtra, PluginError
+from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged, StoreUnavailable
+from noetic_py.harness import Harness
 from noetic_py.streams import RunStream
 
-__all__ = ["Outcome", "Request", "run_request"]
+__all__ = ["Job", "Outcome", "Request", "View", "database_of", "perform", "run_request"]
 
 _FRAMES_A_SECOND = 10
+# What going on may change. An abort holds for good.
+_RESUMABLE = frozenset({"failed", "interrupted", "cancelled", "budget_exceeded", "suspended"})
+
+Opens = Callable[[Harness[Any]], AbstractAsyncContextManager[RunStream[Any, Any]]]
+
+
+@frozen
+class View:
+    """How a run is shown: as a JSON object, without progress, with tracebacks."""
+
+    json: bool
+    quiet: bool
+    trace: bool
 
 
 @frozen(eq=False)
@@ -32,17 +51,36 @@ class Request:
     target: str
     input: str | None
     model: str | None
-    json: bool
-    quiet: bool
-    trace: bool
+    db: str | None
+    run_id: str | None
+
+
+@frozen(eq=False)
+class Job:
+    """What is to be done with a flow.
+
+    Attributes:
+        file: Where the flow is from.
+        model: The model that the command line asks for.
+        db: The database that we keep the run in; `None` when the file's harness does as it likes, or nobody keeps it.
+        budget: The run's budget, to be shown.
+        open: Begins the run, or goes on with it.
+    """
+
+    file: FlowFile
+    model: str | None
+    db: Path | None
+    budget: Budget | None
+    open: Opens
 
 
 @frozen(eq=False)
 class Outcome:
-    """How a run ended, and the signal that ended it, if one did."""
+    """How a run ended, the signal that ended it, if one did, and the database that holds it, if one does."""
 
     result: RunResult[Any, Any]
     signal: signal.Signals | None
+    db: Path | None
 
     @property
     def code(self) -> int:
@@ -53,26 +91,84 @@ class Outcome:
         return EXIT_CODES.get(self.result.status, FAILED)
 
 
-def run_request(request: Request) -> int:
+# -- begin a run
+
+
+def run_request(request: Request, view: View) -> int:
     """Load, run, report.
 
     Returns:
         The exit code.
     """
+    return perform(lambda: _job(request), view)
+
+
+def _job(request: Request) -> Job:
+    file = load_flow(request.target)
+    value = read_input(file.step, request.input)
+    options: dict[str, Any] = {"on_error": "result", "source": file.source}
+    if file.budget is not None:
+        options["budget"] = file.budget
+    if request.run_id is not None:
+        if request.run_id == LAST:
+            raise InvalidId(f"run_id is {LAST!r}, which means the newest run", hint="take another name")
+        options["run_id"] = request.run_id
+
+    def begin(harness: Harness[Any]) -> AbstractAsyncContextManager[RunStream[Any, Any]]:
+        if file.state is not None:
+            options["state"] = file.state()
+        return harness.stream(file.step, value, **options)
+
+    return Job(file, request.model, database_of(file, request.db), file.budget, begin)
+
+
+def database_of(file: FlowFile, option: str | None) -> Path | None:
+    """The database that a new run of a file's flow is kept in by us.
+
+    Raises:
+        ConfigError: The command line names one, and the file has a harness of its own.
+    """
+    if takes_checkpoints(file):
+        return chosen(option)
+    if option is not None:
+        raise ConfigError(
+            f"--db has no effect: {file.path} has a harness of its own",
+            code="flow-file",
+            hint="let it take the database: def harness(model: str | None, checkpoints) -> Harness",
+        )
+    return None
+
+
+# -- do what is to be done
+
+
+def perform(prepare: Callable[[], Job], view: View, *, besides: Callable[[Exception], str | None] | None = None) -> int:
+    """Prepare, run, report.
+
+    Args:
+        prepare: Loads the flow.
+        view: How the run is shown.
+        besides: What else can be tried when it did not begin.
+
+    Returns:
+        The exit code.
+    """
     terminal = sys.stderr
-    file: FlowFile | None = None
+    job: Job | None = None
     try:
         with relayed() as relay:
-            file, value = _prepare(request)
-            outcome = anyio.run(_run, request, file, value, relay, terminal)
-        return _report(request, file, outcome)
+            job = prepare()
+            outcome = anyio.run(_run, job, view, relay, terminal)
+        return _report(job, view, outcome)
     except KeyboardInterrupt:
         say("interrupted before the run could be asked to stop")
         return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 # the last place where an error can become a message and an exit code
         found = _only(error)
-        print_error(found, None if file is None else file.path, trace=request.trace)
-        return USAGE if file is None or isinstance(found, (ConfigError, MissingExtra, PluginError)) else FAILED
+        else_ = _besides(job, found) or (None if besides is None else besides(found))
+        print_error(found, None if job is None else job.file.path, trace=view.trace, besides=else_)
+        # What cannot be stored, and is no step's, is the input.
+        return USAGE if job is None or isinstance(found, CodecError) else code_of(found)
 
 
 def _only(error: Exception) -> Exception:
@@ -84,35 +180,53 @@ def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
     return isinstance(error, ExceptionGroup)
 
 
-def _prepare(request: Request) -> tuple[FlowFile, Any]:
-    file = load_flow(request.target)
-    return file, read_input(file.step, request.input)
+def _besides(job: Job | None, error: BaseException) -> str | None:
+    """What to try where keeping the run, or having kept it, is the trouble."""
+    if isinstance(error, ReplayDiverged):
+        return "noetic resume RUN --on-diverge adopt, or pin"
+    if job is None or job.db is None:
+        return None
+    no_source = isinstance(error, ConfigError) and error.code == "no-source"
+    if no_source or isinstance(error, (CodecError, StoreUnavailable)):
+        return "--db none, which does not keep the run"
+    return None
 
 
-def _report(request: Request, file: FlowFile, outcome: Outcome) -> int:
+def _report(job: Job, view: View, outcome: Outcome) -> int:
     result = outcome.result
-    print_result(result, file, as_object=request.json)
+    print_result(result, job.file, as_object=view.json)
     if result.error is not None:
-        print_error(result.error, file.path, trace=request.trace)
+        print_error(result.error, job.file.path, trace=view.trace, besides=_besides(job, result.error))
     say(summary(result))
+    if outcome.db is not None and result.status in _RESUMABLE:
+        say(f"to go on with it: noetic resume {result.run_id}{flag(outcome.db)}")
     return outcome.code
 
 
-async def _run(request: Request, file: FlowFile, value: Any, relay: Relay, terminal: TextIO) -> Outcome:
-    options: dict[str, Any] = {"on_error": "result"}
-    if file.budget is not None:
-        options["budget"] = file.budget
-    if file.state is not None:
-        options["state"] = file.state()
+async def _run(job: Job, view: View, relay: Relay, terminal: TextIO) -> Outcome:
     progress = Progress()
-    display = make_display(progress, file.title, relay, terminal, quiet=request.quiet)
+    display = make_display(progress, job.file.title, relay, terminal, quiet=view.quiet)
     with Signals(display.farewell) as signals:
-        harness = await make_harness(file, request.model)
-        budgets = (file.budget, file.step.budget, harness.budget)
-        progress.budgets = tuple(budget for budget in budgets if budget is not None)
-        async with harness, harness.stream(file.step, value, **options) as stream:
-            result = await _follow(stream, display, signals)
-        return Outcome(result, signals.received)
+        async with AsyncExitStack() as stack:
+            backend = None if job.db is None else await stack.enter_async_context(opened(job.db))
+            harness = await make_harness(job.file, job.model, backend)
+            budgets = (job.budget, job.file.step.budget, harness.budget)
+            progress.budgets = tuple(budget for budget in budgets if budget is not None)
+            async with harness:
+                place = await _place_of(harness)
+                async with job.open(harness) as stream:
+                    result = await _follow(stream, display, signals)
+            return Outcome(result, signals.received, place)
+
+
+async def _place_of(harness: Harness[Any]) -> Path | None:
+    """The file that a harness keeps its runs in, if it is one."""
+    try:
+        runs = harness.runs
+    except ConfigError:
+        return None
+    path = (await runs.describe()).get("path")
+    return None if path is None else Path(path)
 
 
 async def _follow(stream: RunStream[Any, Any], display: Display, signals: Signals) -> RunResult[Any, Any]:

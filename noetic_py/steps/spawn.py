@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from attrs import frozen
@@ -25,6 +25,24 @@ class SpawnSpec:
     items: ShareItems
     timeout: float | None
     budget: Budget | None
+
+
+@frozen
+class Shared:
+    """What of its parent's a spawn shares: its kind says it, so that a journal alone can be read."""
+
+    items: bool
+    state: bool
+
+
+NOTHING_SHARED = Shared(items=False, state=False)
+SPAWNS: Mapping[str, Shared] = {
+    "spawn": NOTHING_SHARED,
+    "spawn_shared": Shared(items=True, state=False),
+    "spawn_state": Shared(items=False, state=True),
+    "spawn_whole": Shared(items=True, state=True),
+}
+"""The kinds of spawns."""
 
 
 @overload
@@ -90,9 +108,13 @@ def spawn(
     read_options({"timeout": timeout})
     made: AnyStep = Step(
         id=check_id(id) if id is not None else f"spawn:{inner.id}",
-        kind="spawn_shared" if items == "share" else "spawn",
+        kind=_kind(Shared(items == "share", state == "share")),
         spec=SpawnSpec(inner, state, items, timeout, budget),
         goes_on=False,
         named=id is not None,
     )
     return made
+
+
+def _kind(shared: Shared) -> str:
+    return next(kind for kind, shares in SPAWNS.items() if shares == shared)

@@ -1,182 +1,23 @@
-"""Channels: typed ways between the steps of a run, and between a run and the code around it.
-
-A `Channel` is a declaration, made once and shared by everybody who sends or receives. What is under way belongs to a
-run: it is made when the run first uses the channel, and closed when the run ends.
-
-- `"queue"`: first in, first out; each message goes to one receiver. A full queue parks its senders, first come first
-  served.
-- `"value"`: the latest value; receiving does not take it away.
-- `"topic"`: every step that is receiving gets every message; without a receiver a message is gone.
-"""
+"""What a run's channels are while it goes on: a queue, a value or a topic each."""
 
 from __future__ import annotations
 
 import logging
-import threading
-import warnings
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import Callable
 from heapq import merge
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import anyio
-import anyio.from_thread
-from anyio.lowlevel import checkpoint, current_token
 from attrs import define, field
-from typing_extensions import TypeIs
 
-from noetic_py._types import T
-from noetic_py.errors import ChannelClosed, ChannelValueInvalid, ConfigError, WrongThread
+from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, refuse
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
-__all__ = ["Board", "Channel", "ChannelHandle", "ChannelMode", "Entry", "Live", "Reader"]
-
-ChannelMode: TypeAlias = Literal["value", "queue", "topic"]
-"""How a channel hands on what is sent."""
-
-DEFAULT_TIMEOUT = 30.0
-"""Seconds that `ctx.send` and `ctx.recv` wait unless told."""
-MAX_NAME = 200
-"""The longest name of a channel, in characters."""
+__all__ = ["Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
 
 _log = logging.getLogger("noetic_py")
-
-
-class Channel(Generic[T]):
-    """A typed channel.
-
-    ```python
-    questions = Channel("questions", str, external=True)
-    await ctx.send(questions, "When is high tide?")
-    question = await ctx.recv(questions)
-    ```
-
-    Two declarations with one name are one channel when they agree, and an error in a run that meets both when not.
-
-    Args:
-        name: Its name, unique in a run.
-        schema: The type of what is sent: any type that pydantic can check. A step's value has to be of the type as it
-            stands; one from outside the run is converted where pydantic does that without loss.
-        mode: `"queue"`, `"value"` or `"topic"`.
-        capacity: How many messages may wait: in a queue for a receiver, in a topic for each receiver.
-        external: Whether code outside the run may have a handle of it.
-
-    Raises:
-        ConfigError: An argument is of the wrong kind; code `"channel"`.
-    """
-
-    __slots__ = ("_adapter", "capacity", "external", "mode", "name", "schema")
-
-    def __init__(
-        self, name: str, schema: type[T], *, mode: ChannelMode = "queue", capacity: int = 1000, external: bool = False
-    ) -> None:
-        _check_parts(name, mode, capacity)
-        self.name: str = name
-        self.schema: type[T] = schema
-        self.mode: ChannelMode = mode
-        self.capacity: int = capacity
-        self.external: bool = external
-        self._adapter: TypeAdapter[T] | None = None
-        declared: object = schema
-        if isinstance(declared, str):
-            raise _unknown(declared)
-        if not isinstance(declared, type):
-            # A class can always be checked; of anything else it shows now whether pydantic knows it.
-            self._checker()
-
-    def __repr__(self) -> str:
-        return f"Channel({self.name!r}, {_spelled(self.schema)}, mode={self.mode!r})"
-
-    def agrees(self, other: Channel[Any]) -> bool:
-        """Whether both declare the same channel."""
-        return (self.name, self.schema, self.mode, self.capacity, self.external) == (
-            other.name, other.schema, other.mode, other.capacity, other.external,
-        )  # fmt: skip
-
-    def check(self, value: object, *, outside: bool = False) -> T:
-        """The value as the channel carries it.
-
-        Args:
-            value: What is to be sent.
-            outside: Whether it comes from outside the run, and may be converted.
-
-        Raises:
-            ChannelValueInvalid: It is not of the channel's type.
-        """
-        if type(value) is self.schema and not outside:
-            return value
-        from pydantic import BaseModel, PydanticUserError, ValidationError
-
-        declared: object = self.schema
-        strict = not outside and isinstance(declared, type) and issubclass(declared, BaseModel)
-        if strict and not isinstance(value, BaseModel):
-            # Pydantic makes a model of a mapping even where it is told to be strict.
-            raise self._unfit(f"{type(value).__name__} is no {_spelled(declared)}")
-        try:
-            return self._checker().validate_python(value, strict=None if outside else True)
-        except PydanticUserError as error:
-            raise _unknown(self.schema) from error
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise self._unfit(f"{where}: {first['msg']}" if where else first["msg"]) from None
-
-    def _unfit(self, message: str) -> ChannelValueInvalid:
-        return ChannelValueInvalid(message, channel=self.name, hint=f"{self.name!r} carries {_spelled(self.schema)}")
-
-    def _checker(self) -> TypeAdapter[T]:
-        if self._adapter is None:
-            from pydantic import ConfigDict, PydanticUserError, TypeAdapter
-            from pydantic.warnings import ArbitraryTypeWarning
-
-            try:
-                with warnings.catch_warnings():
-                    # What is no type at all would be let through with a warning, whatever is sent.
-                    warnings.simplefilter("error", ArbitraryTypeWarning)
-                    try:
-                        self._adapter = TypeAdapter(self.schema, config=ConfigDict(arbitrary_types_allowed=True))
-                    except PydanticUserError:
-                        # A pydantic model or dataclass brings a configuration of its own, and wants no other.
-                        self._adapter = TypeAdapter(self.schema)
-            except (PydanticUserError, ArbitraryTypeWarning, NameError, TypeError) as error:
-                raise _unknown(self.schema) from error
-        return self._adapter
-
-
-def _check_parts(name: object, mode: object, capacity: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise _refuse(f"name={name!r} is not a printable text of 1 to {MAX_NAME} characters", 'Channel("jobs", str)')
-    if mode not in ("value", "queue", "topic"):
-        raise _refuse(f"mode={mode!r} is unknown", 'mode="queue", "value" or "topic"')
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
-        raise _refuse(f"capacity={capacity!r} is not 1 or more", "capacity=1000")
-
-
-def is_channel(value: object) -> TypeIs[Channel[Any]]:
-    """Whether the value is a channel, whatever it carries."""
-    return isinstance(value, Channel)
-
-
-def _spelled(schema: object) -> str:
-    # A generic such as list[int] has the name of its class, without what is in the brackets.
-    return schema.__name__ if isinstance(schema, type) and "[" not in repr(schema) else repr(schema)
-
-
-def _unknown(schema: object) -> ConfigError:
-    return _refuse(f"schema={schema!r} is no type that pydantic can check", "schema=str")
-
-
-def _refuse(message: str, hint: str) -> ConfigError:
-    return ConfigError(message, code="channel", hint=hint)
-
-
-def _gone(name: str, hint: str) -> ChannelClosed:
-    return ChannelClosed(f"channel {name!r} is closed", hint=hint)
+_OVER = "its run is over"
 
 
 @define(eq=False)
@@ -259,6 +100,10 @@ class Live(Protocol):
         """Put a message back that was sent before this process had the run."""
         ...
 
+    def skip(self) -> None:
+        """Leave out the place of a message that was taken before this process had the run."""
+        ...
+
     def push(self, value: object) -> None:
         """Send without waiting; a full queue loses its oldest message, which is counted.
 
@@ -303,11 +148,16 @@ class _Base:
         entry.sender = sender
         self.place(entry, value)
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise _gone(self.channel.name, "its run is over")
+    def skip(self) -> None:
+        self._next += 1
 
-    def _lose(self) -> None:
+    def check_open(self) -> None:
+        """Raise when the channel is closed."""
+        if self.closed:
+            raise gone(self.channel.name, _OVER)
+
+    def lose(self) -> None:
+        """A message was dropped."""
         self.dropped += 1
         self._lost(self.channel, self.dropped)
 
@@ -322,7 +172,7 @@ class _Queue(_Base):
         self._readers: deque[_Waiter] = deque()
 
     async def room(self) -> Entry:
-        self._check_open()
+        self.check_open()
         if len(self._entries) < self.channel.capacity and not self._senders:
             entry = self._entry()
             self._entries.append(entry)
@@ -335,18 +185,19 @@ class _Queue(_Base):
             # Cancelled in the moment in which the place was granted: the next in line gets it.
             if waiter.entry is not None:
                 self.leave(waiter.entry)
-            elif waiter in self._senders:
+            else:
                 self._senders.remove(waiter)
             raise
         if waiter.entry is None:
-            self._check_open()
-            raise RuntimeError("a parked sender was woken without a place")
+            # It is the end that has woken it.
+            self._senders.remove(waiter)
+            raise gone(self.channel.name, _OVER)
         return waiter.entry
 
     def place(self, entry: Entry, value: object) -> None:
         entry.value = value
         entry.placed = True
-        self._serve()
+        self._wake()
 
     def restore(self, sender: tuple[str, ...], value: object) -> None:
         entry = self._entry()
@@ -357,14 +208,14 @@ class _Queue(_Base):
     def leave(self, entry: Entry) -> None:
         """Give up a place that was kept."""
         self._entries.remove(entry)
-        self._serve()
+        self._wake()
         self._grant()
 
     def push(self, value: object) -> None:
-        self._check_open()
+        self.check_open()
         if len(self._entries) >= self.channel.capacity:
             oldest = next((entry for entry in self._entries if entry.placed), None)
-            self._lose()
+            self.lose()
             if oldest is None:
                 return
             self._entries.remove(oldest)
@@ -376,41 +227,46 @@ class _Queue(_Base):
         entry = self.take_now()
         if entry is not None:
             return entry
-        self._check_open()
         waiter = _Waiter()
         self._readers.append(waiter)
         try:
-            await waiter.event.wait()
-        except BaseException:
-            # Cancelled in the moment of the hand-over: the message goes back, and nobody gets it twice.
-            if waiter.entry is not None:
-                self.give_back(waiter.entry)
-            elif waiter in self._readers:
-                self._readers.remove(waiter)
-            raise
-        if waiter.entry is None:
-            self._check_open()
-            raise RuntimeError("a receiver was woken without a message")
-        return waiter.entry
+            # A message stays in the queue until somebody takes it who runs, so that one who is cancelled has none, and
+            # messages leave in their order, whoever the event loop lets run first.
+            while True:
+                entry = self._first() if self._readers[0] is waiter else None
+                if entry is not None:
+                    return entry
+                if not self._ready():
+                    self.check_open()
+                waiter.event = anyio.Event()
+                await waiter.event.wait()
+        finally:
+            self._readers.remove(waiter)
+            self._wake()
 
     def take_now(self) -> Entry | None:
-        if not self._entries or not self._entries[0].placed:
+        # What is there is for those who wait already.
+        return None if self._readers else self._first()
+
+    def _first(self) -> Entry | None:
+        """Take the first message; an earlier place that is still empty is waited for."""
+        if not self._ready():
             return None
         entry = self._entries.popleft()
         self._grant()
         return entry
 
-    def give_back(self, *entries: Entry) -> None:
-        # All of them before anybody is served: who waits gets the first of them, whatever order they come in.
-        _put_back(self._entries, entries)
-        self._serve()
+    def _ready(self) -> bool:
+        return bool(self._entries) and self._entries[0].placed
 
-    def _serve(self) -> None:
-        """Hand messages to receivers; an earlier place that is still empty is waited for."""
-        while self._readers and (entry := self.take_now()) is not None:
-            waiter = self._readers.popleft()
-            waiter.entry = entry
-            waiter.event.set()
+    def give_back(self, *entries: Entry) -> None:
+        _put_back(self._entries, entries)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let the receiver that has waited longest have a look; it wakes the next one."""
+        if self._readers and self._ready():
+            self._readers[0].event.set()
 
     def _grant(self) -> None:
         while self._senders and len(self._entries) < self.channel.capacity:
@@ -429,8 +285,6 @@ class _Queue(_Base):
         self.closed = True
         for waiter in (*self._senders, *self._readers):
             waiter.event.set()
-        self._senders.clear()
-        self._readers.clear()
 
 
 class _Value(_Base):
@@ -442,7 +296,7 @@ class _Value(_Base):
         self._changed = anyio.Event()
 
     async def room(self) -> Entry:
-        self._check_open()
+        self.check_open()
         return self._entry()
 
     def place(self, entry: Entry, value: object) -> None:
@@ -451,7 +305,7 @@ class _Value(_Base):
         self._wake()
 
     def push(self, value: object) -> None:
-        self._check_open()
+        self.check_open()
         self.place(self._entry(), value)
 
     def newer(self, serial: int) -> Entry | None:
@@ -461,7 +315,7 @@ class _Value(_Base):
     async def wait(self, serial: int) -> Entry:
         """The first value that is later than that."""
         while (entry := self.newer(serial)) is None:
-            self._check_open()
+            self.check_open()
             await self._changed.wait()
         return entry
 
@@ -518,12 +372,12 @@ class _Topic(_Base):
 
     def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
         super().__init__(channel, lost)
-        self._listeners: list[_Listener] = []
+        self._listeners: list[Listener] = []
         # How many there may be before those whose step has ended are looked for.
         self._many = _FEW
 
     async def room(self) -> Entry:
-        self._check_open()
+        self.check_open()
         return self._entry()
 
     def place(self, entry: Entry, value: object) -> None:
@@ -532,16 +386,16 @@ class _Topic(_Base):
             listener.hear(entry)
 
     def push(self, value: object) -> None:
-        self._check_open()
+        self.check_open()
         self.place(self._entry(), value)
 
     def reader(self, alive: Callable[[], bool]) -> Reader:
-        return self._add(_Listener(self, alive))
+        return self._add(Listener(self, alive))
 
-    def listen(self) -> _Listener:
-        return self._add(_Listener(self))
+    def listen(self) -> Listener:
+        return self._add(Listener(self))
 
-    def _add(self, listener: _Listener) -> _Listener:
+    def _add(self, listener: Listener) -> Listener:
         if len(self._listeners) >= self._many:
             # Nobody sends, so nobody has noticed who is gone; twice as many as are left makes this cheap.
             self._listeners = [each for each in self._listeners if each.alive]
@@ -549,18 +403,10 @@ class _Topic(_Base):
         self._listeners.append(listener)
         return listener
 
-    def forget(self, listener: _Listener) -> None:
+    def forget(self, listener: Listener) -> None:
         """The listener is gone."""
         if listener in self._listeners:
             self._listeners.remove(listener)
-
-    def overflow(self) -> None:
-        """A listener has lost its oldest message."""
-        self._lose()
-
-    def check_open(self) -> None:
-        """Raise when the topic is closed."""
-        self._check_open()
 
     def close(self) -> None:
         self.closed = True
@@ -568,7 +414,7 @@ class _Topic(_Base):
             listener.wake()
 
 
-class _Listener:
+class Listener:
     """One receiver's share of a topic."""
 
     def __init__(self, topic: _Topic, alive: Callable[[], bool] | None = None) -> None:
@@ -577,6 +423,7 @@ class _Listener:
         self._alive = alive
         self._heard: deque[Entry] = deque()
         self._waiting: deque[_Waiter] = deque()
+        self._left = False
 
     @property
     def alive(self) -> bool:
@@ -590,7 +437,7 @@ class _Listener:
             return
         if len(self._heard) >= self._topic.channel.capacity:
             self._heard.popleft()
-            self._topic.overflow()
+            self._topic.lose()
         self._heard.append(entry)
         self._serve()
 
@@ -601,15 +448,16 @@ class _Listener:
             waiter.event.set()
 
     def wake(self) -> None:
-        """The topic is closed."""
+        """The topic is closed, or the listener has left."""
         for waiter in self._waiting:
             waiter.event.set()
-        self._waiting.clear()
 
     async def take(self) -> Entry:
+        """The next message; waits for it."""
         if self._heard:
             return self._heard.popleft()
-        self._topic.check_open()
+        if self._left or self._topic.closed:
+            raise gone(self._topic.channel.name, "its stream was left" if self._left else _OVER)
         waiter = _Waiter()
         self._waiting.append(waiter)
         try:
@@ -617,25 +465,30 @@ class _Listener:
         except BaseException:
             if waiter.entry is not None:
                 self.give_back(waiter.entry)
-            elif waiter in self._waiting:
+            else:
                 self._waiting.remove(waiter)
             raise
         if waiter.entry is None:
-            self._topic.check_open()
-            raise RuntimeError("a listener was woken without a message")
+            self._waiting.remove(waiter)
+            raise gone(self._topic.channel.name, "its stream was left" if self._left else _OVER)
         return waiter.entry
 
     def take_now(self) -> Entry | None:
+        """Nothing."""
         # A topic keeps nothing for somebody who is not waiting.
         return None
 
     def give_back(self, *entries: Entry) -> None:
+        """Put messages back to their places."""
         _put_back(self._heard, entries)
         self._serve()
 
     def leave(self) -> None:
         """Stop listening."""
+        self._left = True
+        self._heard.clear()
         self._topic.forget(self)
+        self.wake()
 
 
 _LIVE: dict[ChannelMode, Callable[[Channel[Any], Callable[[Channel[Any], int], None]], Live]] = {
@@ -666,7 +519,7 @@ class Board:
             ConfigError: It is no channel, or one that differs from another of that name; code `"channel"`.
         """
         if not is_channel(channel):
-            raise _refuse(f"{channel!r} is no channel", 'Channel("jobs", str)')
+            raise refuse(f"{channel!r} is no channel", 'Channel("jobs", str)')
         found = self._live.get(channel.name)
         if found is None:
             found = self._live[channel.name] = _LIVE[channel.mode](channel, self._lost)
@@ -675,97 +528,21 @@ class Board:
             if self._closed:
                 found.close()
         elif found.channel is not channel and not found.channel.agrees(channel):
-            raise _refuse(
+            raise refuse(
                 f"{channel!r} differs from {found.channel!r}, which the run uses under that name",
                 "declare the channel once and import it",
             )
         return found
+
+    def known(self, name: str) -> Live | None:
+        """A channel that has been made, by its name."""
+        return self._live.get(name)
 
     def close(self) -> None:
         """The run is over: nothing more is sent, and what is left can still be read."""
         self._closed = True
         for live in self._live.values():
             live.close()
-
-
-class ChannelHandle(Generic[T]):
-    """A channel of a run, for code outside of it; get one from `harness.channel_handle`.
-
-    `send` may be called from any thread.
-    """
-
-    def __init__(self, channel: Channel[T], live: Live) -> None:
-        self._channel = channel
-        self._live = live
-        self._thread = threading.get_ident()
-        self._token = current_token()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the run is over."""
-        return self._live.closed
-
-    @property
-    def dropped(self) -> int:
-        """How many messages were lost because nobody received them in time."""
-        return self._live.dropped
-
-    def send(self, value: T) -> None:
-        """Send; never waits for a place.
-
-        A full queue loses its oldest message, which is counted, logged once, and told as an event.
-
-        Raises:
-            ChannelValueInvalid: The value is not of the channel's type.
-            ChannelClosed: The run is over.
-            WrongThread: The thread runs an event loop of its own from which nothing can be handed over.
-        """
-        checked = self._channel.check(value, outside=True)
-        if self._live.closed:
-            raise _gone(self._channel.name, "its run is over")
-        if threading.get_ident() == self._thread:
-            self._live.push(checked)
-            return
-        try:
-            anyio.from_thread.run_sync(partial(self._live.push, checked), token=self._token)
-        except RuntimeError as error:
-            if self.closed or isinstance(error, anyio.RunFinishedError):
-                raise _gone(self._channel.name, "the event loop of its run has ended") from error
-            raise WrongThread(
-                "this thread runs an event loop of its own", hint="await anyio.to_thread.run_sync(handle.send, value)"
-            ) from error
-
-    def stream(self) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-        """Read: `async with handle.stream() as values: async for value in values: ...`.
-
-        Of a queue it takes messages away, as any receiver does; of a value it gives each change that it is in time for,
-        of a topic all messages from now on. It ends when the run is over and nothing is left.
-        """
-        return self._stream()
-
-    @asynccontextmanager
-    async def _stream(self) -> AsyncGenerator[AsyncIterator[T]]:
-        if threading.get_ident() != self._thread:
-            raise WrongThread("the run belongs to another thread", hint="read its channels where it runs")
-        reader = self._live.listen()
-        try:
-            yield _Values(reader)
-        finally:
-            if isinstance(reader, _Listener):
-                reader.leave()
-
-
-class _Values(AsyncIterator[T]):
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    async def __anext__(self) -> T:
-        await checkpoint()
-        try:
-            value: T = (await self._reader.take()).value
-        except ChannelClosed:
-            raise StopAsyncIteration from None
-        return value
 
 
 def log_lost(channel: Channel[Any], dropped: int) -> None:

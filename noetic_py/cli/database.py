@@ -1,0 +1,122 @@
+"""Which database a command works on, and which of its runs is meant."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from noetic_py.errors import ConfigError, RunNotFound
+from noetic_py.runs import RunInfo, Runs
+from noetic_py.runtime import SYSTEM
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.backend import CheckpointBackend
+
+__all__ = ["DEFAULT", "LAST", "chosen", "find", "flag", "opened", "read_runs", "standing"]
+
+DEFAULT = Path(".noetic", "runs.db")
+"""The database in the current folder."""
+LAST = "last"
+"""Names the newest run."""
+_NONE = "none"
+_VARIABLE = "NOETIC_DB"
+_SHOWN = 5
+
+
+def chosen(option: str | None) -> Path | None:
+    """The database's file.
+
+    Args:
+        option: What `--db` says; `NOETIC_DB` decides when it is left out, and the folder when that says nothing.
+
+    Returns:
+        The file, or `None` for no database.
+    """
+    said = option if option is not None else os.environ.get(_VARIABLE) or str(DEFAULT)
+    return None if said == _NONE else Path(said)
+
+
+def flag(path: Path | None) -> str:
+    """What a command line needs besides, so that it works on this database from here."""
+    here = chosen(None)
+    if path is None or (here is not None and here.absolute() == path.absolute()):
+        return ""
+    near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" --db {shlex.quote(str(near))}"
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncGenerator[CheckpointBackend]:
+    """Open a database, or make it."""
+    from noetic_py.checkpoints.sqlite import SqliteBackend
+
+    if path == DEFAULT and not path.parent.exists():
+        # Runs hold what their flows were given: nothing to be committed by accident. What cannot be written here is
+        # told when the database itself cannot.
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700)
+            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    async with SqliteBackend(path) as backend:
+        yield backend
+
+
+@asynccontextmanager
+async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, CheckpointBackend]]:
+    """Open the database whose runs are asked for; it has to be there.
+
+    Raises:
+        ConfigError: It is not, or there is to be none; code `"no-database"`.
+    """
+    path = chosen(option)
+    if path is None:
+        raise ConfigError(
+            f"no database: {'--db' if option is not None else _VARIABLE} says none",
+            code="no-database",
+            hint="--db PATH names one",
+        )
+    if not path.exists():
+        raise ConfigError(
+            f"there is no database {path}",
+            code="no-database",
+            hint="noetic run FILE makes it; --db PATH names another one",
+        )
+    async with opened(path) as backend:
+        yield Runs(backend, SYSTEM), backend
+
+
+async def find(runs: Runs, name: str) -> RunInfo:
+    """The run that a command line means.
+
+    Args:
+        runs: Where it is looked for.
+        name: Its id, `last` for the newest run, or the beginning of one id only.
+
+    Raises:
+        RunNotFound: There is none.
+        ConfigError: More than one id begins so; code `"ambiguous-run"`.
+    """
+    found: list[RunInfo] = []
+    for info in await runs.list(limit=None):
+        if info.run_id == name or name == LAST:
+            return info
+        if name and info.run_id.startswith(name):
+            found.append(info)
+    if not found:
+        what = "there is no run yet" if name == LAST else f"there is no run {name!r}"
+        raise RunNotFound(what, hint="noetic runs lists those there are")
+    if len(found) > 1:
+        ids = ", ".join(info.run_id for info in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ConfigError(
+            f"{len(found)} runs begin with {name!r}: {ids}{more}", code="ambiguous-run", hint="give more of the id"
+        )
+    return found[0]
+
+
+def standing(info: RunInfo) -> str:
+    """How a run stands, for people: also whether one that nobody has ended goes on at all."""
+    return "running, not alive" if info.status == "running" and not info.alive else info.status

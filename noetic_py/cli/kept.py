@@ -1,0 +1,194 @@
+"""The commands that look at kept runs, or tidy them up; none of them loads a flow's code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias, get_args
+
+import anyio
+import typer
+
+from noetic_py.checkpoints.records import JournalRecord, RunEnded
+from noetic_py.cli.database import chosen, find, flag, read_runs
+from noetic_py.cli.limits import read_age
+from noetic_py.cli.lines import as_object, line_of
+from noetic_py.cli.parting import part, parting_json, parting_text
+from noetic_py.cli.report import FAILED, USAGE, code_of, print_error, say, write_out
+from noetic_py.cli.show import item_lines, list_json, list_text, show_json, show_text
+from noetic_py.cli.told import tell
+from noetic_py.cli.words import plural
+from noetic_py.control import RunStatus
+from noetic_py.errors import ConfigError
+from noetic_py.runs import RunInfo, Runs
+from noetic_py.runtime import SYSTEM
+
+__all__ = ["Work", "diff", "fork", "guarded", "listing", "looking", "prune", "show", "status_of", "tail"]
+
+_POLL = 0.2
+"""Seconds between two looks at a journal that another process writes."""
+_STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
+_PARTED = 1
+
+
+Work: TypeAlias = Coroutine[Any, Any, int]
+
+
+def looking(work: Callable[[], Work], *, trace: bool) -> int:
+    """Do a command's work in an event loop, and turn what goes wrong into a message.
+
+    Returns:
+        The exit code.
+    """
+    return guarded(lambda: anyio.run(work), trace=trace)
+
+
+def guarded(
+    work: Callable[[], int], *, trace: bool, besides: Callable[[Exception], str | None] = lambda _: None
+) -> int:
+    """Do a command's work, and turn what goes wrong into a message.
+
+    Args:
+        work: The work; it gives the exit code.
+        trace: Whether to print tracebacks.
+        besides: What else can be tried when it goes wrong.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Exception as error:  # noqa: BLE001 # the last place where an error can become a message and an exit code
+        print_error(error, None, trace=trace, besides=besides(error))
+        return code_of(error)
+
+
+def status_of(text: str) -> RunStatus:
+    """The status of that name.
+
+    Raises:
+        ConfigError: There is none; code `"status"`.
+    """
+    for status in _STATUSES:
+        if status == text:
+            return status
+    raise ConfigError(f"unknown status {text!r}", code="status", hint=f"one of {', '.join(_STATUSES)}")
+
+
+async def listing(db: str | None, status: str | None, limit: int, *, as_json: bool) -> int:
+    """Print the newest runs."""
+    wanted = None if status is None else status_of(status)
+    async with read_runs(db) as (runs, _):
+        found = await runs.list(status=wanted, limit=limit + 1)
+    shown, more = found[:limit], len(found) > limit
+    write_out(list_json(shown) if as_json else list_text(shown))
+    if more and not as_json:
+        say(f"there are more: --limit {limit * 5} shows them")
+    return 0
+
+
+async def show(db: str | None, name: str, *, items: bool, everything: bool, as_json: bool) -> int:
+    """Print what is kept of a run."""
+    async with read_runs(db) as (runs, _):
+        info = await find(runs, name)
+        told = tell(await runs.journal(info.run_id))
+    if as_json:
+        write_out(show_json(info, told, items=items))
+    elif items:
+        write_out("\n".join(item_lines(told.items())))
+    else:
+        write_out(show_text(info, told, everything=everything))
+    return 0
+
+
+async def tail(db: str | None, name: str, *, as_json: bool) -> int:
+    """Print a run's records as they come, until it ends."""
+    position = 0
+    last: JournalRecord | None = None
+    async with read_runs(db) as (runs, _):
+        info = await find(runs, name)
+        while True:
+            # Asked first: what a process wrote before it was gone is read afterwards.
+            info = await runs.get(info.run_id)
+            records = await runs.journal(info.run_id, after=position)
+            for last in records:
+                position += 1
+                line = json.dumps(as_object(position, last)) if as_json else line_of(position, last)
+                if not write_out(line):
+                    return 0
+            if not info.alive and not records:
+                break
+            if not records:
+                await anyio.sleep(_POLL)
+    if isinstance(last, RunEnded):
+        return 0
+    say(f"no process has the run any more, and nobody has ended it: noetic resume {info.run_id}{flag(chosen(db))}")
+    return FAILED
+
+
+async def fork(db: str | None, name: str, at: int | None, *, as_json: bool) -> int:
+    """Make a run of a part of another one's journal, and print its id."""
+    from noetic_py.harness import Harness
+
+    async with read_runs(db) as (runs, backend):
+        info = await find(runs, name)
+        new = await Harness(checkpoints=backend, plugins=()).fork(info.run_id, at=at)
+        made = await runs.get(new)
+    write_out(list_json([made])[1:-1] if as_json else new)
+    say(f"to go on with it: noetic resume {new}{flag(chosen(db))}")
+    return 0
+
+
+async def diff(db: str | None, names: tuple[str, str], *, as_json: bool) -> int:
+    """Print where two runs part; the exit code says whether they do."""
+    async with read_runs(db) as (runs, _):
+        left, right = [(await find(runs, name)).run_id for name in names]
+        found, alike = part(await runs.journal(left), await runs.journal(right))
+    write_out((parting_json if as_json else parting_text)(found, alike, (left, right)))
+    return 0 if found is None else _PARTED
+
+
+# -- pruning
+
+
+async def prune(
+    db: str | None, age: str | None, keep: int | None, statuses: Sequence[str], *, sure: bool, as_json: bool
+) -> int:
+    """Forget old runs, after asking."""
+    wanted: list[RunStatus] = [status_of(text) for text in statuses or ("completed",)]
+    older_than = None if age is None else read_age(age)
+    if older_than is None and keep is None:
+        raise ConfigError("prune needs to know which runs", code="prune", hint="--older-than 30d, or --keep 100")
+    async with read_runs(db) as (runs, _):
+        if not sure:
+            count = len(await _doomed(runs, older_than, keep, wanted))
+            if not count:
+                sure = True
+            elif not _agreed(count):
+                say("nothing was forgotten")
+                return USAGE
+        forgotten = await runs.prune(older_than=older_than, keep=keep, statuses=wanted)
+    write_out(json.dumps({"forgotten": forgotten}) if as_json else f"{plural(forgotten, 'run')} forgotten")
+    return 0
+
+
+async def _doomed(
+    runs: Runs, older_than: timedelta | None, keep: int | None, statuses: Sequence[RunStatus]
+) -> list[RunInfo]:
+    """The runs that would be forgotten now."""
+    found = [info for info in await runs.list(limit=None) if info.status in statuses][keep or 0 :]
+    before = None if older_than is None else SYSTEM.now() - older_than
+    return [info for info in found if not info.alive and (before is None or info.updated < before)]
+
+
+def _agreed(count: int) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(
+            f"{plural(count, 'run')} would be forgotten, and there is nobody to ask", code="prune", hint="add --yes"
+        )
+    return typer.confirm(f"Forget {plural(count, 'run')} for good?", err=True)

@@ -1,0 +1,157 @@
+"""Going on with a run that was begun before, or saying what that would do."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import frozen
+
+from noetic_py.cli.database import chosen, find, opened, read_runs
+from noetic_py.cli.kept import guarded
+from noetic_py.cli.limits import with_limits
+from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
+from noetic_py.cli.relay import relayed
+from noetic_py.cli.report import FAILED, say, write_out
+from noetic_py.cli.running import Job, View, perform
+from noetic_py.cli.words import printable
+from noetic_py.errors import ConfigError, RunNotFound
+from noetic_py.runs import RunInfo
+from noetic_py.state import StateBag
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
+    from noetic_py.harness import Harness
+    from noetic_py.streams import RunStream
+
+__all__ = ["ResumeRequest", "plan_request", "resume_request"]
+
+
+@frozen(eq=False)
+class ResumeRequest:
+    """What the command line asks for; see `noetic resume --help`."""
+
+    run: str
+    flow: str | None
+    model: str | None
+    db: str | None
+    budget: tuple[str, ...]
+    on_diverge: str
+
+
+def resume_request(request: ResumeRequest, view: View) -> int:
+    """Find the run and its flow, go on, report.
+
+    Returns:
+        The exit code.
+    """
+    return perform(lambda: _job(request), view, besides=lambda error: _besides(request, error))
+
+
+def _job(request: ResumeRequest) -> Job:
+    info = anyio.run(_located, request)
+    file = _flow_of(request, info)
+    options: dict[str, Any] = {"on_error": "result", "on_diverge": request.on_diverge}
+    budget = with_limits(file.budget, request.budget)
+    if budget is not None:
+        options["budget"] = budget
+    kind = StateBag if file.state is None else type(file.state())
+    if kind is not StateBag:
+        options["state_type"] = kind
+
+    def go_on(harness: Harness[Any]) -> AbstractAsyncContextManager[RunStream[Any, Any]]:
+        return harness.resume_stream(info.run_id, file.step, **options)
+
+    return Job(file, request.model, _database(request, file), budget, go_on)
+
+
+async def _located(request: ResumeRequest) -> RunInfo:
+    async with read_runs(request.db) as (runs, _):
+        return await find(runs, request.run)
+
+
+def _database(request: ResumeRequest, file: FlowFile) -> Path | None:
+    return chosen(request.db) if takes_checkpoints(file) else None
+
+
+def _flow_of(request: ResumeRequest, info: RunInfo) -> FlowFile:
+    """The flow that the run was started with.
+
+    Raises:
+        RunNotFound: The run has not begun.
+        ConfigError: Nobody has said which flow it is, or it is not there any more; code `"source"`.
+    """
+    if request.flow is not None:
+        return load_flow(request.flow)
+    if not info.position:
+        raise RunNotFound(f"run {info.run_id!r} has not begun: nothing of it was written", hint="start it again")
+    if info.source is None:
+        raise ConfigError(
+            f"run {info.run_id!r} does not say where its flow is from, {info.flow!r} is all it says", code="source"
+        )
+    name, _, _ = info.source.rpartition(":")
+    if not name or not Path(name).is_file():
+        raise ConfigError(
+            f"the flow of run {info.run_id!r} was {info.source}, which is not there",
+            code="source",
+            hint="go to the folder that it was started in",
+        )
+    return load_flow(info.source)
+
+
+def _besides(request: ResumeRequest, error: Exception) -> str | None:
+    if isinstance(error, ConfigError) and error.code in ("source", "flow-file"):
+        return f"noetic resume {request.run} --flow FILE:STEP"
+    return None
+
+
+# -- what it would do
+
+
+def plan_request(request: ResumeRequest, view: View) -> int:
+    """Print what going on would do; nothing is run.
+
+    Returns:
+        The exit code: 0 when it can go on, 1 when it would fail at once.
+    """
+
+    def work() -> int:
+        with relayed():
+            info = anyio.run(_located, request)
+            plan = anyio.run(_plan, request, info, _flow_of(request, info))
+        write_out(_as_json(plan) if view.json else "\n".join(map(_line, plan.steps)) or "nothing is left to do")
+        say(_counts(plan))
+        return FAILED if any(step.action in ("differ", "unknown") for step in plan.steps) else 0
+
+    return guarded(work, trace=view.trace, besides=lambda error: _besides(request, error))
+
+
+async def _plan(request: ResumeRequest, info: RunInfo, file: FlowFile) -> ResumePlan:
+    db = _database(request, file)
+    async with AsyncExitStack() as stack:
+        backend = None if db is None else await stack.enter_async_context(opened(db))
+        harness = await make_harness(file, request.model, backend)
+        async with harness:
+            return await harness.plan_resume(info.run_id, file.step)
+
+
+def _as_json(plan: ResumePlan) -> str:
+    steps = [
+        {"path": list(step.path), "kind": step.kind, "action": step.action, "reason": step.reason}
+        for step in plan.steps
+    ]
+    return json.dumps({"run_id": plan.run_id, "status": plan.status, "diverges": plan.diverges, "steps": steps})
+
+
+def _line(step: PlannedStep) -> str:
+    why = f": {printable(step.reason)}" if step.reason else ""
+    return f"{step.action:<8} {printable('/'.join(step.path))}  {step.kind}{why}"
+
+
+def _counts(plan: ResumePlan) -> str:
+    found = [step.action for step in plan.steps]
+    counts = ", ".join(f"{found.count(action)} {action}" for action in ("replay", "run", "differ", "unknown"))
+    return f"{plan.run_id} is {plan.status}; {counts}"

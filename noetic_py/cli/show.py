@@ -1,0 +1,237 @@
+"""What is kept of runs, for people and for programs: the list of them, and one of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from noetic_py.budget import NO_USAGE
+from noetic_py.checkpoints.records import CallStarted
+from noetic_py.cli.database import standing
+from noetic_py.cli.lines import SHORT, as_object, line_of, short
+from noetic_py.cli.report import jsonable
+from noetic_py.cli.told import HIDDEN, NOTHING, PLACE, ToldRun, ToldStep
+from noetic_py.cli.words import money, plural, printable
+
+if TYPE_CHECKING:
+    from noetic_py.items import Item
+    from noetic_py.runs import RunInfo
+
+__all__ = ["item_lines", "list_json", "list_text", "show_json", "show_text"]
+
+_LAST = 5
+_FAILURES = 10
+_BELOW = 20
+"""How many children of a step are shown."""
+_MARKS = {"finished": "✓", "failed": "✗", "stopped": "■", "open": "·"}
+
+
+def _moment(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+# -- many
+
+
+def list_text(found: Sequence[RunInfo]) -> str:
+    """A table of runs."""
+    rows = [("RUN", "STATUS", "FLOW", "RECORDS", "UPDATED")]
+    for info in found:
+        flow = printable(info.source or info.flow)
+        rows.append((printable(info.run_id), standing(info), flow, f"{info.position:,}", _moment(info.updated)))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ["  ".join([*map(str.ljust, row[:4], widths), row[4]]) for row in rows]
+    return "\n".join(lines)
+
+
+def list_json(found: Iterable[RunInfo]) -> str:
+    """Runs as a JSON array."""
+    return json.dumps([_info(info) for info in found])
+
+
+def _info(info: RunInfo) -> dict[str, Any]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in attrs.asdict(info).items()
+    }
+
+
+# -- one
+
+
+def show_json(info: RunInfo, run: ToldRun, *, items: bool) -> str:
+    """A run as a JSON object."""
+    conversation = run.items()
+    flow = run.flow
+    found: dict[str, Any] = {
+        **_info(info),
+        "reason": None if run.ended is None else run.ended.reason,
+        "input": None if run.started is None else jsonable(run.started.input),
+        "value": _json_output(run, flow),
+        "usage": attrs.asdict(run.usage) | {"total": run.usage.total},
+        "cost": None if run.cost is None else str(run.cost),
+        "steps_run": run.steps,
+        "model_calls": run.model_calls,
+        "open_calls": [jsonable(call) for call in _open_calls(run)],
+        "items": len(conversation),
+        "steps": [_step_object(run, step) for step in run.root.all()],
+        "failures": [jsonable(failure) for failure in run.failures],
+        "last": [as_object(position, record) for position, record in _last(run)],
+    }
+    if items:
+        found["conversation"] = [jsonable(item) for item in conversation]
+    return json.dumps(found)
+
+
+def _json_output(run: ToldRun, step: ToldStep | None) -> Any:
+    output = NOTHING if step is None else run.output(step)
+    return None if output is NOTHING else jsonable(output)
+
+
+def _step_object(run: ToldRun, step: ToldStep) -> dict[str, Any]:
+    return {
+        "path": list(step.path),
+        "kind": step.kind or None,
+        "state": step.state,
+        "attempts": step.attempts,
+        "usage": None if step.usage is None else attrs.asdict(step.usage) | {"total": step.usage.total},
+        "cost": None if step.cost is None else str(step.cost),
+        "output": None if step.kind == HIDDEN else _json_output(run, step),
+        "error": step.error,
+    }
+
+
+def _last(run: ToldRun) -> list[tuple[int, Any]]:
+    return list(enumerate(run.records, 1))[-_LAST:]
+
+
+def show_text(info: RunInfo, run: ToldRun, *, everything: bool) -> str:
+    """A run for people.
+
+    Args:
+        info: What the list knows of it.
+        run: What its journal tells.
+        everything: Whether to show all steps and failures, however many there are.
+    """
+    lines = [f"{name:<10} {value}" for name, value in _facts(info, run) if value]
+    tree = list(_tree(run, run.root, 0, everything))
+    lines += ["", "steps", *tree] if tree else []
+    failures = run.failures if everything else run.failures[:_FAILURES]
+    if failures:
+        lines += ["", "failures"]
+    for failure in failures:
+        attempt = f"attempt {failure.attempt}" + ("" if failure.final else ", tried again")
+        lines.append(f"  {printable('/'.join(failure.path))} ({attempt}): {printable(failure.message)}")
+        lines += [f"    try: {printable(failure.hint)}"] if failure.hint else []
+    if len(failures) < len(run.failures):
+        lines.append(f"  … {len(run.failures) - len(failures):,} more, all with --all")
+    lines += ["", "last records", *(line_of(position, record) for position, record in _last(run))]
+    return "\n".join(lines)
+
+
+def _facts(info: RunInfo, run: ToldRun) -> Iterator[tuple[str, str]]:
+    reason = None if run.ended is None else run.ended.reason
+    yield "run", printable(info.run_id)
+    yield "status", standing(info) + (f" ({printable(reason)})" if reason else "")
+    yield "flow", printable(info.flow)
+    yield "source", printable(info.source or "")
+    yield "thread", "" if info.thread_id in (None, info.run_id) else printable(str(info.thread_id))
+    yield "user", printable(info.user_id or "")
+    yield "request", printable(info.request_id or "")
+    yield "created", _moment(info.created)
+    yield "updated", _moment(info.updated)
+    if run.started is not None:
+        yield "input", short(run.started.input)
+    output = NOTHING if run.flow is None else run.output(run.flow)
+    if output is not NOTHING:
+        yield "value", short(output)
+    yield "used", _used(run)
+    calls = _open_calls(run)
+    if calls:
+        tokens = plural(sum(call.reserved_tokens for call in calls), "token")
+        cost = money(sum((call.reserved_cost for call in calls), Decimal(0)) or None)
+        yield "maybe", f"{plural(len(calls), 'call')} without an outcome: up to {tokens}, {cost}"
+    yield "journal", f"{plural(len(run.records), 'record')}, {plural(len(run.items()), 'item')} in the conversation"
+
+
+def _open_calls(run: ToldRun) -> list[CallStarted]:
+    return [call for calls in run.open_calls.values() for call in calls]
+
+
+def _used(run: ToldRun) -> str:
+    calls = plural(run.model_calls, "model call")
+    tokens = f"{plural(run.usage.total, 'token')} ({run.usage.input:,} in, {run.usage.output:,} out)"
+    return f"{plural(run.steps, 'step')}, {calls}, {tokens}, {money(run.cost)}"
+
+
+def _tree(run: ToldRun, above: ToldStep, depth: int, everything: bool) -> Iterator[str]:
+    children = [child for child in above.children() if child.kind != HIDDEN]
+    shown = children if everything else _worth(children)
+    for child in shown:
+        yield f"{'  ' * (depth + 1)}{_step_line(run, child)}"
+        yield from _tree(run, child, depth + 1, everything)
+    if len(shown) < len(children):
+        rest = [child.state for child in children if child not in shown]
+        counts = ", ".join(f"{rest.count(state):,} {state}" for state in _MARKS if state in rest)
+        yield f"{'  ' * (depth + 1)}… {len(rest):,} more ({counts}), all with --all"
+
+
+def _worth(children: Sequence[ToldStep]) -> list[ToldStep]:
+    """Those that are shown where there are many: what went wrong or has not ended first, in their order."""
+    if len(children) <= _BELOW:
+        return list(children)
+    ranked = sorted(children, key=lambda child: child.state == "finished")[:_BELOW]
+    return [child for child in children if child in ranked]
+
+
+def _step_line(run: ToldRun, step: ToldStep) -> str:
+    name = printable(step.path[-1])
+    parts = [f"{_MARKS[step.state]} {name}", "" if PLACE.sub("", name) == step.kind else step.kind]
+    if step.state != "finished":
+        parts.append("in flight" if step.state == "open" else step.state)
+    if step.rounds:
+        parts.append(plural(step.rounds, "round"))
+    if step.attempts > 1:
+        parts.append(plural(step.attempts, "attempt"))
+    # What a model step used is written with its answer, which has no line of its own.
+    spenders = [step, *(part for part in step.below.values() if part.kind == HIDDEN)]
+    if any(part.usage is not None for part in spenders):
+        parts.append(plural(sum((part.usage or NO_USAGE).total for part in spenders), "token"))
+    if any(part.cost is not None for part in spenders):
+        parts.append(money(sum((part.cost or Decimal(0) for part in spenders), Decimal(0))))
+    if step.state == "failed" and step.error:
+        parts.append(printable(step.error)[:SHORT])
+    elif not any(child.kind != HIDDEN for child in step.below.values()):
+        output = run.output(step)
+        parts += [] if output is NOTHING or output is None else [short(output)]
+    return "  ".join(part for part in parts if part)
+
+
+# -- the conversation
+
+
+def item_lines(items: Iterable[Item]) -> Iterator[str]:
+    """The conversation for people."""
+    from noetic_py.items import FunctionCall, FunctionCallOutput, Message, Reasoning
+
+    for item in items:
+        match item:
+            case Message():
+                yield f"{item.role}: {_block(item.text)}"
+            case FunctionCall():
+                yield f"call {printable(item.name)} {printable(item.arguments)}"
+            case FunctionCallOutput():
+                yield f"output: {_block(item.output if isinstance(item.output, str) else short(item.output))}"
+            case Reasoning():
+                yield "reasoning"
+            case _:
+                yield f"{type(item).__name__}: {short(item)}"
+
+
+def _block(text: str) -> str:
+    """Text of several lines, those after the first set in."""
+    return "\n  ".join(printable(line) for line in text.splitlines())

@@ -1,0 +1,266 @@
+"""What a journal tells of its run: each step once, what it used, what failed. No code of the flow's is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from noetic_py.budget import NO_USAGE, TokenUsage
+from noetic_py.checkpoints.records import (
+    CallStarted,
+    Decision,
+    Intent,
+    JournalRecord,
+    Path,
+    RunEnded,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepOpened,
+    StepStopped,
+    Voided,
+)
+
+if TYPE_CHECKING:
+    from noetic_py.items import Item
+
+__all__ = ["HIDDEN", "NOTHING", "PLACE", "Failure", "ToldRun", "ToldStep", "tell"]
+
+NOTHING: Any = object()
+"""There is no output, which `None` is not."""
+HIDDEN = "answer"
+"""The kind of a part that nobody wrote as a step: the model step above stands for it."""
+_COUNTED = frozenset({"code", "model", "tool"})
+PLACE = re.compile(r"\[(\d+)\]|#(\d+)")
+"""A step's place among others of its id, in a frame of a path."""
+
+
+@define(eq=False)
+class ToldStep:
+    """One step, as its records tell it.
+
+    Attributes:
+        path: The step.
+        kind: Its kind, empty where no record names it.
+        state: `"finished"`, `"failed"`, `"stopped"`, or `"open"` when it has begun and nothing says how it ended.
+        attempts: How many attempts are known to have ended, and the one that is open.
+        usage: Tokens that the step itself used, attempts that failed too, children apart.
+        cost: USD likewise, `None` for none, or for what has no price.
+        output: What it gave, as stored; `NOTHING` when it has given nothing.
+        error: What it failed of last; `None` also where a step below did.
+        rounds: How often its loop has decided whether to go on.
+        below: Its children, in the order in which they were first heard of.
+    """
+
+    path: Path
+    kind: str = ""
+    state: str = "open"
+    attempts: int = 0
+    usage: TokenUsage | None = None
+    cost: Decimal | None = None
+    output: Any = NOTHING
+    error: str | None = None
+    rounds: int = 0
+    below: dict[str, ToldStep] = field(factory=dict[str, "ToldStep"])
+
+    def children(self) -> list[ToldStep]:
+        """Its children: paths of a section, rounds of a loop and repeated calls by their number."""
+        first: dict[str, int] = {}
+        for name in self.below:
+            first.setdefault(PLACE.sub("", name), len(first))
+        return [self.below[name] for name in sorted(self.below, key=lambda name: _order(name, first))]
+
+    def all(self) -> Iterator[ToldStep]:
+        """The steps below it, parents first."""
+        for child in self.children():
+            yield child
+            yield from child.all()
+
+
+def _order(name: str, first: dict[str, int]) -> tuple[int, ...]:
+    return (first[PLACE.sub("", name)], *(int(a or b) for a, b in PLACE.findall(name)))
+
+
+@define(eq=False)
+class Failure:
+    """An attempt that failed.
+
+    Attributes:
+        path: The step.
+        attempt: Which attempt, from 1.
+        final: Whether no other attempt followed.
+        error: The class of the error.
+        message: What it says.
+        hint: What to try next.
+    """
+
+    path: Path
+    attempt: int
+    final: bool
+    error: str
+    message: str
+    hint: str | None
+
+
+@define(eq=False)
+class ToldRun:
+    """A run, as its journal tells it.
+
+    Attributes:
+        records: All records.
+        started: The journal's head, `None` when it has none yet.
+        root: Holds the steps.
+        ended: The journal's end, when it has one.
+        usage: Tokens of all attempts, void ones too.
+        cost: USD likewise; `None` when an answer has no price.
+        steps: Bodies that were started and are accounted for.
+        model_calls: Calls of models.
+        failures: Attempts that failed, in order.
+        open_calls: By path, model calls that were begun and have no outcome: they may have been charged.
+    """
+
+    records: Sequence[JournalRecord]
+    started: RunStarted | None = None
+    root: ToldStep = field(factory=lambda: ToldStep(()))
+    ended: RunEnded | None = None
+    usage: TokenUsage = NO_USAGE
+    cost: Decimal | None = Decimal(0)
+    steps: int = 0
+    model_calls: int = 0
+    failures: list[Failure] = field(factory=list[Failure])
+    open_calls: dict[Path, list[CallStarted]] = field(factory=dict[Path, list[CallStarted]])
+
+    @property
+    def flow(self) -> ToldStep | None:
+        """The step that the run was started with, once it has begun."""
+        return None if self.started is None else self.root.below.get(self.started.flow)
+
+    def output(self, step: ToldStep) -> Any:
+        """A step's output, looked up at its child when it is the same."""
+        from noetic_py.checkpoints.stored import SameAsChild, Stored
+
+        output = step.output
+        if isinstance(output, SameAsChild):
+            child = step.below.get(output.name)
+            return NOTHING if child is None else self.output(child)
+        return output.tree if isinstance(output, Stored) else output
+
+    def items(self) -> list[Item]:
+        """The conversation, with what it began with; open calls are closed."""
+        from noetic_py._engine.fold import items_below
+        from noetic_py.log import ItemLog
+
+        opening = None if self.started is None else self.started.opening
+        log = ItemLog(() if opening is None else opening.items)
+        log.extend(items_below(self.records, (), self._cause()))
+        return list(log.rendered("the run has no outcome yet" if self.ended is None else self.ended.status))
+
+    def _cause(self) -> Path:
+        """Where the failure that ended the run came from."""
+        if self.ended is None:
+            return ()
+        if self.ended.control is not None:
+            return () if self.ended.control.error is None else self.ended.control.error.path
+        last = [each for each in self.records if isinstance(each, StepFailed) and each.final and len(each.path) == 1]
+        return _path_of(last[-1]) if last and self.ended.status == "failed" else ()
+
+
+def _path_of(record: StepFailed) -> Path:
+    return getattr(record.error, "path", ()) or record.path
+
+
+def tell(records: Sequence[JournalRecord]) -> ToldRun:
+    """Read a journal."""
+    run = ToldRun(records)
+    for record in records:
+        run.ended = None
+        match record:
+            case RunStarted():
+                run.started = record
+            case RunEnded():
+                run.ended = record
+            case StepFinished() | StepFailed() | StepStopped():
+                _outcome(run, record)
+            case _:
+                _progress(run, record)
+    return run
+
+
+def _step(run: ToldRun, path: Path) -> ToldStep:
+    step = run.root
+    for depth, name in enumerate(path, 1):
+        found = step.below.get(name)
+        step = step.below.setdefault(name, ToldStep(path[:depth])) if found is None else found
+    return step
+
+
+def _progress(run: ToldRun, record: JournalRecord) -> None:
+    match record:
+        case StepOpened():
+            step = _step(run, record.path)
+            step.kind, step.state = record.kind, "open"
+            step.attempts = max(step.attempts, record.attempt)
+        case CallStarted():
+            run.open_calls.setdefault(record.path, []).append(record)
+            _step(run, record.path).kind = HIDDEN
+        case Voided():
+            _step(run, record.path[:-1]).below.pop(record.path[-1], None)
+        case Decision() if record.key.startswith("verdict["):
+            _step(run, record.path).rounds += 1
+        case Intent():
+            step = _step(run, record.path)
+            step.attempts = max(step.attempts, 1)
+        case _:
+            pass
+
+
+def _outcome(run: ToldRun, record: StepFinished | StepFailed | StepStopped) -> None:
+    step = _step(run, record.path)
+    step.kind = record.kind
+    step.attempts = max(step.attempts, record.attempt)
+    # A wrapped model makes several calls for one answer.
+    calls = len(run.open_calls.pop(record.path, ())) or 1
+    _spent(run, step, record, calls)
+    if isinstance(record, StepFinished):
+        step.state, step.output, step.error = "finished", record.output, None
+    elif isinstance(record, StepStopped):
+        step.state = "stopped"
+    else:
+        _failed(run, step, record)
+
+
+def _failed(run: ToldRun, step: ToldStep, record: StepFailed) -> None:
+    error = record.error
+    message = getattr(error, "message", str(error))
+    if _path_of(record) == record.path:
+        # Those above fail of the same error, which is told once.
+        hint = getattr(error, "hint", None)
+        run.failures.append(Failure(record.path, record.attempt, record.final, type(error).__name__, message, hint))
+        step.error = message
+    if record.final:
+        step.state = "failed"
+    else:
+        # Another attempt follows, and what this one has done is void.
+        step.below.clear()
+        step.attempts += 1
+        step.rounds = 0
+
+
+def _spent(run: ToldRun, step: ToldStep, record: StepFinished | StepFailed | StepStopped, calls: int) -> None:
+    if record.kind in _COUNTED:
+        run.steps += 1
+    if record.kind == HIDDEN:
+        run.model_calls += calls
+        # A call that was refused has used nothing; one that was answered, and has no cost, has no price.
+        if record.cost is None and (record.usage is not None or isinstance(record, StepFinished)):
+            run.cost = None
+    if record.usage is not None:
+        run.usage += record.usage
+        step.usage = record.usage if step.usage is None else step.usage + record.usage
+    if record.cost is not None:
+        step.cost = record.cost if step.cost is None else step.cost + record.cost
+        run.cost = None if run.cost is None else run.cost + record.cost

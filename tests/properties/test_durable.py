@@ -1,0 +1,86 @@
+"""Random programs that are kept, killed anywhere and resumed come out as an oracle foretells that knows no journal."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from noetic_py import RunResult
+from tests.properties.checks import SEED, examples, left_over, tasks
+from tests.properties.durably import Kill, Life, check_end
+from tests.properties.generator import generate
+
+pytestmark = pytest.mark.anyio
+
+CHUNKS = 4
+WHOLE = examples(sample=60, full=1200)
+KILLED = examples(sample=40, full=1200)
+EVERYWHERE = examples(sample=4, full=60)
+FORKED = examples(sample=4, full=60)
+FIRST = SEED * 100_000
+
+
+def kills_of(dice: random.Random, appends: int) -> list[Kill]:
+    """One to three deaths: each process has as many appends at the most as the whole run had."""
+    return [(dice.randint(1, appends), dice.choice(("before", "after"))) for _ in range(dice.randint(1, 3))]
+
+
+async def lived(seed: int, kills: list[Kill]) -> tuple[Life, str]:
+    """Run a program through deaths, and check everything; returns how it ended."""
+    before = tasks()
+    life = Life(generate(seed))
+    try:
+        result: RunResult[Any, Any] | None = await life.live(kills)
+        ended = await check_end(life, result)
+        assert await left_over(before) == set()
+    except BaseException as error:
+        error.add_note(f"NOETIC_SEED={SEED}, seed {seed}, kills {kills}: {life.program}")
+        raise
+    return life, ended
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+async def test_a_kept_run_comes_out_as_one_that_is_not_kept(chunk: int) -> None:
+    ends: Counter[str] = Counter()
+    for seed in range(FIRST + chunk, FIRST + WHOLE, CHUNKS):
+        ends[(await lived(seed, []))[1]] += 1
+    assert ends["ambiguous"] <= sum(ends.values()) / 20, ends
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+async def test_a_run_that_is_killed_comes_out_as_one_that_is_not(chunk: int) -> None:
+    ends: Counter[str] = Counter()
+    for seed in range(FIRST + 10_000 + chunk, FIRST + 10_000 + KILLED, CHUNKS):
+        dice = random.Random(seed)
+        life, _ = await lived(seed, [])
+        for _ in range(2):
+            ends[(await lived(seed, kills_of(dice, life.backend.appends)))[1]] += 1
+    # The set is worth something only while most runs survive, and few are beyond the oracle.
+    assert ends["completed"] >= sum(ends.values()) / 3, ends
+    assert ends["ambiguous"] <= sum(ends.values()) / 20, ends
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_killed_at_every_append(when: Any) -> None:
+    for seed in range(FIRST + 20_000, FIRST + 20_000 + EVERYWHERE):
+        life, _ = await lived(seed, [])
+        for at in range(1, life.backend.appends + 1):
+            await lived(seed, [(at, when)])
+
+
+async def test_a_fork_goes_on_like_a_run_that_was_killed_there() -> None:
+    for seed in range(FIRST + 30_000, FIRST + 30_000 + FORKED):
+        life, _ = await lived(seed, [])
+        for at in life.ends:
+            forked = await life.fork(at)
+            if await forked.check_journal() in ("failed", "budget_exceeded"):
+                continue
+            forked.deaths = 1
+            try:
+                await check_end(forked, await forked.live())
+            except BaseException as error:
+                error.add_note(f"NOETIC_SEED={SEED}, seed {seed}, forked at {at}: {life.program}")
+                raise
