@@ -17,7 +17,8 @@ WHOLE = (
     "noetic_py/budget.py",
     "noetic_py/control.py",
     "noetic_py/_engine/ledger.py",
-    "noetic_py/channels.py",
+    "noetic_py/channels/declared.py",
+    "noetic_py/channels/handle.py",
     "noetic_py/sessions.py",
 )
 ROOT = Path(__file__).resolve().parent.parent

@@ -93,7 +93,7 @@ def changed(old: str, new: str) -> str:
         ('"""Add one."""', '"""Say\n\n    something else."""'),
         ("    # Twice as much.\n", "    # twice\n\n\n"),
         ("return x * 2", "return (x  *\n        2)  # done"),
-        ('"and" \'more\'', '"andmore"'),
+        ("\"and\" 'more'", '"andmore"'),
         ("return x > 10", "return (x > 10)"),
         ("return sum(results)", "return sum(\n        results,\n    )"),
         ("lambda output, verdict, ctx: output + 1, id", "lambda output, verdict, ctx: (\n    output + 1\n), id"),

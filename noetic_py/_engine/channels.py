@@ -48,6 +48,10 @@ async def send(frame: Frame, channel: Channel[Any], value: object, timeout: floa
     with _named(frame):
         frame.x.run.channels.live(channel)
         checked = channel.check(value)
+        store = frame.x.run.store
+        if store is not None:
+            # Before it is placed: what cannot be stored must not have been seen by anybody.
+            store.codec.encode(checked)
     await call_from_body(frame, SEND, Put(channel, checked, timeout))
 
 

@@ -270,9 +270,8 @@ def _loop_stops(node: Node) -> Iterator[Node]:
         return
     if record.loop_stop is not None:
         yield node
-    for name, child in node.children.items():
-        if record.winner is None or name.endswith(f"[{record.winner}]"):
-            yield from _loop_stops(child)
+    for child in node.lasting:
+        yield from _loop_stops(child)
 
 
 def _typed(value: Stored, kind: Any, codec: Codec) -> Any:
@@ -332,7 +331,7 @@ def first_of(frame: Frame, names: Mapping[int, str]) -> int:
     run = frame.x.run
     if run.store is None or len(names) == 1:
         return next(iter(names))
-    paths = {(*frame.at, name): index for index, name in names.items()}
+    paths: dict[Path, int] = {(*frame.at, name): index for index, name in names.items()}
     first = next(iter(names))
     for record in reversed(run.journal):
         if isinstance(record, (StepFinished, StepFailed)) and record.path in paths:

@@ -24,7 +24,7 @@ from typing_extensions import TypeIs
 
 from noetic_py._engine.graph import children
 from noetic_py.channels import is_channel
-from noetic_py.codec.text import is_mapping
+from noetic_py.codec.text import is_list, is_mapping
 from noetic_py.errors import ConfigError
 from noetic_py.items import ItemBase
 from noetic_py.steps.step import Retry, Step, is_step
@@ -126,7 +126,7 @@ def _of_object(value: Any) -> Iterator[str]:
 def _of_parts(value: Any) -> Iterator[str]:
     kind: Any = value.__class__
     names: list[str] = []
-    if isinstance(value, partial):
+    if kind is partial:
         names = ["func", "args", "keywords"]
     elif attrs.has(kind):
         names = [field.name for field in attrs.fields(kind)]
@@ -202,7 +202,8 @@ def _walk(node: ast.AST) -> Iterator[str]:
         if name in _LAYOUT or (value in (None, []) and not isinstance(node, ast.Constant)):
             continue
         yield name
-        for part in value if isinstance(value, list) else (value,):
+        parts = value if is_list(value) else [value]
+        for part in parts:
             if isinstance(node, ast.JoinedStr) and isinstance(part, ast.Constant) and part.value == "":
                 # Some versions put it into the format of a value.
                 continue

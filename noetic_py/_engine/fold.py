@@ -60,6 +60,7 @@ class Node:
         tries: By name, how many attempts of a child have failed.
         decisions: What functions have decided for it, by key.
         intents: By name, the digests of children that may run only once and whose outcome nobody knows.
+        takes: The messages that it has taken for good, by the paths of their sends.
     """
 
     path: Path = ()
@@ -72,6 +73,7 @@ class Node:
     tries: dict[str, int] = field(factory=dict[str, int])
     decisions: dict[str, Any] = field(factory=dict[str, "Any"])
     intents: dict[str, str | None] = field(factory=dict[str, "str | None"])
+    takes: tuple[Path, ...] = ()
     # Where a failure that ended this step came from; None while it has not failed.
     cause: Path | None = None
     # Shown although it failed: what came after it, a wrap-up, was made because it did.
@@ -83,6 +85,14 @@ class Node:
     @property
     def name(self) -> str:
         return self.path[-1]
+
+    @property
+    def lasting(self) -> Iterator[Node]:
+        """The children whose work counts: of a race that was won the winner."""
+        record = self.finished
+        for name, child in self.children.items():
+            if record is None or record.winner is None or name.endswith(f"[{record.winner}]"):
+                yield child
 
     def child(self, name: str, *, place: bool = True) -> Node:
         """A child; made, and put where the layout now ends, when it has no place yet."""
@@ -227,6 +237,7 @@ def _place(
         node.start_again(record.fence)
         return
     node.layout.append(Own(record.items, record.delta))
+    node.takes = record.takes
     if isinstance(record, StepFinished):
         node.finished = record
         node.position = position

@@ -20,7 +20,7 @@ from noetic_py.checkpoints.backend import CheckpointBackend
 from noetic_py.checkpoints.records import Opening, RunStarted
 from noetic_py.checkpoints.stored import Stored
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, inside
+from noetic_py.codec.text import dump, inside, is_dict
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
@@ -166,8 +166,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     log.origin = (run.run_id, step.id)
     state = opening.state
     tree = state.tree if isinstance(state, Stored) else state
-    kind: type[Any] | None = options.get("state_type")
-    made = StateBag(codec.decode(tree)) if kind is None else codec.decode(tree, kind)
+    made = _state(tree, options.get("state_type"), codec)
     plan = RunPlan(
         step,
         _input(started, step, codec),
@@ -189,6 +188,26 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     run.keep_in(store)
     take_over(run, past)
     return plan
+
+
+def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
+    """The state that a run began with.
+
+    Raises:
+        ConfigError: It is of a type that nobody has named; code `"state-type"`.
+        CodecError: It is not of that type.
+    """
+    if kind is not None:
+        return codec.decode(tree, kind)
+    mark = tree.get("$", "dict") if is_dict(tree) else type(tree).__name__
+    if mark == "dict":
+        return StateBag(codec.decode(tree))
+    name = str(mark).removeprefix("object:")
+    raise ConfigError(
+        f"the run's state is a {name}, and what is stored does not say where that class is",
+        code="state-type",
+        hint=f"resume(..., state_type={name})",
+    )
 
 
 def _input(started: RunStarted, step: AnyStep, codec: Codec) -> Any:

@@ -238,7 +238,7 @@ def stopped(frame: Frame) -> None:
     if frame.control is not None or used or (run.store is not None and _counts(frame)):
         record = StepStopped(
             frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, (),
-            frame.used_calls, frame.used_tool,
+            frame.used_calls, frame.used_tool, tuple(frame.takes or ()) if frame.control is not None else (),
         )  # fmt: skip
         run.journal.append(record)
     if run.bus.active:

@@ -212,10 +212,9 @@ def _deliver(run: Run, past: Past) -> None:
 
 def _takes(node: Node) -> Iterator[tuple[Path, Path]]:
     """The messages that were taken for good, by the paths of their sends, each with the path of its taker."""
-    if node.finished is not None:
-        yield from ((sender, node.path) for sender in node.finished.takes)
+    yield from ((sender, node.path) for sender in node.takes)
     for key, value in node.decisions.items():
         if key.endswith(".from"):
             yield tuple(value), (*node.path, key.removesuffix(".from"))
-    for child in node.children.values():
+    for child in node.lasting:
         yield from _takes(child)

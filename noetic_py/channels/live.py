@@ -13,6 +13,7 @@ import anyio
 from attrs import define, field
 
 from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, refuse
+from noetic_py.errors import ChannelClosed
 
 __all__ = ["Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
 
@@ -457,7 +458,7 @@ class Listener:
         if self._heard:
             return self._heard.popleft()
         if self._left or self._topic.closed:
-            raise gone(self._topic.channel.name, "its stream was left" if self._left else _OVER)
+            raise self._end()
         waiter = _Waiter()
         self._waiting.append(waiter)
         try:
@@ -470,8 +471,11 @@ class Listener:
             raise
         if waiter.entry is None:
             self._waiting.remove(waiter)
-            raise gone(self._topic.channel.name, "its stream was left" if self._left else _OVER)
+            raise self._end()
         return waiter.entry
+
+    def _end(self) -> ChannelClosed:
+        return gone(self._topic.channel.name, "its stream was left" if self._left else _OVER)
 
     def take_now(self) -> Entry | None:
         """Nothing."""

@@ -53,15 +53,25 @@ def known_fields(state: object, codec: Codec) -> dict[str, Known]:
 
 def changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> tuple[Change, ...]:
     """What leads from one state to the other."""
-    found: list[Change] = []
+    found = [Change("unset", key, digest_of(old.data)) for key, old in before.items() if key not in after]
+    moved = _moved(before, after)
+    found += [Change("unset", key, digest_of(before[key].data)) for key in moved if key in before]
     for key, now in after.items():
         old = before.get(key)
-        if old is None:
+        if old is None or key in moved:
             found.append(Change("set", key, None, now.tree))
         elif old.data != now.data:
             found.append(_change(key, old, now))
-    found += [Change("unset", key, digest_of(old.data)) for key, old in before.items() if key not in after]
     return tuple(found)
+
+
+def _moved(before: Mapping[str, Known], after: Mapping[str, Known]) -> set[str]:
+    """The fields from the first on that has another place than it would have if each stayed where it was."""
+    stay = [key for key in before if key in after] + [key for key in after if key not in before]
+    for index, (one, other) in enumerate(zip(stay, after, strict=True)):
+        if one != other:
+            return set(list(after)[index:])
+    return set()
 
 
 def _change(key: str, old: Known, now: Known) -> Change:
@@ -136,10 +146,13 @@ def _apply_whole(state: Any, given: Sequence[Change], codec: Codec) -> None:
 def _put_into(old: Any, new: Any) -> Any:
     """The new value, as the old object where that can be changed."""
     kind: Any = new.__class__
-    if old.__class__ is not kind or not isinstance(new, (list, dict, set)):
-        return new if old.__class__ is not kind else _put_fields(old, new)
-    if isinstance(new, dict):
-        new = {key: _put_into(old.get(key), value) for key, value in new.items()}
+    if old.__class__ is not kind:
+        return new
+    if is_dict(new):
+        restore_state(old, {key: _put_into(old.get(key), value) for key, value in new.items()})
+        return old
+    if not isinstance(new, (list, set)):
+        return _put_fields(old, new)
     restore_state(old, new)
     return old
 

@@ -212,6 +212,9 @@ class StepStopped:
         items: Own work kept, when the attempt itself asked for the stop.
         control: The stop that it had asked for.
         delta: How the kept work changed the state; in a durable run.
+        calls: How many model calls the attempt has made.
+        tool: The tool that it has called.
+        takes: The messages that the kept work has taken; in a durable run.
     """
 
     path: Path
@@ -224,6 +227,7 @@ class StepStopped:
     delta: tuple[Change, ...] = ()
     calls: int = 0
     tool: str | None = None
+    takes: tuple[Path, ...] = ()
 
 
 @define(eq=False)

@@ -34,7 +34,7 @@ from noetic_py.checkpoints.records import (
     Voided,
 )
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, inside, parse
+from noetic_py.codec.text import MAX_NESTING, dump, inside, parse
 from noetic_py.control import Control
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch
 from noetic_py.items import Item, ItemBase
@@ -43,6 +43,8 @@ __all__ = ["MAX_RECORD_BYTES", "SameAsChild", "Stored", "dump_record", "dump_usa
 
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 """How long a stored record may be."""
+_NESTING = MAX_NESTING + 16
+"""How deep: a value as deep as values may be, in a record."""
 
 Fields = dict[str, Any]
 
@@ -82,8 +84,9 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
     if load is None:
         raise CodecError(f"a record of kind {stored.kind!r:.60}, which this version does not know", where="kind")
     try:
-        record: JournalRecord = load(stored.path, parse(stored.payload, MAX_RECORD_BYTES, "record size"), codec)
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        fields = parse(stored.payload, MAX_RECORD_BYTES, "record size", nesting=_NESTING)
+        record: JournalRecord = load(stored.path, fields, codec)
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise CodecError(
             f"is no {stored.kind}: {type(error).__name__}: {error}", where="/".join(stored.path)
         ) from error
@@ -309,6 +312,7 @@ def _dump_stopped(record: StepStopped, codec: Codec) -> Fields:
         "u": dump_usage(record.usage),
         "c": _cost(record.cost),
         "x": _control(record.control, codec),
+        "t": [list(take) for take in record.takes],
         **_called(record),
     }
     return fields
@@ -326,6 +330,7 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
         _read_changes(fields["s"]),
         fields.get("m", 0),
         fields.get("tool"),
+        tuple(tuple(take) for take in fields.get("t", ())),
     )
 
 
@@ -345,7 +350,7 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
         str(record.reserved_cost),
         record.reserved_output,
         record.fence,
-    ],  # fmt: skip
+    ],
     "RunEnded": lambda record, codec: [record.status, record.reason, _control(record.control, codec)],
 }
 

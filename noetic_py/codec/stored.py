@@ -33,8 +33,9 @@ class Codec:
     """Values to stored JSON and back.
 
     It takes attrs classes, dataclasses, pydantic models, named tuples, enumerations, items, the library's errors, and
-    Python's own values, with dates, decimals, UUIDs and bytes among them. A class is made again from the type that `loads` is asked for;
-    where that says `object` or `Any`, only registered classes are made, by the name they are registered under.
+    Python's own values, with dates, decimals, UUIDs and bytes among them. A class is made again from the type
+    that `loads` is asked for; where that says `object` or `Any`, only registered classes are made, by the name they are
+    registered under.
 
     Args:
         types: Classes to register.
@@ -242,7 +243,8 @@ def _encode_item(item: ItemBase) -> dict[str, Any]:
     try:
         wire = to_wire(item)
     except CodecError as error:
-        raise Unfit(error.message).inside(f".{error.where}" if error.where else "") from error
+        said = error.message.removeprefix(f"{error.where}: ")
+        raise Unfit(said, hint=error.hint).inside(f".{error.where}" if error.where else "") from error
     return {_MARK: "item", "v": wire}
 
 

@@ -47,10 +47,7 @@ class Unfit(Exception):
 def inside(error: CodecError, where: str) -> CodecError:
     """The same error, with the name of what holds the value in front of the path to it."""
     below = error.where
-    if not below:
-        joined = where
-    else:
-        joined = f"{where}{below}" if below.startswith(("[", ".")) else f"{where}.{below}"
+    joined = where + (below if not below or below.startswith(("[", ".")) else f".{below}")
     return CodecError(error.message.removeprefix(f"{below}: "), where=joined, path=error.path, hint=error.hint)
 
 
@@ -97,8 +94,8 @@ def _dump_surrogates(value: Any) -> bytes:
     return text.encode()
 
 
-def parse(data: bytes | str, limit: int, what: str) -> Any:
-    """The values of a JSON text no longer than `limit`; `what` names the limit in the error."""
+def parse(data: bytes | str, limit: int, what: str, *, nesting: int = MAX_NESTING) -> Any:
+    """The values of a JSON text no longer than `limit`, nested no deeper; `what` names the limit in the error."""
     if len(data) > limit:
         raise LimitExceeded(what, limit)
     try:
@@ -110,15 +107,15 @@ def parse(data: bytes | str, limit: int, what: str) -> Any:
         raise LimitExceeded("nesting", MAX_NESTING) from None
     except ValueError as error:
         raise CodecError(f"not JSON: {error}") from None
-    if text.count("{") + text.count("[") > MAX_NESTING:
-        check_nesting(value)
+    if text.count("{") + text.count("[") > nesting:
+        check_nesting(value, nesting)
     return value
 
 
-def check_nesting(value: object) -> None:
+def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
     """Raise `LimitExceeded` for lists and mappings nested deeper than `MAX_NESTING`."""
     level: dict[int, Any] = {0: value}
-    for _ in range(MAX_NESTING):
+    for _ in range(nesting):
         # By identity, so that a value that holds itself several times does not multiply.
         level = {
             id(part): part
@@ -129,7 +126,7 @@ def check_nesting(value: object) -> None:
         }
         if not level:
             return
-    raise LimitExceeded("nesting", MAX_NESTING)
+    raise LimitExceeded("nesting", nesting)
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:

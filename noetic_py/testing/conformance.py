@@ -20,7 +20,7 @@ class TestMyBackend(BackendContract):
         await self.runtime.advance(3600.0)
 ```
 
-A backend that outlives its process adds `LastingContract`, and one whose stored bytes a test can reach `DamageContract`.
+A backend that outlives its process adds `LastingContract`, one whose stored bytes a test can reach `DamageContract`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ async def assert_resumable_everywhere(
     expected = await check.run(whole, [])
     if expected is None:
         raise AssertionError("a run that nobody kills has died")
+    if not whole.appends:
+        raise AssertionError("the run has no commits: make(backend) has to give a harness with checkpoints=backend")
     kills = 0
     for at in range(1, whole.appends + 1):
         for when in ("before", "after"):
@@ -101,8 +103,8 @@ class _Check:
 
     async def resume(self, backend: FaultyBackend, events: list[Event]) -> _Outcome | None:
         """Go on with it."""
-        kind = None if self.state is None or isinstance(self.state, StateBag) else type(self.state)
-        options = {} if kind is None else {"state_type": kind}
+        plain = self.state is None or isinstance(self.state, StateBag)
+        options: dict[str, Any] = {} if plain else {"state_type": type(self.state)}
         harness = self.make(backend)
         return await _watched(backend, harness.resume_stream(_RUN, self.flow(), on_error="result", **options), events)
 
@@ -137,15 +139,9 @@ async def _watched(
     outcome: _Outcome | None = None
     with backend.outlived():
         async with stream as watched:
-            async for event in _all(watched.events):
-                events.append(event)
+            events += [event async for event in watched.events]
             outcome = _outcome(await watched.result())
     return outcome
-
-
-async def _all(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
-    async for event in events:
-        yield event
 
 
 def _outcome(result: RunResult[Any, Any]) -> _Outcome:

@@ -1,0 +1,330 @@
+"""Journal records as bytes, and back."""
+
+from __future__ import annotations
+
+import json
+import random
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from noetic_py import FunctionCall, FunctionCallOutput, InMemoryBackend, Message, TokenUsage, errors
+from noetic_py._engine.resume import read_journal
+from noetic_py.checkpoints import Record, records
+from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_record, load_record
+from noetic_py.codec import Codec
+from noetic_py.control import Control
+from noetic_py.steps.flow import Settled
+from tests.properties.checks import SEED, examples
+
+CODEC = Codec([Settled])
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+frames = st.text("abc#[]012ä", min_size=1, max_size=4)
+paths = st.lists(frames, max_size=3).map(tuple)
+whole = st.integers(0, 10**12)
+money = st.decimals(0, 10**6, allow_nan=False, places=6)
+maybe_money = st.none() | money
+usages = st.none() | st.builds(TokenUsage, whole, whole, st.none() | whole, st.none() | whole, st.none() | whole)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | texts | money,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3) | st.tuples(inner),
+    max_leaves=5,
+)
+items = st.one_of(
+    st.builds(Message.user, texts),
+    st.builds(Message.assistant, texts),
+    st.builds(FunctionCall, name=st.just("f"), arguments=st.dictionaries(texts, st.integers(), max_size=2)),
+    st.builds(FunctionCallOutput, call_id=texts.filter(bool), output=texts),
+)
+several = st.lists(items, max_size=3).map(tuple)
+deltas = st.lists(
+    st.builds(
+        records.Change,
+        st.sampled_from(["set", "unset", "append"]),
+        texts,
+        st.none() | texts,
+        st.integers(),
+        st.booleans(),
+    ),
+    max_size=3,
+).map(tuple)
+failures = st.one_of(
+    st.builds(errors.StepFailed, path=paths, error_type=texts, error_message=texts),
+    st.builds(errors.StepTimeout, st.floats(0.1, 100), path=paths),
+    st.builds(errors.BudgetExceeded, st.just("cost"), limit=money, requested=money, settled=money, path=paths),
+    st.builds(errors.LoopLimit, whole, path=paths),
+    st.builds(errors.Aborted, texts, path=paths),
+    st.builds(errors.ConfigError, texts, code=st.just("c"), hint=st.none() | texts, path=paths),
+    st.builds(errors.ModelUnavailable, texts, model=texts),
+    st.builds(errors.ReplayDiverged, texts, path=paths),
+    st.builds(errors.StepOutcomeUnknown, path=paths),
+)
+nested = st.builds(
+    lambda each, path, value: errors.ParallelFailed(succeeded={0: value}, failed={1: each}, first=each, path=path),
+    failures,
+    paths,
+    plain,
+)
+problems = failures | nested
+controls = st.none() | st.builds(
+    Control, st.sampled_from(["complete", "abort"]), value=plain, reason=st.none() | texts, path=paths, at=paths
+)
+tools = st.none() | texts.filter(bool)
+takes = st.lists(paths, max_size=2).map(tuple)
+
+
+@st.composite
+def finished(draw: st.DrawFn) -> records.StepFinished:
+    record = records.StepFinished(draw(paths), draw(st.sampled_from(["code", "model", "loop"])), None, draw(plain))
+    record.attempt = draw(st.integers(1, 5))
+    record.items, record.delta = draw(several), draw(deltas)
+    record.usage, record.cost, record.control = draw(usages), draw(maybe_money), draw(controls)
+    record.winner = draw(st.none() | st.integers(0, 9))
+    record.fingerprint, record.digest = draw(texts), draw(st.none() | texts.filter(bool))
+    record.takes, record.calls, record.tool = draw(takes), draw(st.integers(0, 3)), draw(tools)
+    record.loop_stop = draw(st.none() | st.tuples(paths, plain))
+    if draw(st.booleans()):
+        record.output = SameAsChild(draw(frames))
+    return record
+
+
+openings = st.builds(
+    records.Opening,
+    fingerprint=texts,
+    items=several,
+    state=plain.map(CODEC.encode),
+    user_id=st.none() | texts,
+    request_id=st.none() | texts,
+    metadata=st.dictionaries(texts, st.integers(), max_size=2),
+    source=st.none() | texts,
+    budget=st.none() | st.just({"limits": {"cost": "1.5"}}),
+)
+attempts = st.integers(1, 9)
+statuses = st.sampled_from(["completed", "failed", "aborted"])
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "RunStarted": st.builds(records.RunStarted, st.just(()), texts, texts, texts, plain, whole, st.none() | openings),
+    "StepOpened": st.builds(records.StepOpened, paths, texts, attempts, whole),
+    "Segment": st.builds(records.Segment, paths, attempts, several, deltas),
+    "ChildReplayed": st.builds(records.ChildReplayed, paths),
+    "Voided": st.builds(records.Voided, paths),
+    "StepFinished": finished(),
+    "StepFailed": st.builds(
+        records.StepFailed, paths, texts, attempts, st.booleans(), problems, usages, maybe_money, controls,
+        st.integers(0, 3), tools,
+    ),
+    "StepStopped": st.builds(
+        records.StepStopped, paths, texts, attempts, several, usages, maybe_money, controls, deltas,
+        st.integers(0, 3), tools, takes,
+    ),
+    "Decision": st.builds(records.Decision, paths, texts, plain),
+    "Intent": st.builds(records.Intent, paths, st.none() | texts),
+    "CallStarted": st.builds(records.CallStarted, paths, whole, money, whole, whole),
+    "RunEnded": st.builds(records.RunEnded, paths, statuses, st.none() | texts, controls),
+}  # fmt: skip
+
+
+def told(value: Any) -> Any:
+    """A record's contents, to compare; what stays in its stored form is stored here too."""
+    if isinstance(value, errors.NoeticError):
+        fields = {name: told(part) for name, part in vars(value).items() if name not in ("result", "left")}
+        return [type(value).__name__, value.args, fields, told(value.__cause__)]
+    if isinstance(value, (Stored, SameAsChild)):
+        return attrs.asdict(value)
+    if isinstance(value, Control):
+        return [told(getattr(value, name)) for name in ("kind", "value", "reason", "path", "at", "error")]
+    if isinstance(value, (tuple, list)):
+        return [type(value).__name__, *map(told, value)]
+    if isinstance(value, dict):
+        return [[told(key), told(part)] for key, part in value.items()]
+    if type(value).__module__ == records.__name__:
+        names = vars(value) if not attrs.has(type(value)) else [field.name for field in attrs.fields(type(value))]
+        names = [*names, *(name for name in vars(type(value)) if name in vars(records.StepFinished)["__annotations__"])]
+        return {name: told(getattr(value, name)) for name in names}
+    return [type(value).__name__, value]
+
+
+# What only the step that asks for it can make again.
+_KEPT_STORED = {"input", "output", "state"}
+
+
+def as_read(record: Any) -> Any:
+    """The record as it is to be read back."""
+    if isinstance(record, records.RunStarted):
+        opening = record.opening
+        opening = None if opening is None else attrs.evolve(opening, state=Stored(opening.state))
+        return attrs.evolve(record, input=Stored(CODEC.encode(record.input)), opening=opening)
+    control = getattr(record, "control", None)
+    if control is not None:
+        record.control = attrs.evolve(control, value=Stored(CODEC.encode(control.value)))
+    if isinstance(record, records.StepFinished):
+        if not isinstance(record.output, SameAsChild):
+            record.output = Stored(CODEC.encode(record.output))
+        if record.loop_stop is not None:
+            record.loop_stop = (record.loop_stop[0], Stored(CODEC.encode(record.loop_stop[1])))
+    return record
+
+
+def test_every_kind_of_record_is_tried() -> None:
+    assert set(KINDS) == {kind.__name__ for kind in records.JournalRecord.__args__}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_a_record_comes_back_as_it_was(kind: str, data: st.DataObject) -> None:
+    record = data.draw(KINDS[kind])
+    stored = dump_record(record, CODEC)
+    assert (stored.kind, stored.path, stored.value) == (kind, record.path, None)
+    read = load_record(stored, CODEC)
+    assert type(read) is type(record)
+    assert told(read) == told(as_read(record))
+
+
+def test_an_error_keeps_its_class_its_fields_and_its_cause() -> None:
+    inner = errors.StepFailed(path=("a", "b"), error_type="ValueError", error_message="no")
+    error = errors.ParallelFailed(succeeded={0: 1}, failed={2: errors.LoopLimit(3), 1: inner}, first=inner, path=("a",))
+    found = CODEC.loads(CODEC.dumps(Settled(None, error)), Settled[int]).error
+    assert isinstance(found, errors.ParallelFailed)
+    assert (found.path, found.message, found.hint, found.succeeded) == (("a",), error.message, error.hint, {0: 1})
+    assert isinstance(found.failed[2], errors.LoopLimit)
+    assert found.failed[2].limit == 3
+    assert found.first is found.failed[1] is found.__cause__
+
+
+def test_an_error_of_ones_own_is_told_as_the_nearest_known_one() -> None:
+    class Mine(errors.StepTimeout):
+        pass
+
+    found = CODEC.loads(CODEC.dumps(Mine(2.0, path=("a",))))
+    assert type(found) is errors.StepTimeout
+    assert found.seconds == 2.0
+
+
+def test_a_failure_is_stored_whatever_it_holds() -> None:
+    class Wild:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    deep: Any = []
+    for _ in range(500):
+        deep = [deep]
+    error = errors.ParallelFailed(
+        succeeded={0: object(), 1: Wild(), 2: deep, 3: 4},
+        failed={5: errors.StepFailed(path=(), error_type="E", error_message="\ud800 and \ud83d\udc00")},
+        first=errors.LoopLimit(1),
+    )
+    record = records.StepFailed(("a",), "code", 1, True, error, None, None, None)
+    found = load_record(dump_record(record, CODEC), CODEC)
+    assert isinstance(found, records.StepFailed)
+    assert isinstance(found.error, errors.ParallelFailed)
+    assert found.error.succeeded[3] == 4
+    assert "object object" in str(found.error.succeeded[0])
+
+
+def test_what_a_step_raised_that_is_no_error_of_the_library_is_stored_as_what_others_see() -> None:
+    record = records.StepFailed(("a",), "code", 1, True, ValueError("no"), None, None, None)
+    found = load_record(dump_record(record, CODEC), CODEC)
+    assert isinstance(found, records.StepFailed)
+    assert isinstance(found.error, errors.StepFailed)
+    assert (found.error.error_type, found.error.error_message) == ("ValueError", "no")
+
+
+def test_where_a_value_stands_that_cannot_be_stored_is_named() -> None:
+    record = records.StepFinished(("a",), "code", None, {"k": [object()]})
+    with pytest.raises(errors.CodecError, match=r"^output\['k'\]\[0\]: a builtins\.object cannot be stored"):
+        dump_record(record, CODEC)
+    with pytest.raises(errors.CodecError, match=r"^next\[1\]: a builtins\.object"):
+        dump_record(records.Decision(("a",), "next[3]", [1, object()]), CODEC)
+
+
+def test_what_is_written_is_read_again_however_deep_it_is() -> None:
+    """A value may be as deep as values may be; the record around it does not count."""
+    value: Any = 1
+    for _ in range(64):
+        value = [value]
+    try:
+        stored = dump_record(records.StepFinished(("a",), "code", None, value), CODEC)
+    except errors.LimitExceeded:
+        pytest.fail("a value of the deepest nesting is refused")
+    assert isinstance(load_record(stored, CODEC), records.StepFinished)
+    with pytest.raises(errors.LimitExceeded):
+        dump_record(records.StepFinished(("a",), "code", None, [[value]]), CODEC)
+
+
+@pytest.mark.parametrize("kind", ["Unheard", "", "dict"])
+def test_a_kind_that_is_not_known_is_named(kind: str) -> None:
+    with pytest.raises(errors.CodecError, match="which this version does not know"):
+        load_record(Record(kind, ("a",), b"{}"), CODEC)
+
+
+# -- damaged bytes
+
+
+def damaged(payload: bytes, dice: random.Random) -> bytes:
+    """Bytes of which some are others, missing, or too many."""
+    data = bytearray(payload)
+    match dice.randrange(5):
+        case 0:
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        case 1:
+            del data[dice.randrange(len(data)) :]
+        case 2:
+            at = dice.randrange(len(data))
+            data[at : at + dice.randrange(1, 9)] = dice.randbytes(dice.randrange(9))
+        case 3:
+            data += dice.choice([b"}", b"]", b" 1", b"\x00"])
+        case _:
+            return json.dumps(dice.choice([None, 1, "x", [], {}, [1, 2, 3], {"k": 1}, {"path": []}])).encode()
+    return bytes(data)
+
+
+def test_damaged_bytes_give_a_named_error_or_a_record() -> None:
+    """Never another exception. Whether bytes are those that were written is the backend's to know, by its checksums."""
+    dice = random.Random(SEED)
+    samples = [dump_record(sample, CODEC) for sample in SAMPLES]
+    refused = 0
+    for number in range(examples(sample=3_000, full=50_000)):
+        stored = dice.choice(samples)
+        payload = damaged(stored.payload, dice)
+        try:
+            record = load_record(Record(stored.kind, stored.path, payload), CODEC)
+        except (errors.CodecError, errors.LimitExceeded):
+            refused += 1
+        except Exception as error:
+            error.add_note(f"NOETIC_SEED={SEED}, {number}: {stored.kind} {payload!r}")
+            raise
+        else:
+            assert type(record).__name__ == stored.kind
+    assert refused > 1000
+
+
+SAMPLES: list[records.JournalRecord] = [
+    records.RunStarted(
+        (), "r", "t", "f", [1, {"a": Decimal(2)}], 1,
+        records.Opening("f", (Message.user("hi"),), {"a": 1}, None, "q", {"m": 1}, None, {"limits": {}}),
+    ),
+    records.StepOpened(("a",), "code", 1, 2),
+    records.Segment(("a",), 1, (Message.user("hi"),), (records.Change("set", "a", None, 1),)),
+    records.StepFailed(("a",), "code", 1, True, errors.LoopLimit(3), TokenUsage(1, 2), Decimal(1), None, 1, "t"),
+    records.StepStopped(("a",), "code", 1, (), None, None, Control("abort", reason="r", path=("a",))),
+    records.Decision(("a",), "route", "b"),
+    records.Intent(("a",), "d"),
+    records.CallStarted(("a",), 1, Decimal("0.5"), 1, 1),
+    records.RunEnded((), "completed", None, None),
+]  # fmt: skip
+
+
+@pytest.mark.anyio
+async def test_a_record_that_cannot_be_read_is_named_by_its_number() -> None:
+    backend = InMemoryBackend()
+    lease = await backend.acquire("r", ttl=1)
+    good = dump_record(SAMPLES[0], CODEC)
+    await backend.append(
+        "r", expected_position=0, fence=lease.fence, records=[good, Record("StepOpened", ("a",), b'["code"')]
+    )
+    with pytest.raises(errors.CodecError, match="record 2 of run r: "):
+        await read_journal(backend, "r", CODEC)
