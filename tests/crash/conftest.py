@@ -1,0 +1,51 @@
+"""What all tests of processes that die share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+from tests.crash.children import Children, fork_server
+
+Figure: TypeAlias = Callable[[str, object], None]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Forks, signals and locks are the kernel's: these tests are of Linux."""
+    if sys.platform != "linux":
+        for item in items:
+            if item.path.parent.name == "crash":
+                item.add_marker(pytest.mark.skip(reason="the tests of killed processes need Linux"))
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what the full sets have counted."""
+    if "NOETIC_EXAMPLES" not in os.environ:
+        return
+    reports: list[Any] = terminalreporter.getreports("passed")
+    for report in reports:
+        figures = [f"{name} {value}" for name, value in report.user_properties]
+        if figures and report.when == "call":
+            terminalreporter.write_line(f"{report.nodeid.rpartition('/')[2]}: {', '.join(figures)}")
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Figure:
+    """Notes a figure of a test by its name, to be shown at the end of a run of the full sets."""
+
+    def note(name: str, value: object) -> None:
+        request.node.user_properties.append((name, str(value)))
+
+    return note
+
+
+@pytest.fixture(scope="module")
+def children() -> Generator[Children]:
+    """A fork server for the tests of one file."""
+    with fork_server() as server:
+        yield server

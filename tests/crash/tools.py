@@ -1,0 +1,63 @@
+"""Tools of the operating system that some of these tests need: where they are, or how they are installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def need(command: str, package: str) -> str:
+    """The path of a command; fails the test with the line that installs it."""
+    found = shutil.which(command)
+    if found is None:
+        pytest.fail(f"{command} is not installed: apt-get install -y {package}")
+    return found
+
+
+def faketime_library() -> Path:
+    """The library that shows a process another wall clock."""
+    need("faketime", "faketime")
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    if not found:
+        pytest.fail("libfaketime is not installed: apt-get install -y faketime")
+    return found[0]
+
+
+@contextmanager
+def traced(pid: int, *options: str) -> Generator[None]:
+    """Trace a process and its threads for as long as the block lasts; the process has to end in it."""
+    command = [need("strace", "strace"), "-f", "-qq", "-p", str(pid), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
+        try:
+            yield
+        except BaseException:
+            tracer.kill()
+            raise
+        _, said = tracer.communicate(timeout=30)
+        assert tracer.returncode in (0, None) or "No such process" in said, said
+
+
+def counted(log: Path) -> dict[str, int]:
+    """How often each system call was made, by the thread that made it most often: threads are counted apart."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for line in log.read_text(errors="replace").splitlines():
+        thread, _, rest = line.partition(" ")
+        name, opened, _ = rest.strip().partition("(")
+        if opened and name.isidentifier():
+            counts[thread, name] += 1
+    most: dict[str, int] = {}
+    for (_, name), count in counts.items():
+        most[name] = max(count, most.get(name, 0))
+    return most
+
+
+def spread(points: Sequence[tuple[str, int]], wanted: int) -> list[tuple[str, int]]:
+    """So many of the points, from all parts of the run."""
+    step = max(1.0, len(points) / wanted)
+    return [points[int(index * step)] for index in range(min(wanted, len(points)))]
