@@ -120,10 +120,9 @@ class Ledger:
         lines = self.lines()
         found: list[str] = []
         for process in sorted({line.process for line in lines}):
-            held = next(
-                (line.held for line in lines if line.process == process and line.what == "process"), frozenset()
-            )
-            starts = Counter(line.attempt for line in lines if line.process == process and line.what == "start")
+            its = [line for line in lines if line.process == process]
+            held = {attempt for line in its for attempt in line.held}
+            starts = Counter(line.attempt for line in its if line.what == "start")
             for attempt, count in starts.items():
                 done = next((attempt[:at] for at in range(1, len(attempt) + 1) if attempt[:at] in held), None)
                 if done is not None:

@@ -228,7 +228,7 @@ class ReferenceContract:
     def test_it_does_what_the_reference_does(self, anyio_backend_name: str) -> None:
         """Rows of operations, each on backends of its own."""
 
-        @settings(max_examples=self.examples, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=self.examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(st.lists(_OPERATIONS, min_size=30, max_size=50))
         def row(operations: list[tuple[str, dict[str, Any]]]) -> None:
             anyio.run(self._row, operations, backend=anyio_backend_name)
