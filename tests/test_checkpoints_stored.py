@@ -64,12 +64,13 @@ failures = st.one_of(
     st.builds(errors.ReplayDiverged, texts, path=paths),
     st.builds(errors.StepOutcomeUnknown, path=paths),
 )
-nested = st.builds(
-    lambda each, path, value: errors.ParallelFailed(succeeded={0: value}, failed={1: each}, first=each, path=path),
-    failures,
-    paths,
-    plain,
-)
+
+
+def of_paths(each: errors.NoeticError, path: tuple[str, ...], value: object) -> errors.ParallelFailed:
+    return errors.ParallelFailed(succeeded={0: value}, failed={1: each}, first=each, path=path)
+
+
+nested = st.builds(of_paths, failures, paths, plain)
 problems = failures | nested
 controls = st.none() | st.builds(
     Control, st.sampled_from(["complete", "abort"]), value=plain, reason=st.none() | texts, path=paths, at=paths
@@ -103,6 +104,7 @@ openings = st.builds(
     metadata=st.dictionaries(texts, st.integers(), max_size=2),
     source=st.none() | texts,
     budget=st.none() | st.just({"limits": {"cost": "1.5"}}),
+    version=st.integers(1, 3),
 )
 attempts = st.integers(1, 9)
 statuses = st.sampled_from(["completed", "failed", "aborted"])
@@ -112,6 +114,10 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     "Segment": st.builds(records.Segment, paths, attempts, several, deltas),
     "ChildReplayed": st.builds(records.ChildReplayed, paths),
     "Voided": st.builds(records.Voided, paths),
+    "StateRevised": st.builds(
+        records.StateRevised, st.just(()), attempts, plain.map(CODEC.encode),
+        st.dictionaries(whole, deltas, max_size=3),
+    ),
     "StepFinished": finished(),
     "StepFailed": st.builds(
         records.StepFailed, paths, texts, attempts, st.booleans(), problems, usages, maybe_money, controls,
@@ -137,15 +143,16 @@ def told(value: Any) -> Any:
         return attrs.asdict(value)
     if isinstance(value, Control):
         return [told(getattr(value, name)) for name in ("kind", "value", "reason", "path", "at", "error")]
-    if isinstance(value, (tuple, list)):
-        return [type(value).__name__, *map(told, value)]
-    if isinstance(value, dict):
+    kind: Any = value.__class__
+    if kind in (tuple, list):
+        return [kind.__name__, *map(told, value)]
+    if kind is dict:
         return [[told(key), told(part)] for key, part in value.items()]
-    if type(value).__module__ == records.__name__:
-        names = vars(value) if not attrs.has(type(value)) else [field.name for field in attrs.fields(type(value))]
-        names = [*names, *(name for name in vars(type(value)) if name in vars(records.StepFinished)["__annotations__"])]
+    if kind.__module__ == records.__name__:
+        names: list[str] = [*vars(value)] if not attrs.has(kind) else [field.name for field in attrs.fields(kind)]
+        names += [name for name in vars(kind) if name in vars(records.StepFinished)["__annotations__"]]
         return {name: told(getattr(value, name)) for name in names}
-    return [type(value).__name__, value]
+    return [kind.__name__, value]
 
 
 # What only the step that asks for it can make again.
@@ -187,7 +194,8 @@ def test_a_record_comes_back_as_it_was(kind: str, data: st.DataObject) -> None:
 def test_an_error_keeps_its_class_its_fields_and_its_cause() -> None:
     inner = errors.StepFailed(path=("a", "b"), error_type="ValueError", error_message="no")
     error = errors.ParallelFailed(succeeded={0: 1}, failed={2: errors.LoopLimit(3), 1: inner}, first=inner, path=("a",))
-    found = CODEC.loads(CODEC.dumps(Settled(None, error)), Settled[int]).error
+    settled: Settled[int] = Settled(None, error)
+    found = CODEC.loads(CODEC.dumps(settled), Settled[int]).error
     assert isinstance(found, errors.ParallelFailed)
     assert (found.path, found.message, found.hint, found.succeeded) == (("a",), error.message, error.hint, {0: 1})
     assert isinstance(found.failed[2], errors.LoopLimit)
@@ -278,7 +286,8 @@ def damaged(payload: bytes, dice: random.Random) -> bytes:
         case 3:
             data += dice.choice([b"}", b"]", b" 1", b"\x00"])
         case _:
-            return json.dumps(dice.choice([None, 1, "x", [], {}, [1, 2, 3], {"k": 1}, {"path": []}])).encode()
+            others: list[Any] = [None, 1, "x", [], {}, [1, 2, 3], {"k": 1}, {"path": []}]
+            return json.dumps(dice.choice(others)).encode()
     return bytes(data)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from noetic_py._engine.execute import HANDLERS, AnyStep, execute
+from noetic_py._engine.durable import call, count_turns, put_down, recover, stop_again
+from noetic_py._engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py._engine.fold import items_below
 from noetic_py._engine.spawn import head, run_child
 from noetic_py._engine.state import DOORS, Execution, Frame, Run
@@ -24,7 +25,7 @@ from noetic_py.checkpoints.records import StepFailed, StepOpened
 from noetic_py.context import CURRENT, Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.detached import DetachedWork, DetachOptions
-from noetic_py.errors import BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
+from noetic_py.errors import Aborted, BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.log import ItemLog
 from noetic_py.state import copy_state
 from noetic_py.steps.spawn import SpawnSpec
@@ -118,9 +119,13 @@ class Detached:
         count = occurrences.get(place, 0)
         occurrences[place] = count + 1
         self._name = frame_name(place, count)
+        call(frame, self._name)
         self.path: tuple[str, ...] = (*frame.at, self._name)
         self._lease = Lease(None, frame.lease, depth=caller.depth + 1)
         self.child = Execution(run, self._lease, depth=caller.depth + 1, parent=frame, input=value)
+        if frame.node is not None:
+            recover(run, self._lease, self.path)
+            count_turns(self.child, self.path)
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
         self.outcome: RunResult[Any, Any] | None = None
@@ -141,6 +146,10 @@ class Detached:
         """What the step does when it is executed."""
         frame.opened = True
         root = head(self.child, frame, frame.step, frame.domain)
+        if frame.node is not None:
+            stop_again(self.child, frame.at)
+            if self.child.stop is not None:
+                put_down(root, frame.node)
         try:
             return await run_child(self.child, root, spec, self._value)
         finally:
@@ -158,6 +167,7 @@ class Detached:
                 output = await execute(self._step, self._value, self._above, self._name, self._domain)
         except NoeticError as failure:
             error = failure
+            settle_state(self._domain.state, failure)
         finally:
             self.child.ended()
             self._lease.close()
@@ -167,7 +177,7 @@ class Detached:
             self.done.set()
 
     def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
-        status, reason = _ending(output, error, self.child.stop)
+        status, reason = _ending(self.path, output, error, self.child.stop)
         if status == "failed":
             _log.warning("detached %s failed: %s", "/".join(self.path), error)
         journal, path, lease = self._run.journal, self.path, self._lease
@@ -236,12 +246,17 @@ def _around(x: Execution) -> list[Execution]:
     return found
 
 
-def _ending(output: Any, error: NoeticError | None, stop: Control | None) -> tuple[RunStatus, str | None]:
+def _ending(
+    path: tuple[str, ...], output: Any, error: NoeticError | None, stop: Control | None
+) -> tuple[RunStatus, str | None]:
     """How it ended, and why; an abort of something below it that nobody handled is a failure like any other."""
     if error is None:
         return ("completed", None) if output is not no_value() else ("cancelled", "what started it has ended")
     if stop is not None:
         return stop.status, stop.reason
+    if isinstance(error, Aborted) and error.path == path:
+        # As it is recorded: it was stopped before this process had the run.
+        return "aborted", error.reason
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "NOTHING",
     "Found",
     "begin",
+    "call",
     "count_turns",
     "decided_by",
     "disown",
@@ -82,9 +83,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         return again
     if node is None:
         return None
-    if parent.visited is None:
-        parent.visited = set()
-    parent.visited.add(name)
+    call(parent, name)
     child = node.children.get(name)
     if child is not None and child.finished is not None:
         left = left_by(child, own=own)
@@ -97,7 +96,35 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
     failed = node.failed.get(name)
     if failed is not None:
         raise _fail_again(failed[0].error, child, parent, domain, path)
+    if parent.step.kind in _IN_ORDER and parent.x.run.on_diverge == "fail":
+        _check_order(parent, node, name)
     return None
+
+
+def call(frame: Frame, name: str) -> None:
+    """Note that a body has called a child."""
+    if frame.visited is None:
+        frame.visited = set()
+    frame.visited.add(name)
+
+
+# What calls one child after the other, and nothing new before all that is recorded.
+_IN_ORDER = frozenset({"sequence", "loop", "branch", "every"})
+
+
+def _check_order(parent: Frame, node: Node, name: str) -> None:
+    """Find other code before it runs: something new is called while something that is recorded is left.
+
+    Raises:
+        ReplayDiverged: That is so.
+    """
+    if len(parent.visited or ()) > len(node.children):
+        # All of them, and something new already.
+        return
+    # Out of time, a wrap-up follows a child that is not recorded.
+    left = [orphan for orphan in _orphans(parent) if orphan.name != "wrap_up"]
+    if left:
+        raise ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
 
 
 def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Domain) -> Found | None:
@@ -127,7 +154,8 @@ def _fail_again(
 ) -> Exception:
     """Put down that a child has failed once more as it is recorded; returns what it raised."""
     run = parent.x.run
-    if child is None or not child.layout or run.store is None or not isinstance(error, NoeticError):
+    begun = parent.node is not None and path[-1] in parent.node.begun
+    if child is None or not (child.layout or begun) or run.store is None or not isinstance(error, NoeticError):
         return error
     # Steps below it had finished: when nobody handles the failure, what they have left is seen again.
     _stands_here(parent, path)
@@ -137,6 +165,7 @@ def _fail_again(
         for delta in given:
             apply_changes(left, delta, run.store.codec)
         error.left = (domain.state, left)
+    ledger.remember(parent)
     return error
 
 
@@ -239,39 +268,27 @@ def _answer(output: Stored, record: StepFinished, codec: Any) -> ModelResponse:
 
 
 def _asked_of_loop(frame: Frame) -> tuple[Path, object] | None:
-    """The loop around a body that it has asked to end."""
+    """The loop around a step that has been asked to end in it or below it, and the last word about that."""
     node = frame.up
     while node is not None:
-        if node.loop_stop is not None and node.loop_stop[1] == frame.at:
-            return node.at, node.loop_stop[0]
+        asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
+        if asked:
+            return node.at, asked[-1]
         node = node.up
     return None
 
 
 def _ask_loop_again(parent: Frame, child: Node) -> None:
-    """What a finished child, or one below it, has asked of a loop around it."""
-    asked = max(_loop_stops(child), key=lambda each: each.position, default=None)
-    record = None if asked is None else asked.finished
-    if asked is None or record is None or record.loop_stop is None:
+    """What was asked of a loop around a finished child, in it or below it."""
+    store, record = parent.x.run.store, child.finished
+    if store is None or record is None or record.loop_stop is None:
         return
     path, value = record.loop_stop
     node: Frame | None = parent
     while node is not None and (node.at != path or node.virtual):
         node = node.up
-    store = parent.x.run.store
-    if node is not None and store is not None and isinstance(value, Stored):
-        node.loop_stop = (_typed(value, output_type(node.step), store.codec), asked.path)
-
-
-def _loop_stops(node: Node) -> Iterator[Node]:
-    """The finished steps at and below a node that have asked for a loop's end, without those whose work is void."""
-    record = node.finished
-    if record is None:
-        return
-    if record.loop_stop is not None:
-        yield node
-    for child in node.lasting:
-        yield from _loop_stops(child)
+    if node is not None and isinstance(value, Stored):
+        node.stop_loop_with(_typed(value, output_type(node.step), store.codec), child.path)
 
 
 def _typed(value: Stored, kind: Any, codec: Codec) -> Any:
@@ -414,6 +431,8 @@ async def begin(frame: Frame, value: Any) -> Found | None:
         if tried is not None:
             frame.attempt = tried + 1
             frame.noted = True
+            if name in above.begun:
+                ledger.flush(frame.up)
     run = frame.x.run
     if run.store is not None:
         await run.store.hold()
@@ -491,21 +510,29 @@ def _output(frame: Frame, value: Any, output: Any) -> Any:
     return output
 
 
-def _check_orphans(frame: Frame) -> None:
+def _orphans(frame: Frame) -> list[Node]:
+    """The children that are recorded, and that the body has not called this time."""
     node = frame.node
     if node is None or frame.step.kind in ("parallel", "model"):
-        return
+        return []
     called = frame.visited or set()
-    for name, child in node.children.items():
-        if name not in called and (child.finished is not None or name in node.failed):
-            if frame.x.run.on_diverge == "fail":
-                raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
-            frame.x.run.journal.append(Voided(child.path))
+    return [
+        child
+        for name, child in node.children.items()
+        if name not in called and (child.finished is not None or name in node.failed)
+    ]
 
 
-def disown(frame: Frame) -> None:
+def _check_orphans(frame: Frame) -> None:
+    for child in _orphans(frame):
+        if frame.x.run.on_diverge == "fail":
+            raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
+        frame.x.run.journal.append(Voided(child.path))
+
+
+def disown(frame: Frame, failure: NoeticError) -> None:
     """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
-    if frame.node is not None:
+    if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
         for name in (frame.visited or set()) - frame.node.children.keys():
             frame.x.run.journal.append(Voided((*frame.at, name)))
 

@@ -21,7 +21,6 @@ from noetic_py.errors import (
     ConcurrentStepCall,
     ConfigError,
     NoeticError,
-    ReplayDiverged,
     StepFailed,
     StepTimeout,
     Stopped,
@@ -37,10 +36,12 @@ __all__ = [
     "as_error",
     "call_from_body",
     "execute",
+    "forget_loop_stops",
     "open_lease",
     "open_wrap_up",
     "restore_log",
     "settle_failure",
+    "settle_state",
     "under_budget",
 ]
 
@@ -249,10 +250,15 @@ async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitab
 
 def settle_failure(frame: Frame, error: NoeticError) -> None:
     """Nobody below handled the failure: what finished steps left becomes visible again in the frame's domain."""
-    left = error.left
-    if left is not None and left[0] is frame.domain.state:
-        restore_state(frame.domain.state, left[1])
+    settle_state(frame.domain.state, error)
     restore_log(frame, error.path)
+
+
+def settle_state(state: Any, error: NoeticError) -> None:
+    """The state becomes what finished steps had left before the failure."""
+    left = error.left
+    if left is not None and left[0] is state:
+        restore_state(state, left[1])
 
 
 def restore_log(frame: Frame, cause: tuple[str, ...] = ()) -> None:
@@ -317,9 +323,8 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain.state):
         failure.left = (frame.domain.state, _state_left(frame))
     frame.rewind()
-    _forget_loop_stop(frame)
-    if isinstance(failure, ReplayDiverged):
-        durable.disown(frame)
+    forget_loop_stops(frame, frame.at)
+    durable.disown(frame, failure)
     ledger.failed(frame, failure, final=final)
     if x.run.store is not None:
         await x.run.store.commit(x.run.journal)
@@ -361,6 +366,7 @@ def _after_stop(frame: Frame, own: bool) -> None:
     ledger.stopped(frame)
     if frame.control is None:
         frame.drop_unwritten()
+        forget_loop_stops(frame, frame.at, below=False)
     parent = frame.up
     if not own and parent is not None and parent.clean:
         parent.mark = parent.written = len(frame.domain.log)
@@ -370,19 +376,16 @@ def _after_stop(frame: Frame, own: bool) -> None:
 def _leave(frame: Frame) -> None:
     """A step ends without a result: its lease closes, and what its parent does from now on is a new segment."""
     close_lease(frame)
-    parent = frame.up
-    if parent is not None and parent.touched and parent.clean:
-        parent.saved = copy_state(parent.domain.state)
-        parent.clean = False
+    if frame.up is not None:
+        ledger.remember(frame.up)
 
 
-def _forget_loop_stop(frame: Frame) -> None:
-    """What a failed attempt asked of a loop around it is void."""
-    node = frame.up
+def forget_loop_stops(frame: Frame, path: tuple[str, ...], *, below: bool = True) -> None:
+    """What a void attempt of the step at a path has asked of the loops around it, and with `below` all under it too."""
+    node: Frame | None = frame
     while node is not None:
-        stop = node.loop_stop
-        if stop is not None and stop[1][: len(frame.at)] == frame.at:
-            node.loop_stop = None
+        if node.loop_stops:
+            node.loop_stops = [stop for stop in node.loop_stops if (stop[1][: len(path)] if below else stop[1]) != path]
         node = node.up
 
 

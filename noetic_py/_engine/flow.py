@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from noetic_py._engine import durable, ledger
 from noetic_py._engine.custody import give_back
-from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute
+from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute, forget_loop_stops
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.context import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
@@ -234,14 +234,15 @@ def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[
 
 
 async def _void_losers(frame: Frame, paths: Sequence[Path], winner: int | None) -> None:
-    """What the losers of a race have taken goes back, and what they have started beside ends."""
+    """What the losers of a race have taken goes back, what they have started beside ends, and no loop hears of them."""
     run = frame.x.run
-    if run.custody is None and not run.detached:
-        return
     for index, path in enumerate(paths):
         if index != winner and winner is not None:
-            await run.dismiss((*frame.at, path.name))
-            give_back(run, (*frame.at, path.name), below=True)
+            lost = (*frame.at, path.name)
+            if run.detached:
+                await run.dismiss(lost)
+            give_back(run, lost, below=True)
+            forget_loop_stops(frame, lost)
 
 
 def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | None) -> Any:

@@ -28,6 +28,7 @@ __all__ = [
     "flush",
     "note_outcome",
     "prepare",
+    "remember",
     "returned",
     "stopped",
 ]
@@ -106,7 +107,13 @@ def returned(frame: Frame, length: int) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
     frame.mark = frame.written = length
     if frame.touched:
-        # The body may still hold the state object, so what it is now has to be remembered now.
+        frame.saved = copy_state(frame.domain.state)
+        frame.clean = False
+
+
+def remember(frame: Frame) -> None:
+    """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
+    if frame.touched and frame.clean:
         frame.saved = copy_state(frame.domain.state)
         frame.clean = False
 

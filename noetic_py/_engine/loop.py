@@ -41,7 +41,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             value = await _after_error(frame, spec, inbox, error, iteration, value)
             continue
-        if frame.loop_stop is not None:
+        if frame.loop_stops:
             return _stopped(frame, output)
         outputs.append(output)
         snapshot.iteration, snapshot.output = iteration, output
@@ -137,9 +137,9 @@ def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
 
 
 def _stopped(frame: Frame, output: Any) -> Any:
-    stop, frame.loop_stop = frame.loop_stop, None
+    value = frame.loop_stops[-1][0] if frame.loop_stops else None
     frame.x.run.verdict = (frame.at, "stop_loop")
-    return output if stop is None or stop[0] is None else stop[0]
+    return output if value is None else value
 
 
 async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exception, iteration: int) -> OnError:

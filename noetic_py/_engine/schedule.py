@@ -36,8 +36,7 @@ async def run_every(value: Any, frame: Frame) -> None:
             await execute(spec.body, None, frame, f"{spec.body.id}[{tick}]", domain)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
-        if frame.loop_stop is not None:
-            frame.loop_stop = None
+        if frame.loop_stops:
             return
 
 

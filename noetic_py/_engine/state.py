@@ -471,7 +471,7 @@ class Execution:
         node: Frame | None = _frame(ctx)
         while node is not None and node.x is self:
             if node.step.kind in ("loop", "every"):
-                node.loop_stop = (value, ctx.path)
+                node.stop_loop_with(value, ctx.path)
                 return
             node = node.up
         raise ConfigError(
@@ -575,8 +575,8 @@ class Frame(Context[Any, Any]):
     # How many model calls the attempt has made, and the tool that it has called.
     used_calls = 0
     used_tool: str | None = None
-    # What `stop_loop` was given, and by which step.
-    loop_stop: tuple[object, tuple[str, ...]] | None = None
+    # What `stop_loop` was given, and by which steps; the last word counts.
+    loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
     # The lease of the step's own budget, and the one of its wrap-up.
     own_lease: Lease | None = None
     wrap_up: Lease | None = None
@@ -619,6 +619,10 @@ class Frame(Context[Any, Any]):
     def log(self) -> ItemLog:
         """The conversation the body writes to."""
         return self.domain.log
+
+    def stop_loop_with(self, value: object, path: tuple[str, ...]) -> None:
+        """A step asks this loop to end."""
+        self.loop_stops = [*(self.loop_stops or ()), (value, path)]
 
     def rewind(self) -> None:
         """Go back to the step's start: its state and its place in the log."""

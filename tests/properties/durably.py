@@ -83,6 +83,12 @@ def read_told(records: Sequence[JournalRecord]) -> Told:
 # ------------------------------------------------------------------------------------------------------ what is noted
 
 
+def model_key(ask: tuple[Key, int]) -> Key:
+    """The key of the model round that one of a body's operations runs."""
+    key, index = ask
+    return (*key, (f"ask{index}", 1))
+
+
 @dataclass
 class DurableWorld(World):
     """What the bodies of all processes saw."""
@@ -115,7 +121,9 @@ class DurableWorld(World):
             if (*key, (f"{section}r", 1)) in found.finished
         }
         left.controls = {at: control for at, control in self.controls.items() if control[0] in found.controls}
-        left.refused, left.answered = set(self.refused), set(self.answered)
+        # A call that was refused before it was recorded may be answered now.
+        left.refused = {ask for ask in self.refused if model_key(ask) in found.ended}
+        left.answered = {ask for ask in self.answered if model_key(ask) in found.ended}
         left.done = {key for key in self.done if key in found.ended}
         left.starts = Counter({key: min(count, found.ended[key]) for key, count in self.starts.items()})
         left.bodies = sum(left.starts.values())
