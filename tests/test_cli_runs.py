@@ -907,3 +907,13 @@ def test_every_command_has_help(inside: Inside, command: str) -> None:
     assert f"Usage: noetic {command}" in done.stdout
     if command != "graph":
         assert "--db" in done.stdout
+
+
+def test_a_database_that_cannot_be_opened_is_a_failure_and_no_wrong_usage(inside: Inside) -> None:
+    inside.write(SHOUT)
+    folder = inside.folder / "kept.db"
+    folder.mkdir()
+    for arguments in (("run", "flow.py", "a"), ("resume", "last"), ("runs",), ("show", "last")):
+        done = inside.run(*arguments, "--db", str(folder))
+        assert done.returncode == 1, arguments
+        assert "it is a directory" in done.stderr, arguments

@@ -167,6 +167,8 @@ def perform(prepare: Callable[[], Job], view: View, *, besides: Callable[[Except
         found = _only(error)
         else_ = _besides(job, found) or (None if besides is None else besides(found))
         print_error(found, None if job is None else job.file.path, trace=view.trace, besides=else_)
+        if job is None and isinstance(found, StoreUnavailable):
+            return code_of(found)
         # What cannot be stored, and is no step's, is the input.
         return USAGE if job is None or isinstance(found, CodecError) else code_of(found)
 
