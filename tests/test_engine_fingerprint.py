@@ -264,6 +264,22 @@ def flow(route):
         assert fingerprint(module.flow(make(module, 1))) != fingerprint(other.flow(make(other, 1)))
 
 
+def test_a_tool_that_is_a_step_is_that_step(tmp_path: Path) -> None:
+    code = """
+from noetic_py import call_model, step, step_tool
+
+@step
+async def double(x: int) -> int:
+    return 2 * x
+
+flow = call_model(tools=[step_tool(double, name="double", description="Twice as much.")])
+"""
+    found = fingerprint(load(tmp_path, code).flow)
+    assert found == fingerprint(load(tmp_path, code.replace("2 * x", "2 * x  # twice")).flow)
+    assert found != fingerprint(load(tmp_path, code.replace("2 * x", "3 * x")).flow)
+    assert found != fingerprint(load(tmp_path, code.replace("Twice", "Two times")).flow)
+
+
 # -- other Pythons
 
 

@@ -143,7 +143,10 @@ def _of_parts(value: Any) -> Iterator[str]:
 
 def _of_function(function: Any) -> Iterator[str]:
     function = inspect.unwrap(function)
-    if inspect.isbuiltin(function) or not hasattr(function, "__code__"):
+    inner = vars(function).get("step") if inspect.isfunction(function) else None
+    if is_step(inner):
+        yield fingerprint(inner)
+    elif inspect.isbuiltin(function) or not hasattr(function, "__code__"):
         yield f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
     elif function.__name__ == "<lambda>":
         yield from _of_lambda(function)

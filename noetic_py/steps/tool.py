@@ -100,6 +100,8 @@ def step_tool(
         return await inner(input, ctx)
 
     run.__annotations__ = {"ctx": Context, "input": wanted}
+    # What this function is, is the step's to say.
+    vars(run)["step"] = inner
     made: Tool[[T], Awaitable[R], M, S] = make_tool(run, {"name": name, "description": description})
     return made
 
