@@ -556,16 +556,20 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         require_step(step, "resume")
         check_resume_options(options)
-        if run_id in self._live:
-            raise RunBusy(f"run {run_id!r} goes on already", hint="await that run")
         codec = keeping.codec_for(step, *(() if state_type is None else (state_type,)))
-        past = await keeping.load_past(backend, run_id, codec)
-        run = self._resumed(run_id, past, options)
-        run.on_diverge = options.get("on_diverge", "fail")
         kept = keeping.Kept(backend, options.get("durability", "step"), None)
-        plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
-        self._live[run_id] = run
-        return run, evolve(plan, kept=kept)
+
+        async def take() -> tuple[Run, RunPlan]:
+            if run_id in self._live:
+                raise RunBusy(f"run {run_id!r} goes on already", hint="await that run")
+            past = await keeping.load_past(backend, run_id, codec, state_type)
+            run = self._resumed(run_id, past, options)
+            run.on_diverge = options.get("on_diverge", "fail")
+            plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
+            self._live[run_id] = run
+            return run, evolve(plan, kept=kept)
+
+        return await keeping.when_free(take, options.get("wait", 0.0), self._resources.runtime)
 
     def _resumed(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
         opening = past.started.opening
@@ -582,12 +586,14 @@ class Harness(Generic[M_co]):
             tracer=tracer(),
         )
 
-    async def fork(self, run_id: str, *, at: int | Checkpoint | None = None) -> str:
+    async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
         """Make a run that is another one as it was at a point of its journal; `resume` goes on with it.
 
         Args:
             run_id: The other run.
             at: Where: a position at which a transaction ends, or a checkpoint; its end when left out.
+            state: The flow's state at that point; as it was when left out. Steps that finished on copies of the old
+                one, paths of a section that goes on there, do not know of it.
 
         Returns:
             The new run's id.
@@ -595,7 +601,11 @@ class Harness(Generic[M_co]):
         Raises:
             RunNotFound: There is no such run.
             PositionConflict: No transaction ends at `at`.
+            CodecError: `state` cannot be stored.
+            ConfigError: It is of another type than the run's; code `"state-type"`.
         """
+        from noetic_py._engine import keeping
+
         backend = self._needed()
         position = at.position if isinstance(at, Checkpoint) else at
         if position is None:
@@ -605,7 +615,7 @@ class Harness(Generic[M_co]):
             position = head.position
         info = await self.runs.get(run_id)
         new = self._resources.runtime.new_id()
-        await backend.fork(run_id, at=position, new_run_id=new, card=card_of(info), status="interrupted")
+        await keeping.fork_at(backend, run_id, keeping.Forked(new, position, card_of(info)), state)
         return new
 
     # -- what goes on beside

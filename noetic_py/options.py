@@ -70,6 +70,7 @@ class ResumeOptions(TypedDict, total=False):
         durability: When the run is committed.
         on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
             `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
+        wait: How many seconds to wait for a run that another process holds, before `RunBusy`; none when left out.
     """
 
     on_error: Literal["raise", "result"]
@@ -79,6 +80,7 @@ class ResumeOptions(TypedDict, total=False):
     services: Mapping[type[Any], object]
     durability: Durability
     on_diverge: OnDiverge
+    wait: float
 
 
 _OPTIONS = frozenset(RunOptions.__annotations__)
@@ -130,7 +132,10 @@ def check_resume_options(options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"on_diverge={options['on_diverge']!r} is unknown", code="run-option", hint='"fail", "adopt" or "pin"'
         )
-    check_options({name: value for name, value in options.items() if name != "on_diverge"}, None, None)
+    wait = options.get("wait", 0.0)
+    if not is_seconds(wait):
+        raise ConfigError(f"wait={wait!r} is not a number of seconds", code="run-option", hint="wait=30.0")
+    check_options({name: options[name] for name in options if name not in ("on_diverge", "wait")}, None, None)
 
 
 def _check_kinds(options: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.records import Change, JournalRecord, Path
     from noetic_py.items import Item
 
-__all__ = ["COMPOSITES", "Node", "Own", "inside", "items_below", "left_by", "tree", "visible"]
+__all__ = ["COMPOSITES", "Node", "Own", "ended_with", "inside", "items_below", "left_by", "tree", "visible"]
 
 # What the parent's conversation gets of a section's paths: a race its winner's items, a round of tools their outputs.
 _WALLS = frozenset({*SPAWNS, "parallel", "gather", "every"})
@@ -43,6 +43,8 @@ class Own:
 
     items: tuple[Item, ...]
     delta: tuple[Change, ...] = ()
+    # Where in the journal it is; -1 for what is no record's own.
+    position: int = -1
 
 
 @define(eq=False)
@@ -58,6 +60,7 @@ class Node:
         position: Where in the journal that record is.
         failed: By name, the children that have failed for good, and where in the journal that is.
         tries: By name, how many attempts of a child have failed.
+        begun: The children of which a void attempt had finished something, so that what stands before them was written.
         decisions: What functions have decided for it, by key.
         intents: By name, the digests of children that may run only once and whose outcome nobody knows.
         takes: The messages that it has taken for good, by the paths of their sends.
@@ -71,6 +74,7 @@ class Node:
     position: int = 0
     failed: dict[str, tuple[StepFailed, int]] = field(factory=dict[str, "tuple[StepFailed, int]"])
     tries: dict[str, int] = field(factory=dict[str, int])
+    begun: set[str] = field(factory=set[str])
     decisions: dict[str, Any] = field(factory=dict[str, "Any"])
     intents: dict[str, str | None] = field(factory=dict[str, "str | None"])
     takes: tuple[Path, ...] = ()
@@ -141,7 +145,7 @@ def tree(journal: Sequence[JournalRecord], below: Path = ()) -> Node:
     """What the journal says of the steps below a path."""
     root = Node(below)
     depth = len(below)
-    # What goes on beside the flow commits when it likes, and is no part of anybody's layout.
+    # What goes on beside the flow commits when it likes, and neither it nor what is around it gets a place by that.
     beside: list[Path] = []
     once: dict[Path, Node] = {}
     failure: StepFailed | None = None
@@ -158,10 +162,10 @@ def tree(journal: Sequence[JournalRecord], below: Path = ()) -> Node:
             continue
         if isinstance(record, StepOpened) and record.kind == "detached" and record.path != below:
             beside.append(record.path)
-        placed = not (beside and any(record.path[: len(each)] == each for each in beside))
+        apart = max((len(each) for each in beside if record.path[: len(each)] == each), default=0)
         if isinstance(record, ChildReplayed) and record.path in once:
             _put_back(root, once[record.path], depth)
-        _read(root, record, record.path[depth:], position, placed)
+        _read(root, record, record.path[depth:], position, apart - depth)
         if isinstance(record, Intent) and record.path != below:
             once[record.path] = root.find(record.path[depth:])
     return root
@@ -205,11 +209,11 @@ def _causes(error: Exception) -> Iterator[NoeticError]:
                 yield from _causes(each)
 
 
-def _read(root: Node, record: JournalRecord, frames: Path, position: int, placed: bool) -> None:
+def _read(root: Node, record: JournalRecord, frames: Path, position: int, apart: int) -> None:
     if isinstance(record, _PLACED) or (isinstance(record, StepStopped) and record.control is not None):
         node = root
-        for name in frames:
-            node = node.child(name, place=placed)
+        for depth, name in enumerate(frames):
+            node = node.child(name, place=depth >= apart)
         _place(node, record, position)
     elif isinstance(record, Voided):
         node = root
@@ -230,13 +234,13 @@ def _place(
     if isinstance(record, ChildReplayed):
         return
     if isinstance(record, Segment):
-        node.layout.append(Own(record.items, record.delta))
+        node.layout.append(Own(record.items, record.delta, position))
         return
     node.kind = record.kind
     if isinstance(record, StepOpened):
         node.start_again(record.fence)
         return
-    node.layout.append(Own(record.items, record.delta))
+    node.layout.append(Own(record.items, record.delta, position))
     node.takes = record.takes
     if isinstance(record, StepFinished):
         node.finished = record
@@ -255,6 +259,8 @@ def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, posi
         case StepFailed(final=False) if node is not parent:
             parent.intents.pop(node.name, None)
             parent.tries[node.name] = record.attempt
+            if node.layout:
+                parent.begun.add(node.name)
             parent.drop(node.name)
         case StepFailed():
             if not isinstance(record.error, StepOutcomeUnknown):
@@ -311,11 +317,11 @@ def _visible(node: Node, *, top: bool = False) -> Iterator[Own]:
 
 def _entry(node: Node, entry: Node) -> Iterator[Own]:
     """What a step has left, unless it has failed and its parent went on."""
-    if entry.cause is None or entry.shown or _ended(node, entry):
+    if entry.cause is None or entry.shown or ended_with(node, entry):
         yield from _visible(entry)
 
 
-def _ended(node: Node, entry: Node) -> bool:
+def ended_with(node: Node, entry: Node) -> bool:
     """Whether a step's failure ended its parent too: then it shows how far things had come."""
     return node.cause is not None and node.layout[-1] is entry and node.cause[: len(entry.path)] == entry.path
 

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Any
 
 import anyio
-from attrs import evolve
+from attrs import evolve, frozen
 
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.resume import Past, past_of, read_journal, take_over
+from noetic_py._engine.revision import as_stored, decoded, replaced, version_of
 from noetic_py._engine.run import RunPlan
 from noetic_py._engine.state import Run
 from noetic_py._engine.store import TTL, Kept, Store
 from noetic_py._engine.types import declared_input, known_types
+from noetic_py._types import T
 from noetic_py.budget import Budget
-from noetic_py.checkpoints.backend import CheckpointBackend
+from noetic_py.checkpoints.backend import CheckpointBackend, Record
+from noetic_py.checkpoints.plain import PlainCodec
 from noetic_py.checkpoints.records import Opening, RunStarted
-from noetic_py.checkpoints.stored import Stored
+from noetic_py.checkpoints.stored import Stored, dump_record
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump, inside, is_dict
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
+from noetic_py.items import Opaque
 from noetic_py.log import ItemLog
+from noetic_py.runtime import Runtime
 from noetic_py.state import StateBag
 from noetic_py.steps.flow import Settled
 from noetic_py.steps.step import Step
 
-__all__ = ["Kept", "beating", "begin_kept", "codec_for", "go_on", "load_past"]
+__all__ = ["Forked", "Kept", "beating", "begin_kept", "codec_for", "fork_at", "go_on", "load_past", "when_free"]
 
 AnyStep = Step[Any, Any, Any, Any]
+
+_log = logging.getLogger("noetic_py")
+
+# Seconds between two looks at a run that another owner has.
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
 
 
 def codec_for(step: AnyStep, *more: Any) -> Codec:
@@ -53,14 +66,16 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     opening = Opening(
         fingerprint=fingerprint(plan.step),
         items=tuple(plan.domain.log.frozen()),
-        state=_state_tree(state, codec),
+        state=_encoded(as_stored(state), "state", codec),
         user_id=run.user_id,
         request_id=run.request_id,
         metadata=run.metadata,
         source=kept.source,
         budget=_limits(plan.budget),
+        version=version_of(state.__class__),
     )
-    for where, value in (("input", plan.value), ("history", list(opening.items)), ("metadata", dict(run.metadata))):
+    begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
+    for where, value in begun.items():
         _encoded(value, where, codec)
     lease = await kept.backend.acquire(run.run_id, ttl=TTL)
     head = await kept.backend.head(run.run_id)
@@ -86,10 +101,6 @@ def _card(run: Run, plan: RunPlan, source: str | None) -> bytes:
         "request_id": run.request_id,
     }
     return json.dumps({key: value for key, value in told.items() if value is not None}).encode()
-
-
-def _state_tree(state: Any, codec: Codec) -> Any:
-    return _encoded(dict(state.view()) if isinstance(state, StateBag) else state, "state", codec)
 
 
 def _encoded(value: Any, where: str, codec: Codec) -> Any:
@@ -142,13 +153,67 @@ def _budget(tree: Any, given: Budget | None) -> Budget | None:
     )
 
 
-async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec) -> Past:
-    """Read a run's journal.
+@frozen
+class Forked:
+    """A run that is to be made of another one's beginning.
+
+    Attributes:
+        run_id: Its id.
+        at: Up to which position it is the other one.
+        card: What lists show of it.
+    """
+
+    run_id: str
+    at: int
+    card: bytes
+
+
+async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[Any] | None = None) -> Past:
+    """Read a run's journal, for a state of a type.
 
     Raises:
         RunNotFound: There is no such run.
+        CodecError: The state is of a newer version of that type, or could not be made one of it.
     """
-    return past_of(await read_journal(backend, run_id, codec), run_id)
+    return past_of(await read_journal(backend, run_id, codec), run_id, kind, codec)
+
+
+async def fork_at(backend: CheckpointBackend, run_id: str, new: Forked, state: object) -> None:
+    """Make a run that is another one up to a position, with another state when one is given.
+
+    Raises:
+        RunNotFound: There is no such run.
+        PositionConflict: The position is no transaction's end.
+        CodecError: The state cannot be stored.
+        ConfigError: It is of another type than the run's; code `"state-type"`.
+    """
+    records: list[Record] = []
+    if state is not None:
+        codec = Codec()
+        journal = await read_journal(backend, run_id, PlainCodec())
+        records.append(dump_record(replaced(journal[: new.at], state, codec), codec))
+    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, card=new.card, status="interrupted")
+    if records:
+        await backend.append(new.run_id, expected_position=new.at, fence=0, records=records)
+
+
+async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runtime) -> T:
+    """Take a run, and wait for so many seconds when another owner has it.
+
+    Raises:
+        RunBusy: It still has it.
+    """
+    ends = runtime.monotonic() + wait
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await take()
+        except RunBusy:
+            left = ends - runtime.monotonic()
+            if left <= 0:
+                raise
+        await runtime.sleep(min(pause, left))
+        pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, options: Any) -> RunPlan:
@@ -187,7 +252,22 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     store.status = "running"
     run.keep_in(store)
     take_over(run, past)
+    _tell_unknown(run.run_id, past)
     return plan
+
+
+def _tell_unknown(run_id: str, past: Past) -> None:
+    """Say whose extension items nobody here knows: they are kept, and steps that look for them find none."""
+    parts = [getattr(record, "items", ()) for record in past.records]
+    opening = past.started.opening
+    items = chain(() if opening is None else opening.items, *parts)
+    types = sorted({item.type for item in items if isinstance(item, Opaque) and ":" in item.type})
+    if types:
+        _log.warning(
+            "run %s holds items of %s, which no plugin here has registered: they are kept as they are",
+            run_id,
+            ", ".join(types),
+        )
 
 
 def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
@@ -198,7 +278,7 @@ def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
         CodecError: It is not of that type.
     """
     if kind is not None:
-        return codec.decode(tree, kind)
+        return decoded(tree, kind, codec)
     mark = tree.get("$", "dict") if is_dict(tree) else type(tree).__name__
     if mark == "dict":
         return StateBag(codec.decode(tree))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 from attrs import evolve, frozen
 
 from noetic_py._engine.custody import keep_former
 from noetic_py._engine.fold import Node, forget_failure, tree
 from noetic_py._engine.ledger import note_outcome
+from noetic_py._engine.revision import migrated, revise
 from noetic_py._engine.state import Run, Spent
 from noetic_py.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.channels import Entry
@@ -21,19 +24,21 @@ from noetic_py.checkpoints.records import (
     Path,
     RunEnded,
     RunStarted,
+    StateRevised,
     StepFailed,
     StepFinished,
-    StepOpened,
     StepStopped,
 )
 from noetic_py.checkpoints.stored import Stored, load_record
 from noetic_py.codec import Codec
 from noetic_py.control import Control
-from noetic_py.errors import BudgetExceeded, CodecError, RunNotFound
+from noetic_py.errors import BudgetExceeded, CodecError, NoeticWarning, RunNotFound
 from noetic_py.steps.spawn import SPAWNS
 
 __all__ = ["Past", "past_of", "read_journal", "take_over"]
 
+# What a run may have ended with and go on all the same.
+_GO_ON = frozenset({"failed", "budget_exceeded"})
 PAGE = 1000
 """Records read at once."""
 
@@ -47,12 +52,14 @@ class Past:
         records: All records.
         index: The tree of steps.
         ended: Its end, when it has one.
+        revision: What a newer version of the state's type makes of it, and the journal does not hold yet.
     """
 
     started: RunStarted
     records: list[JournalRecord]
     index: Node
     ended: RunEnded | None
+    revision: StateRevised | None = None
 
 
 async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) -> list[JournalRecord]:
@@ -76,21 +83,32 @@ async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) ->
             return found
 
 
-def past_of(records: list[JournalRecord], run_id: str) -> Past:
+def past_of(records: list[JournalRecord], run_id: str, kind: type[Any] | None, codec: Codec) -> Past:
     """Read a journal.
 
+    Args:
+        records: What it holds.
+        run_id: The run.
+        kind: The type that its state has now.
+        codec: What reads it.
+
     Raises:
+        CodecError: The state cannot become one of that type.
         RunNotFound: It has no head, so there is nothing to go on with.
     """
     started = records[0] if records else None
     if not isinstance(started, RunStarted) or started.opening is None:
         raise RunNotFound(f"run {run_id!r} has no beginning", hint="it was never committed; start it again")
     ended = records[-1] if isinstance(records[-1], RunEnded) else None
+    revise(records)
+    revision = migrated(records, kind, codec)
+    if revision is not None:
+        revise([*records, revision])
     index = tree(records)
-    if ended is not None and ended.status in ("failed", "budget_exceeded"):
+    if ended is not None and ended.status in _GO_ON:
         for record, _ in list(index.failed.values()):
             forget_failure(index, record)
-    return Past(started, records, index, ended)
+    return Past(started, records, index, ended, revision)
 
 
 def take_over(run: Run, past: Past) -> None:
@@ -106,6 +124,14 @@ def take_over(run: Run, past: Past) -> None:
     )
     run.stopped = _stops(past.records)
     _deliver(run, past)
+    if past.revision is not None and (past.ended is None or past.ended.status in _GO_ON):
+        run.journal.append(past.revision)
+    for path in _left_alone(past.index, within=False):
+        warnings.warn(
+            f"{'/'.join(path)} had not ended, and the step that had started it has: it does not go on",
+            NoeticWarning,
+            stacklevel=2,
+        )
     run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
 
 
@@ -127,17 +153,13 @@ def _spent(records: Sequence[JournalRecord]) -> list[Spent]:
     begun: dict[Path, list[CallStarted]] = {}
     spawns = {record.path for record in records if getattr(record, "kind", None) in _EXECUTIONS}
     found: list[Spent] = []
-    fence = 0
     for record in records:
-        if isinstance(record, StepOpened):
-            fence = max(fence, record.fence)
-        elif isinstance(record, CallStarted):
-            fence = max(fence, record.fence)
+        if isinstance(record, CallStarted):
             begun.setdefault(record.path, []).append(record)
         elif isinstance(record, (StepFinished, StepFailed, StepStopped)):
-            if record.path in begun:
-                # Calls that an earlier owner has started are not the ones that have come to this outcome.
-                begun[record.path] = [call for call in begun[record.path] if call.fence < fence]
+            if record.calls and record.path in begun:
+                # Its own are the last ones; those before were in flight when an earlier owner died.
+                del begun[record.path][-record.calls :]
             used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
             spent = Spent(record.path, used, _steps(record), record.tool, _execution(record.path, spawns))
             if spent.steps or spent.tool or used != _NOTHING:
@@ -218,3 +240,17 @@ def _takes(node: Node) -> Iterator[tuple[Path, Path]]:
             yield tuple(value), (*node.path, key.removesuffix(".from"))
     for child in node.lasting:
         yield from _takes(child)
+
+
+def _left_alone(node: Node, *, within: bool) -> Iterator[Path]:
+    """Work beside the flow that was in flight when its starter was done already, so that nobody starts it again.
+
+    `within` says whether a step around has finished: below that, what has not was cancelled.
+    """
+    done = node.finished is not None
+    if within and not done:
+        return
+    for child in node.lasting:
+        if done and child.kind == "detached" and child.finished is None and child.name not in node.failed:
+            yield child.path
+        yield from _left_alone(child, within=within or done)

@@ -15,7 +15,18 @@ from noetic_py.errors import CodecError
 from noetic_py.items import ItemBase
 from noetic_py.state import StateBag, restore_state, state_fields
 
-__all__ = ["Known", "apply_changes", "changes", "digest_of", "known_fields", "mismatch"]
+__all__ = [
+    "Known",
+    "apply_changes",
+    "changed_fields",
+    "changes",
+    "digest_of",
+    "field_trees",
+    "known_fields",
+    "known_of",
+    "mismatch",
+    "state_tree",
+]
 
 WHOLE = ""
 """The key of a state that has no fields: a list, a set, a dict whose keys are no names."""
@@ -33,6 +44,16 @@ class Known:
     tree: Any
     data: bytes
     value: Any = None
+
+    @property
+    def digest(self) -> str:
+        """Its digest."""
+        return digest_of(self.data)
+
+
+def known_of(fields: Mapping[str, Any]) -> dict[str, Known]:
+    """Fields that are stored already."""
+    return {key: Known(tree, dump(tree)) for key, tree in fields.items()}
 
 
 def known_fields(state: object, codec: Codec) -> dict[str, Known]:
@@ -128,6 +149,57 @@ def apply_changes(state: Any, given: Sequence[Change], codec: Codec) -> None:
         _set(state, change.key, _put_into(old, value) if change.kept else value)
 
 
+def field_trees(tree: Any) -> dict[str, Any]:
+    """The fields of a stored state, each in its stored form."""
+    if is_dict(tree):
+        mark = tree.get("$")
+        if mark is None:
+            return dict(tree)
+        if isinstance(mark, str) and mark.startswith("object:"):
+            return {key: value for key, value in tree.items() if key != "$"}
+        if mark == "object" and is_dict(tree["v"]):
+            return dict(tree["v"])
+    return {WHOLE: tree}
+
+
+def state_tree(like: Any, fields: Mapping[str, Any], name: str | None = None) -> Any:
+    """A stored state again, of its fields.
+
+    Args:
+        like: The stored state that the fields were taken of.
+        fields: The fields.
+        name: The class's name now; as it was when left out.
+    """
+    if WHOLE in fields:
+        return fields[WHOLE]
+    mark = like.get("$") if is_dict(like) else None
+    if mark == "object":
+        return {"$": mark, "t": name or like["t"], "v": dict(fields)}
+    if isinstance(mark, str) and mark.startswith("object:"):
+        return {"$": f"object:{name}" if name else mark, **fields}
+    return dict(fields)
+
+
+def changed_fields(fields: Mapping[str, Any], given: Iterable[Change]) -> Mapping[str, Any]:
+    """The stored fields of a state after changes.
+
+    Raises:
+        CodecError: Something was appended to what is no list.
+    """
+    made = dict(fields)
+    for change in given:
+        if change.op == "unset":
+            made.pop(change.key, None)
+        elif change.op == "set":
+            made[change.key] = change.tree
+        else:
+            old = made.get(change.key)
+            if not is_list(old):
+                raise CodecError("is no list that something could be appended to", where=f"state.{change.key}")
+            made[change.key] = [*old, *change.tree]
+    return made
+
+
 def _apply_whole(state: Any, given: Sequence[Change], codec: Codec) -> None:
     """A state without fields, or one that had none before, or has none from now on."""
     whole = next((change for change in given if change.key == WHOLE and change.op != "unset"), None)
@@ -181,7 +253,8 @@ def _has_fields(state: Any) -> bool:
 
 def _fields(state: object) -> dict[str, Any]:
     if _has_fields(state):
-        return state_fields(state)
+        # Which fields were given to a pydantic model is not stored with it.
+        return {key: value for key, value in state_fields(state).items() if key != "__pydantic_fields_set__"}
     return {WHOLE: dict(state.view()) if isinstance(state, StateBag) else state}
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "RunEnded",
     "RunStarted",
     "Segment",
+    "StateRevised",
     "StepFailed",
     "StepFinished",
     "StepOpened",
@@ -93,6 +94,7 @@ class Opening:
         metadata: JSON of the caller's.
         source: Where the flow was found, `FILE:STEP` or a name in the harness's `flows`; `None` when nobody said.
         budget: The run's own limits.
+        version: The `schema_version` of the state's type.
     """
 
     fingerprint: str
@@ -103,6 +105,7 @@ class Opening:
     metadata: Mapping[str, Any]
     source: str | None
     budget: Mapping[str, Any] | None = None
+    version: int = 1
 
 
 @define(eq=False)
@@ -161,7 +164,7 @@ class StepFinished:
         takes: The messages that the body has taken, by the paths of their sends; in a durable run.
         calls: How many model calls the step itself has made.
         tool: The tool that it has called.
-        loop_stop: The loop that the body has asked to end, and with which value; in a durable run.
+        loop_stop: The loop that was asked to end, here or below, and with which value; in a durable run.
     """
 
     attempt: int = 1
@@ -247,6 +250,23 @@ class Voided:
 
 
 @define(eq=False)
+class StateRevised:
+    """The state has another form from here on: what the records before it would say had it always had that form.
+
+    Attributes:
+        path: None.
+        version: The `schema_version` of the state's type.
+        state: Stored form of the state that the run began with.
+        deltas: By the positions of records, how each changed the state.
+    """
+
+    path: Path
+    version: int
+    state: Any
+    deltas: Mapping[int, tuple[Change, ...]]
+
+
+@define(eq=False)
 class Intent:
     """A step that may run only once is about to start; without an outcome nobody knows whether it did."""
 
@@ -295,5 +315,6 @@ JournalRecord: TypeAlias = (
     | Intent
     | CallStarted
     | Voided
+    | StateRevised
     | RunEnded
 )

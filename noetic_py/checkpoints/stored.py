@@ -27,6 +27,7 @@ from noetic_py.checkpoints.records import (
     RunEnded,
     RunStarted,
     Segment,
+    StateRevised,
     StepFailed,
     StepFinished,
     StepOpened,
@@ -82,7 +83,9 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
     """
     load = _LOAD.get(stored.kind)
     if load is None:
-        raise CodecError(f"a record of kind {stored.kind!r:.60}, which this version does not know", where="kind")
+        raise CodecError(
+            f"a record of kind {stored.kind!r:.60}, which this version does not know", hint="install a newer noetic-py"
+        )
     try:
         fields = parse(stored.payload, MAX_RECORD_BYTES, "record size", nesting=_NESTING)
         record: JournalRecord = load(stored.path, fields, codec)
@@ -205,6 +208,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
             "meta": codec.encode(dict(opening.metadata)),
             "source": opening.source,
             "budget": opening.budget,
+            **({} if opening.version == 1 else {"v": opening.version}),
         }
     return fields
 
@@ -222,6 +226,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
             codec.decode(given["meta"]),
             given["source"],
             given["budget"],
+            given.get("v", 1),
         )
     return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
 
@@ -345,6 +350,11 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "StepStopped": _dump_stopped,
     "Decision": lambda record, codec: [record.key, _tree(record.value, record.key.partition("[")[0], codec)],
     "Intent": lambda record, _: [record.digest],
+    "StateRevised": lambda record, _: [
+        record.version,
+        record.state,
+        [[position, _changes(delta)] for position, delta in record.deltas.items()],
+    ],
     "CallStarted": lambda record, _: [
         record.reserved_tokens,
         str(record.reserved_cost),
@@ -358,6 +368,11 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
 def _load_segment(path: Path, fields: Any, codec: Codec) -> Segment:
     attempt, items, delta = fields
     return Segment(path, attempt, _read_items(items, codec), _read_changes(delta))
+
+
+def _load_revised(path: Path, fields: Any, _: Codec) -> StateRevised:
+    version, state, deltas = fields
+    return StateRevised(path, version, state, {position: _read_changes(delta) for position, delta in deltas})
 
 
 def _load_ended(path: Path, fields: Any, codec: Codec) -> RunEnded:
@@ -376,6 +391,7 @@ _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
     "StepStopped": _load_stopped,
     "Decision": lambda path, fields, codec: Decision(path, fields[0], codec.decode(fields[1])),
     "Intent": lambda path, fields, _: Intent(path, fields[0]),
+    "StateRevised": _load_revised,
     "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1]), *fields[2:]),
     "RunEnded": _load_ended,
 }

@@ -17,6 +17,7 @@ from noetic_py.checkpoints.records import (
     RunEnded,
     RunStarted,
     Segment,
+    StateRevised,
     StepFailed,
     StepFinished,
     StepOpened,
@@ -124,6 +125,8 @@ def _aside(record: JournalRecord) -> tuple[str, str]:
             return "starts", "may run only once"
         case Voided():
             return "voided", "runs anew"
+        case StateRevised():
+            return "revised", f"the state, version {record.version}"
         case CallStarted():
             return "calls", f"at most {plural(record.reserved_tokens, 'token')}, {money(record.reserved_cost)}"
         case _:

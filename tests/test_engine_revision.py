@@ -1,0 +1,386 @@
+"""State types that have changed since a run began, and forks that go on with another state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from attrs import define, field
+from pydantic import BaseModel
+
+from noetic_py import (
+    Context,
+    Harness,
+    InMemoryBackend,
+    Memory,
+    StateBag,
+    errors,
+    loop,
+    parallel,
+    sequence,
+    spawn,
+    step,
+    until,
+)
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.checkpoints.records import StateRevised
+from noetic_py.testing import FaultyBackend
+
+pytestmark = pytest.mark.anyio
+
+
+@define
+class Notes:
+    """As it was when the runs began."""
+
+    themes: list[str] = field(factory=list[str])
+    count: int = 0
+
+
+First = Notes
+
+
+@define
+class Second:
+    """As it is now: one field has another name, another one is text."""
+
+    schema_version: ClassVar[int] = 2
+    topics: list[str] = field(factory=list[str])
+    count: str = "0"
+    extra: int = 7
+
+    @classmethod
+    def migrate(cls, stored: dict[str, Any], version: int) -> dict[str, Any]:
+        """From version 1."""
+        assert version == 1
+        return {"topics": stored.pop("themes"), "count": str(stored["count"])}
+
+
+@define
+class Third:
+    """Two versions further."""
+
+    schema_version: ClassVar[int] = 3
+    topics: list[str] = field(factory=list[str])
+    count: int = 0
+
+    @classmethod
+    def migrate(cls, stored: dict[str, Any], version: int) -> dict[str, Any]:
+        """From versions 1 and 2."""
+        if version == 1:
+            stored = Second.migrate(stored, 1)
+        stored.pop("extra", None)
+        return {**stored, "count": int(stored["count"])}
+
+
+Ctx = Context[Memory, Any]
+
+
+def note(ctx: Ctx, text: str) -> None:
+    """What every step does, whatever the state is."""
+    state = ctx.state
+    (state.themes if hasattr(state, "themes") else state.topics).append(text)
+    state.count = str(int(state.count) + 1) if isinstance(state.count, str) else state.count + 1
+
+
+def noting(name: str) -> Any:
+    @step(id=name, version="1")
+    async def take(value: int, ctx: Ctx) -> int:
+        note(ctx, name)
+        return value + 1
+
+    return take
+
+
+def harness(backend: CheckpointBackend) -> Any:
+    return Harness(plugins=[], checkpoints=backend)
+
+
+async def die_at(flow: Any, at: int, state: Any) -> FaultyBackend:
+    """A run that has died at an append."""
+    backend = FaultyBackend(InMemoryBackend(), dies_at=at)
+    with backend.outlived():
+        async with harness(backend) as it:
+            await it.run(flow, 0, state=state, run_id="r")
+    backend.revive()
+    return backend
+
+
+def nested() -> Any:
+    """Bodies with children, paths, a spawn, a loop."""
+
+    @step(id="body", version="1")
+    async def body(value: int, ctx: Ctx) -> int:
+        note(ctx, "before")
+        value = await a(value, ctx)
+        note(ctx, "between")
+        value = await b(value, ctx)
+        note(ctx, "after")
+        return value
+
+    @step(id="done", version="1")
+    async def done(value: list[int], ctx: Ctx) -> int:
+        note(ctx, "done")
+        return sum(value)
+
+    last: Any = done
+    a, b = noting("a"), noting("b")
+    return sequence(
+        noting("first"),
+        body,
+        loop(noting("round"), until=until.max_rounds(2)),
+        spawn(noting("apart")),
+        parallel([noting("left"), sequence(noting("right"), noting("more"), id="way")]),
+        last,
+        id="flow",
+    )
+
+
+async def whole(state: Any) -> tuple[Any, Any, int]:
+    backend = FaultyBackend(InMemoryBackend())
+    async with harness(backend) as it:
+        result = await it.run(nested(), 0, state=state, run_id="r")
+    return result.output_or(None), result.state, backend.appends
+
+
+async def test_a_run_goes_on_with_a_newer_state_wherever_it_died() -> None:
+    output, state, appends = await whole(Second())
+    for at in range(2, appends + 1):
+        backend = await die_at(nested(), at, First())
+        async with harness(backend) as it:
+            result = await it.resume("r", nested(), state_type=Second)
+            again = await it.resume("r", nested(), state_type=Second)
+        assert (result.output_or(None), result.state) == (output, state)
+        assert (again.output_or(None), again.state) == (output, state)
+
+
+async def test_a_newer_state_can_become_a_still_newer_one() -> None:
+    output, state, appends = await whole(Third())
+    for at in range(2, appends - 4):
+        backend = await die_at(nested(), at, First())
+        for then in (2, 3):
+            backend.revive(dies_at=then)
+            with backend.outlived():
+                async with harness(backend) as it:
+                    await it.resume("r", nested(), state_type=Second)
+            assert backend.dead
+        backend.revive()
+        async with harness(backend) as it:
+            result = await it.resume("r", nested(), state_type=Third)
+        assert (result.output_or(None), result.state) == (output, state)
+
+
+async def test_a_run_that_is_over_gives_its_state_in_the_new_form_and_is_not_written() -> None:
+    backend = InMemoryBackend()
+    async with harness(backend) as it:
+        await it.run(nested(), 0, state=First(), run_id="r")
+        before = await backend.head("r")
+        result = await it.resume("r", nested(), state_type=Second)
+        after = await backend.head("r")
+    assert result.state.topics[0] == "first"
+    assert before is not None
+    assert after is not None
+    assert before.position == after.position
+
+
+async def test_an_older_type_is_refused() -> None:
+    backend = await die_at(nested(), 4, Second())
+    async with harness(backend) as it:
+        with pytest.raises(errors.CodecError, match="stored by version 2 of Notes, and this one is 1"):
+            await it.resume("r", nested(), state_type=First)
+        # The run is free, and goes on with its own.
+        assert (await it.resume("r", nested(), state_type=Second)).status == "completed"
+
+
+async def test_a_changed_type_without_a_version_says_what_to_do() -> None:
+    @define
+    class Changed:
+        topics: list[str]
+
+    backend = await die_at(nested(), 4, First())
+    async with harness(backend) as it:
+        with pytest.raises(errors.CodecError, match="give it a schema_version and migrate"):
+            await it.resume("r", nested(), state_type=Changed)
+
+
+def broken(stored: dict[str, Any], version: int) -> Any:
+    raise KeyError("themes")
+
+
+def none_at_all(stored: dict[str, Any], version: int) -> Any:
+    return None
+
+
+def unstorable(stored: dict[str, Any], version: int) -> Any:
+    return {"themes": object()}
+
+
+@pytest.mark.parametrize(
+    ("migrate", "said"),
+    [(broken, "KeyError: 'themes'"), (none_at_all, "returned NoneType"), (unstorable, "migrate\\(\\) failed")],
+)
+async def test_a_migration_that_fails_is_named_and_nothing_is_lost(migrate: Callable[..., Any], said: str) -> None:
+    kind = define(type("Bad", (), {"schema_version": 2, "migrate": staticmethod(migrate), "__annotations__": {}}))
+    backend = await die_at(nested(), 4, First())
+    async with harness(backend) as it:
+        with pytest.raises(errors.CodecError, match=said):
+            await it.resume("r", nested(), state_type=kind)
+        assert (await it.resume("r", nested(), state_type=First)).status == "completed"
+
+
+async def test_a_version_without_a_migration_is_refused_where_it_is_declared() -> None:
+    @define
+    class Careless:
+        schema_version: ClassVar[int] = 2
+
+    async with harness(InMemoryBackend()) as it:
+        with pytest.raises(errors.ConfigError, match=r"schema_version 2 and no migrate\(\)"):
+            await it.run(noting("a"), 0, state=Careless())
+
+
+async def test_a_field_that_is_called_like_a_version_is_a_field() -> None:
+    @define
+    class Odd:
+        schema_version: str = "x"
+        count: int = 0
+        topics: list[str] = field(factory=list[str])
+
+    backend = InMemoryBackend()
+    async with harness(backend) as it:
+        await it.run(noting("a"), 0, state=Odd(), run_id="r")
+        assert (await it.resume("r", noting("a"), state_type=Odd)).state.count == 1
+
+
+class Model(BaseModel):
+    """A state that is a pydantic model."""
+
+    themes: list[str] = []
+    count: int = 0
+
+
+class NewModel(BaseModel):
+    """The same, later."""
+
+    schema_version: ClassVar[int] = 2
+    topics: list[str] = []
+    count: int = 0
+
+    @classmethod
+    def migrate(cls, stored: dict[str, Any], version: int) -> dict[str, Any]:
+        """From version 1."""
+        stored["topics"] = stored.pop("themes")
+        return stored
+
+
+async def test_a_pydantic_state_migrates_too() -> None:
+    backend = await die_at(nested(), 6, Model())
+    async with harness(backend) as it:
+        result = await it.resume("r", nested(), state_type=NewModel)
+    assert result.state.topics[:2] == ["first", "before"]
+
+
+# -- forks with another state
+
+
+async def fork_everywhere(state: Callable[[], Any], other: Callable[[], Any], flow: Callable[[], Any]) -> list[Any]:
+    """What comes of a run when its state is replaced at each of its positions."""
+    backend = InMemoryBackend()
+    found: list[Any] = []
+    kind: Any = state().__class__
+    options: dict[str, Any] = {} if kind is StateBag else {"state_type": kind}
+    async with harness(backend) as it:
+        await it.run(flow(), 0, state=state(), run_id="r")
+        head = await backend.head("r")
+        assert head is not None
+        for at in range(1, head.position + 1):
+            try:
+                new = await it.fork("r", at=at, state=other())
+            except errors.PositionConflict:
+                continue
+            found.append((await it.resume(new, flow(), **options)).state)
+    return found
+
+
+def plain() -> Any:
+    return sequence(noting("a"), noting("b"), noting("c"), id="flow")
+
+
+async def test_a_fork_goes_on_with_the_state_that_it_is_given() -> None:
+    found = await fork_everywhere(First, lambda: First(["x"], 100), plain)
+    assert found == [
+        First(["x", "a", "b", "c"], 103),
+        First(["x", "b", "c"], 102),
+        First(["x", "c"], 101),
+        *[First(["x"], 100)] * 3,
+    ]
+
+
+async def test_a_bag_is_replaced_whole() -> None:
+    @step(version="1")
+    async def put(value: int, ctx: Context[Memory, StateBag]) -> int:
+        ctx.state[f"k{value}"] = value
+        return value + 1
+
+    found = await fork_everywhere(StateBag, lambda: StateBag({"other": True}), lambda: sequence(put, put, id="two"))
+    assert found[0] == StateBag({"other": True, "k0": 0, "k1": 1})
+    assert found[1] == StateBag({"other": True, "k1": 1})
+    assert found[-1] == StateBag({"other": True})
+
+
+async def test_a_body_in_flight_meets_the_new_state_behind_its_last_child() -> None:
+    calls = noting("child")
+
+    @step(id="body", version="1")
+    async def body(value: int, ctx: Ctx) -> int:
+        note(ctx, "before")
+        value = await calls(value, ctx)
+        note(ctx, "behind")
+        return value
+
+    found = await fork_everywhere(First, lambda: First(["x"], 100), lambda: sequence(body, noting("last"), id="flow"))
+    assert found == [
+        First(["x", "before", "child", "behind", "last"], 104),
+        First(["x", "behind", "last"], 102),
+        First(["x", "last"], 101),
+        *[First(["x"], 100)] * 3,
+    ]
+
+
+async def test_a_fork_may_be_given_a_newer_state() -> None:
+    backend = InMemoryBackend()
+    async with harness(backend) as it:
+        await it.run(plain(), 0, state=First(), run_id="r")
+        positions: list[str] = []
+        for at in range(1, 6):
+            try:
+                positions.append(await it.fork("r", at=at, state=Second(["new"], "50")))
+            except errors.PositionConflict:
+                continue
+        results = [await it.resume(new, plain(), state_type=Second) for new in positions]
+    assert [each.state.topics for each in results][:3] == [["new", "a", "b", "c"], ["new", "b", "c"], ["new", "c"]]
+
+
+async def test_a_state_of_another_type_is_refused_and_nothing_is_made() -> None:
+    backend = InMemoryBackend()
+    async with harness(backend) as it:
+        await it.run(plain(), 0, state=First(), run_id="r")
+        with pytest.raises(errors.ConfigError, match="the run's state is a Notes, and the new one a dict"):
+            await it.fork("r", state=StateBag())
+        with pytest.raises(errors.CodecError, match=r"state\.count"):
+            await it.fork("r", state=First([], lambda: 1))  # type: ignore[arg-type]  # what nobody should give
+        assert len(await backend.list()) == 1
+
+
+async def test_the_journal_says_that_the_state_was_revised() -> None:
+    backend = await die_at(nested(), 4, First())
+    async with harness(backend) as it:
+        await it.resume("r", nested(), state_type=Second)
+        records = await it.runs.journal("r")
+    assert [record.version for record in records if isinstance(record, StateRevised)] == [2]
+
+
+for _kind in (Second, Third):
+    # The same class, at other times.
+    _kind.__name__ = _kind.__qualname__ = "Notes"
+NewModel.__name__ = "Model"
