@@ -1183,3 +1183,33 @@ def adopted() -> Program:
         return found + await child(x, ctx)
 
     return Program(sequence(body, child, id="flow"))
+
+
+@program
+def decided_above() -> Program:
+    """Decisions of everything around a body that is in flight."""
+
+    @step
+    async def child(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        return x + 1
+
+    @step
+    async def body(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        return await child(await child(x, ctx), ctx)
+
+    def route(x: int) -> str:
+        BEGAN.append("route")
+        return "body" if WORLD["process"] < 3 or x > 20 else "child"
+
+    def judge(snapshot: until.Snapshot[int]) -> until.Verdict:
+        BEGAN.append("judge")
+        return until.Verdict(snapshot.iteration >= 2, "enough", f"said in process {WORLD['process']}")
+
+    def further(output: int, verdict: until.Verdict, ctx: object) -> int:
+        BEGAN.append("further")
+        return output + 10
+
+    chosen = branch(route, {"body": body, "child": child}, id="chosen")
+    return Program(loop(chosen, until=until.custom(judge), prepare_next=further, id="rounds"))
