@@ -94,16 +94,25 @@ def resumed(request: pytest.FixtureRequest) -> bool:
     return bool(request.param == "while it goes on")
 
 
+known: dict[tuple[bool, bool], Trace] = {}
+
+
+def traced_run(children: Children, *, exclusive: bool, resumed: bool) -> Trace:
+    """What a process did; each is traced once."""
+    if (exclusive, resumed) not in known:
+        files: Files = {}
+        acknowledged = 0
+        if resumed:
+            files, acknowledged = in_a_commit(traced_run(children, exclusive=exclusive, resumed=False))
+        with quick_folder() as folder:
+            known[exclusive, resumed] = trace(children, folder, files, exclusive=exclusive, known=acknowledged)
+    return known[exclusive, resumed]
+
+
 @pytest.fixture(params=["rollback journal", "write-ahead log"])
 def found(request: pytest.FixtureRequest, resumed: bool, children: Children) -> Trace:
     """What a process did."""
-    exclusive = request.param == "write-ahead log"
-    with quick_folder() as folder:
-        whole = trace(children, folder, {}, exclusive=exclusive)
-        if not resumed:
-            return whole
-        files, known = in_a_commit(whole)
-        return trace(children, folder, files, exclusive=exclusive, known=known)
+    return traced_run(children, exclusive=request.param == "write-ahead log", resumed=resumed)
 
 
 @dataclass(frozen=True)
@@ -200,8 +209,7 @@ def test_a_disk_that_heeds_no_sync_loses_what_was_acknowledged(found: Trace, res
 @pytest.mark.parametrize("lost", ["runs.db-journal", "runs.db", "runs.db-wal", ""])
 def test_every_kind_of_sync_is_needed(children: Children, lost: str, figure: Figure) -> None:
     """Leaving out the syncs of one file, or of the folder, is found too."""
-    with quick_folder() as folder:
-        found = trace(children, folder, {}, exclusive=lost == "runs.db-wal")
+    found = traced_run(children, exclusive=lost == "runs.db-wal", resumed=False)
     events = [event for event in found.events if event.call != "sync" or event.name != lost]
     assert len(events) < len(found.events)
     lying = Trace(found.before, events, found.value, found.records, found.exclusive)
