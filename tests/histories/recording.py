@@ -19,7 +19,7 @@ from noetic_py._engine.keeping import codec_for
 from noetic_py._engine.resume import past_of, read_journal
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.checkpoints.records import JournalRecord, StepFailed
-from noetic_py.codec import to_wire
+from noetic_py.codec import to_wire_json
 from noetic_py.codec.text import is_list, is_mapping
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.histories.programs import BEGAN, PROGRAMS, WORLD, Program
@@ -202,7 +202,7 @@ def _plain_item(item: Item, numbers: dict[str, str]) -> Any:
         return [number, item.name, plain_value(item.arguments)]
     if isinstance(item, FunctionCallOutput):
         return [f"output of {numbers[item.call_id]}", str(item.output)]
-    wire: Any = to_wire(item)
+    wire: Any = json.loads(to_wire_json(item))
     return [item.type, {name: value for name, value in wire.items() if name not in ("id", "type", "status")}]
 
 
