@@ -10,12 +10,13 @@ from noetic_py._engine.fold import Node
 from noetic_py._engine.resume import Past
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.checkpoints.records import Path, StepFailed, StepFinished, StepStopped
+from noetic_py.errors import ReplayDiverged
 from noetic_py.steps.flow import BranchSpec, ParallelSpec, SequenceSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 from noetic_py.steps.step import Step
 
-__all__ = ["plan_of"]
+__all__ = ["check", "plan_of"]
 
 AnyStep = Step[Any, Any, Any, Any]
 Declared = tuple[str, AnyStep]
@@ -33,6 +34,24 @@ def plan_of(past: Past, flow: AnyStep) -> ResumePlan:
         # Nothing is started any more, so nothing is compared.
         steps = tuple(each for each in steps if each.action == "replay")
     return ResumePlan(started.run_id, status, steps)
+
+
+def check(past: Past, flow: AnyStep) -> None:
+    """Compare a flow that is not the one that the run was started with, before anything of it runs.
+
+    Raises:
+        ReplayDiverged: It does something else than is recorded.
+    """
+    opening = past.started.opening
+    if opening is None or opening.fingerprint == fingerprint(flow):
+        return
+    for planned in plan_of(past, flow).steps:
+        if planned.action == "differ":
+            raise ReplayDiverged(
+                planned.reason or "the flow has changed",
+                path=planned.path,
+                hint="run the code that it was started with, or resume(..., on_diverge='adopt' or 'pin')",
+            )
 
 
 def _was_stopped(past: Past) -> bool:
@@ -74,8 +93,13 @@ def _recorded(record: StepFinished, step: AnyStep, path: Path) -> PlannedStep:
 
 def _below(node: Node, step: AnyStep) -> Iterator[PlannedStep]:
     declared = dict(_declared(node, step))
+    moved = _out_of_place(node, step.spec.frames) if isinstance(step.spec, SequenceSpec) else None
     for name, child in declared.items():
-        yield from _look(node, child, name)
+        if moved is not None and moved[0] == name:
+            why = f"is called where {moved[1]} is recorded"
+            yield PlannedStep((*node.path, name), child.kind, "differ", why)
+        else:
+            yield from _look(node, child, name)
     for name, other in node.children.items():
         if name in declared or (other.finished is None and name not in node.failed):
             continue
@@ -83,6 +107,16 @@ def _below(node: Node, step: AnyStep) -> Iterator[PlannedStep]:
             yield PlannedStep(other.path, other.kind, "differ", "is recorded, and the flow does not call it any more")
         else:
             yield PlannedStep(other.path, other.kind, "replay", "when its step calls it again; it was not compared")
+
+
+def _out_of_place(node: Node, frames: Sequence[str]) -> tuple[str, str] | None:
+    """The first of a sequence's steps that is called where another one is recorded, with that one."""
+    done = [entry.name for entry in node.layout if isinstance(entry, Node) and entry.finished is not None]
+    for called, known in zip(frames, done, strict=False):
+        if called != known:
+            # One that is not called any more is named itself.
+            return (called, known) if known in frames else None
+    return None
 
 
 def _declared(node: Node, step: AnyStep) -> Sequence[Declared]:

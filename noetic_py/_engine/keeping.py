@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 from attrs import evolve, frozen
 
+from noetic_py._engine.dry_run import check
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.resume import Past, past_of, read_journal, take_over
 from noetic_py._engine.revision import as_stored, decoded, replaced, version_of
@@ -227,6 +228,8 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     opening = started.opening
     if opening is None or started.flow != step.id:
         raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
+    if run.on_diverge == "fail":
+        check(past, step)
     log = ItemLog(opening.items)
     log.origin = (run.run_id, step.id)
     state = opening.state

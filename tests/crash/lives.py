@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +38,13 @@ class Held:
         closed: The attempts whose outcome it held.
         finished: Those of them that had finished well.
         untrue: What is wrong with what the list of runs said.
+        status: What it said; `None` when it did not know the run.
     """
 
     closed: set[Key]
     finished: set[Key]
     untrue: list[str]
+    status: str | None = None
 
 
 def held(ended: Ended) -> Held | None:
@@ -52,8 +55,9 @@ def held(ended: Ended) -> Held | None:
     if said[0] is None:
         return Held(set(), set(), [])
     closed, finished = ({key_of(tree) for tree in said[0][name]} for name in ("closed", "finished"))
-    over = said[0]["status"] == "completed" and said[0]["ended"] != "completed"
-    return Held(closed, finished, ["the list says completed, and the journal has no end"] if over else [])
+    status = said[0]["status"]
+    over = status == "completed" and said[0]["ended"] != "completed"
+    return Held(closed, finished, ["the list says completed, and the journal has no end"] if over else [], status)
 
 
 @dataclass
@@ -67,6 +71,7 @@ class Life:
         kills: The kills that really happened, for messages.
         restarted: How many processes there were after the first.
         repeated: How many bodies were started again.
+        statuses: What the list of runs said when each process began.
     """
 
     children: Children
@@ -76,6 +81,7 @@ class Life:
     restarted: int = 0
     repeated: int = 0
     processes: int = 0
+    statuses: Counter[str | None] = field(default_factory=Counter[str | None])
 
     def explain(self, problem: object) -> str:
         """A failure's message: what is needed to repeat it."""
@@ -115,7 +121,12 @@ class Life:
         lines = read_ledger(self.folder / "ledger")
         before = held(ended)
         wrong = [] if before is None else problems(lines, self.processes, before.closed, before.finished)
-        wrong += [] if before is None else before.untrue
+        if before is not None:
+            self.statuses[before.status] += 1
+            wrong += before.untrue
+            if before.status == "completed" and any(line.process == self.processes for line in lines):
+                # The bodies themselves say what was still to be done.
+                wrong.append("the list says completed, and there was a body to run")
         assert not wrong, self.explain(wrong)
         self.repeated += again(lines, self.processes)
 
