@@ -1,0 +1,204 @@
+"""A real PostgreSQL server that the tests start themselves: in a folder of its own, on a free port of the loopback."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import psycopg
+from psycopg import sql
+
+PASSWORD = "correct horse battery staple"
+USER = "tester"
+NEEDED = 15
+_PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin")
+
+
+def programs() -> Path:
+    """The folder with the server's programs; `NOETIC_POSTGRES_BIN` names another.
+
+    Raises:
+        RuntimeError: There is none, which is no reason to leave the tests out.
+    """
+    named = os.environ.get("NOETIC_POSTGRES_BIN")
+    found = [Path(named)] if named else [each for place in _PLACES for each in sorted(Path("/").glob(place[1:]))]
+    on_path = shutil.which("postgres")
+    if on_path and not named:
+        found.append(Path(on_path).parent)
+    for folder in found:
+        if _version(folder) >= NEEDED:
+            return folder
+    raise RuntimeError(
+        f"the tests need PostgreSQL {NEEDED} or newer: apt-get install postgresql-15, or set NOETIC_POSTGRES_BIN"
+    )
+
+
+def _version(folder: Path) -> int:
+    try:
+        said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return int("".join(c if c.isdigit() else " " for c in said).split()[0])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class PostgresServer:
+    """One server; `start` makes its data first, `close` stops it and takes everything away."""
+
+    def __init__(self) -> None:
+        self._programs = programs()
+        # Not below pytest's own folders: the server's user may not look into them.
+        self.folder = Path(tempfile.mkdtemp(prefix="noetic-postgres-"))
+        self.data = self.folder / "data"
+        self.port = free_port()
+        self._emptied: list[str] = []
+        self._count = itertools.count()
+        # A server refuses to run as root, so root runs it as Debian's user of that name.
+        self._as_user: Sequence[str] = ()
+        if os.geteuid() == 0:
+            self._as_user = ("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups")
+            shutil.chown(self.folder, "postgres", "postgres")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_user, str(self._programs / program), *arguments]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}{self.log()}")
+
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def start(self) -> None:
+        if not self.data.exists():
+            secret = self.folder / "password"
+            secret.write_text(PASSWORD)
+            if self._as_user:
+                shutil.chown(secret, "postgres", "postgres")
+            self._run(
+                "initdb", "-D", "data", "-U", USER, "-A", "scram-sha-256", "--pwfile=password", "-E", "UTF8",
+                "--locale=C", "--no-sync",
+            )  # fmt: skip
+            # What a killed server leaves is read by the next one: the machine's memory outlives both.
+            with (self.data / "postgresql.auto.conf").open("a") as settings:
+                settings.write("fsync = off\n")
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-t", "60", "-o", options, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "-D", "data", "-w", "-t", "60", "-m", mode, "stop")
+
+    def restart(self) -> None:
+        """As after a crash: nobody was told, and the log of writes is replayed."""
+        self.stop("immediate")
+        self.start()
+
+    def close(self) -> None:
+        try:
+            if (self.data / "postmaster.pid").exists():
+                self.stop("immediate")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(
+        self,
+        schema: str = "noetic",
+        *,
+        port: int | None = None,
+        user: str = USER,
+        password: str = PASSWORD,
+        database: str = "postgres",
+        more: str = "",
+    ) -> str:
+        """What a program would write as `checkpoints=`."""
+        secret = password.replace(" ", "%20")
+        return f"postgresql://{user}:{secret}@127.0.0.1:{port or self.port}/{database}?schema={schema}{more}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection of the test's own, past everything that is tested."""
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
+        )
+
+    def query(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self.connect() as connection:
+            cursor = connection.execute(query.encode(), values or None)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    @contextmanager
+    def schema(self, *, fresh: bool = False) -> Generator[str]:
+        """An empty schema: one that was used before and emptied, because making one takes longer than most tests.
+
+        Args:
+            fresh: Whether it shall be one that nobody has made yet, and go away afterwards.
+        """
+        name = self._emptied.pop() if self._emptied and not fresh else f"test_{next(self._count)}"
+        yield name
+        with self.connect() as connection:
+            there = connection.execute("SELECT to_regclass(%s)", [f"{name}.store"]).fetchone()
+            if fresh or there == (None,):
+                connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+                return
+            for table in ("runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions"):
+                connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name, table)))
+        self._emptied.append(name)
+
+    @property
+    def version(self) -> int:
+        """Its major version."""
+        return _version(self._programs)
+
+    @contextmanager
+    def settings(self, **values: str) -> Generator[None]:
+        """Run with other settings for a while; those that need no restart."""
+        for name, value in values.items():
+            self._set(name, value)
+        yield
+        for name in values:
+            self._set(name, "off")
+
+    def _set(self, name: str, value: str) -> None:
+        self.query(f"ALTER SYSTEM SET {name} = {value}")
+        self.query("SELECT pg_reload_conf()")
+        # The signal reaches the server's processes when it does; each new connection shows whether it has.
+        while self.query("SELECT current_setting(%s)", name) != [(value,)]:
+            pass
+
+    def sessions(self) -> list[int]:
+        """The processes of the server that backends of the tests are connected to."""
+        rows = self.query("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'noetic_py %%' AND %s", True)
+        return [pid for (pid,) in rows]
+
+    def end_sessions(self) -> None:
+        """End them all, whatever they are doing."""
+        for pid in self.sessions():
+            self.query("SELECT pg_terminate_backend(%s)", pid)
+
+    async def somebody_waits(self) -> None:
+        """Return when a session waits for a row that another one has."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        with anyio.fail_after(30):
+            while await anyio.to_thread.run_sync(self.query, query) == [(0,)]:
+                await anyio.lowlevel.checkpoint()
+
+    def lapse(self, schema: str) -> None:
+        """As if the time of every lease were up."""
+        with self.connect() as connection:
+            query = "UPDATE {}.runs SET until = now() - interval '1 second' WHERE until IS NOT NULL"
+            connection.execute(sql.SQL(query).format(sql.Identifier(schema)))
