@@ -53,7 +53,7 @@ class Data:
     """A state of a dataclass."""
 
     n: Any = 0
-    rows: list[Any] = dataclasses.field(default_factory=list)
+    rows: list[Any] = dataclasses.field(default_factory=list[Any])
 
 
 class Model(pydantic.BaseModel):
@@ -174,41 +174,40 @@ def test_a_list_that_is_shorter_or_other_is_set() -> None:
 # -- what stays the same object
 
 
-def grown(start: Any, change: Callable[[Any], None]) -> tuple[Any, Any]:
+def grown(start: Any, change: Callable[[Any], object]) -> tuple[Any, Any]:
     """What a holder of the field sees, and the field, after a change was made again in another process."""
     live = StateBag({"it": start})
     before = known_fields(live, CODEC)
     change(live)
     delta = stored(changes(before, known_fields(live, CODEC)))
-    again = StateBag({"it": CODEC.loads(CODEC.dumps(start), type(start))})
+    kind: Any = start.__class__
+    again = StateBag({"it": CODEC.loads(CODEC.dumps(start), kind)})
     held = again["it"]
     apply_changes(again, delta, CODEC)
     return held, again["it"]
 
 
-@pytest.mark.parametrize(
-    ("start", "change"),
-    [
-        ([1], lambda bag: bag["it"].append(2)),
-        ([1], lambda bag: bag["it"].insert(0, 2)),
-        ([1, 2], lambda bag: bag["it"].clear()),
-        ({"a": 1}, lambda bag: bag["it"].update(b=2)),
-        ({"a": [1]}, lambda bag: bag["it"]["a"].append(2)),
-    ],
-)
-def test_what_was_changed_in_place_is_changed_in_place_again(start: Any, change: Callable[[Any], None]) -> None:
+IN_PLACE: list[tuple[Any, Callable[[Any], object]]] = [
+    ([1], lambda bag: bag["it"].append(2)),
+    ([1], lambda bag: bag["it"].insert(0, 2)),
+    ([1, 2], lambda bag: bag["it"].clear()),
+    ({"a": 1}, lambda bag: bag["it"].update(b=2)),
+    ({"a": [1]}, lambda bag: bag["it"]["a"].append(2)),
+]
+REPLACED: list[tuple[Any, Callable[[Any], object]]] = [
+    ([1], lambda bag: bag.put("it", [1, 2])),
+    ({"a": 1}, lambda bag: bag.put("it", {"a": 1, "b": 2})),
+]
+
+
+@pytest.mark.parametrize(("start", "change"), IN_PLACE)
+def test_what_was_changed_in_place_is_changed_in_place_again(start: Any, change: Callable[[Any], object]) -> None:
     held, found = grown(copy.deepcopy(start), change)
     assert held is found
 
 
-@pytest.mark.parametrize(
-    ("start", "change"),
-    [
-        ([1], lambda bag: bag.put("it", [1, 2])),
-        ({"a": 1}, lambda bag: bag.put("it", {"a": 1, "b": 2})),
-    ],
-)
-def test_what_was_replaced_is_replaced_again(start: Any, change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize(("start", "change"), REPLACED)
+def test_what_was_replaced_is_replaced_again(start: Any, change: Callable[[Any], object]) -> None:
     held, found = grown(copy.deepcopy(start), change)
     assert held is not found
     assert held == start

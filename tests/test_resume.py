@@ -396,9 +396,9 @@ async def test_a_state_of_another_class_is_an_error_and_no_wrong_value(backend: 
 @pytest.mark.parametrize("kind", [dict, list, set])
 async def test_a_state_of_pythons_own(kind: type[Any], backend: FaultyBackend) -> None:
     def change(state: Any, x: int) -> None:
-        if isinstance(state, dict):
+        if kind is dict:
             state[x] = str(x)
-        elif isinstance(state, list):
+        elif kind is list:
             state.append(x)
         else:
             state.add(x)

@@ -225,7 +225,7 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
         return output
     if record.kind == "answer":
         return _answer(output, record, run.store.codec)
-    return run.store.codec.decode(output.tree, output_type(step))
+    return _typed(output, output_type(step), run.store.codec)
 
 
 def output_type(step: AnyStep) -> Any:
@@ -275,11 +275,14 @@ def _loop_stops(node: Node) -> Iterator[Node]:
 
 
 def _typed(value: Stored, kind: Any, codec: Codec) -> Any:
-    """A value that nobody has checked against the type that its place declares."""
+    """A value of the type that its place declares; of its own, where nobody has kept to that."""
     try:
         return codec.decode(value.tree, kind)
-    except CodecError:
-        return codec.decode(value.tree)
+    except CodecError as error:
+        try:
+            return codec.decode(value.tree)
+        except CodecError:
+            raise error from None
 
 
 def _recall(x: Execution, child: Node) -> None:

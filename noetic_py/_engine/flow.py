@@ -106,6 +106,9 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
     """Run paths at once, each in a domain of its own, and await all of them whatever happens."""
     outcomes = Outcomes()
     decided = durable.decided_by(frame, [path.name for path in paths], mode)
+    if decided is not None and frame.node is not None and frame.node.layout:
+        # Something below had finished, in paths that are not put down again too: what stands around it was written.
+        ledger.flush(frame)
     if decided is not None or len(paths) == 1:
         for index in decided or (0,):
             await _run_path(frame, paths[index], index, outcomes)

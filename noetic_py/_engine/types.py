@@ -93,7 +93,8 @@ def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
         return
     if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):
         found.setdefault(kind.__name__, kind)
-        for inner in _hints(kind).values():
+        # What is declared as a class may be of one below it.
+        for inner in (*_hints(kind).values(), *kind.__subclasses__()):
             _collect(inner, found, seen)
     elif issubclass(kind, Enum):
         found.setdefault(kind.__name__, kind)

@@ -238,6 +238,17 @@ class Structurer:
             return partial(self.record, kind)
         return None
 
+    def _own(self, kind: Any, value: Any) -> Any:
+        """The class that a stored instance is of: the declared one, or a registered one below it."""
+        base = get_origin(kind) or kind
+        if not isinstance(value, Record) or value.name == base.__name__:
+            return kind
+        known = self.registry.get(value.name)
+        if known is None or not issubclass(known, base):
+            # Made of the declared class it would be another value, and say nothing of it.
+            raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
+        return known
+
     def _at(self, frame: str, make: Hook, value: Any) -> Any:
         try:
             return make(value)
@@ -317,6 +328,7 @@ class Structurer:
             raise Unfit(f"{plain!r:.60} is no {kind.__qualname__}") from None
 
     def _named_tuple(self, kind: Any, value: Any) -> Any:
+        kind = self._own(kind, value)
         hints = get_type_hints(kind)
         fields = _fields(kind, value)
         made = {
@@ -344,6 +356,7 @@ class Structurer:
         return made
 
     def _model(self, kind: Any, value: Any) -> Any:
+        kind = self._own(kind, value)
         plain = self.untyped(value.fields if isinstance(value, Record) else value)
         try:
             return kind.model_validate(plain, by_name=True)
@@ -356,6 +369,7 @@ class Structurer:
         Raises:
             Unfit: A field is missing, unknown or does not fit, or the class refuses its values.
         """
+        kind = self._own(kind, value)
         fields = _fields(kind, value)
         late = _init_false(kind)
         try:
