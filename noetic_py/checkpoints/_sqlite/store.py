@@ -330,7 +330,7 @@ class Store:
         unused = self._execute("SELECT blob FROM uses WHERE stream = ? AND first >= ?", (stream, upto)).fetchall()
         self._execute("DELETE FROM uses WHERE stream = ? AND first >= ?", (stream, upto))
         self._connection.executemany(
-            "DELETE FROM blobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM uses WHERE blob = ?1)", unused
+            "DELETE FROM blobs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM uses WHERE blob = blobs.id)", unused
         )
 
     def prune(
