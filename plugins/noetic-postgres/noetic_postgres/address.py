@@ -68,20 +68,14 @@ def address_of(text: str, *, schema: str | None, connections: int | None, timeou
         ConfigError: It is none, or a setting is wrong; codes `"postgres-address"` and `"postgres-setting"`.
     """
     rest, found = _own_parameters(text)
-    try:
-        parameters = conninfo_to_dict(rest)
-        ports = str(parameters.get("port") or "0").split(",")
-        wrong = not all(port.isascii() and port.isdigit() and len(port) < 6 for port in ports if port)
-    except psycopg.ProgrammingError:
-        wrong = True
-        parameters = {}
-    if wrong:
+    parameters = _parsed(rest)
+    if parameters is None:
         # What the driver says of it quotes it, with its password.
         raise ConfigError(
             "this is no address of a PostgreSQL database",
             code="postgres-address",
             hint='"postgresql://user@host:5432/database"; percent-encode special characters in a password',
-        ) from None
+        )
     name = schema if schema is not None else found.get("schema", "noetic")
     size = connections if connections is not None else _number(found, "connections", 4)
     seconds = timeout if timeout is not None else _number(found, "timeout", 30)
@@ -98,6 +92,17 @@ def address_of(text: str, *, schema: str | None, connections: int | None, timeou
             hint="leave them out",
         )
     return Address(parameters, _where(parameters, name), name, int(size), float(seconds))
+
+
+def _parsed(text: str) -> Mapping[str, Any] | None:
+    """What the driver understands, `None` when it does not."""
+    try:
+        found = conninfo_to_dict(text)
+    except psycopg.ProgrammingError:
+        return None
+    # The driver itself looks at a port only when it connects.
+    ports = [port for port in str(found.get("port") or "").split(",") if port]
+    return found if all(port.isascii() and port.isdigit() and len(port) < 6 for port in ports) else None
 
 
 def _own_parameters(text: str) -> tuple[str, dict[str, str]]:

@@ -8,6 +8,7 @@ import pytest
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("journeys")
 
 from postgres_server import PostgresServer
 

@@ -14,6 +14,8 @@ SEED = int(os.environ.get("NOETIC_SEED", "0"))
 """Where random tests begin."""
 
 LARGE = bytes(range(256)) * 40
+THRESHOLD = 1000
+"""Of the backends that go on the journey: it has payloads on both sides."""
 SCOPE = ("user", "u-1")
 
 

@@ -149,15 +149,22 @@ class PostgresServer:
             fresh: Whether it shall be one that nobody has made yet, and go away afterwards.
         """
         name = self._emptied.pop() if self._emptied and not fresh else f"test_{next(self._count)}"
-        yield name
+        try:
+            yield name
+        finally:
+            if self._empty(name, drop=fresh):
+                self._emptied.append(name)
+
+    def _empty(self, name: str, *, drop: bool) -> bool:
+        """Empty a schema; returns whether it is still there."""
         with self.connect() as connection:
             there = connection.execute("SELECT to_regclass(%s)", [f"{name}.store"]).fetchone()
-            if fresh or there == (None,):
+            if drop or there == (None,):
                 connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
-                return
+                return False
             for table in ("runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions"):
                 connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name, table)))
-        self._emptied.append(name)
+        return True
 
     @property
     def version(self) -> int:

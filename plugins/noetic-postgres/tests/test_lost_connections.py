@@ -11,7 +11,7 @@ from typing import get_args
 import anyio
 import pytest
 from cutting_proxy import CuttingProxy, How
-from journeys import FULL, SEED, Journey, journal, record
+from journeys import FULL, SEED, THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 
@@ -31,7 +31,7 @@ def proxied(server: PostgresServer) -> Generator[CuttingProxy]:
 
 def through(proxy: CuttingProxy, server: PostgresServer, schema: str, **settings: float) -> PostgresBackend:
     more = "".join(f"&{name}={int(value)}" for name, value in settings.items())
-    return PostgresBackend(server.url(schema, port=proxy.port, more=more), blob_threshold=1000)
+    return PostgresBackend(server.url(schema, port=proxy.port, more=more), blob_threshold=THRESHOLD)
 
 
 @pytest.mark.parametrize("how", LOSSES)

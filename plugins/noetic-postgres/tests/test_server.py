@@ -11,7 +11,7 @@ import anyio.to_thread
 import psycopg
 import pytest
 from cutting_proxy import CuttingProxy
-from journeys import FULL, Journey, journal, record
+from journeys import FULL, THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
 from postgres_server import PASSWORD, USER, PostgresServer, free_port
 from psycopg import sql
@@ -117,7 +117,7 @@ async def test_a_role_without_rights(server: PostgresServer) -> None:
         # Whoever gets a schema of its own makes the rest itself.
         server.query(f"DROP SCHEMA {schema} CASCADE")
         server.query(f"CREATE SCHEMA {schema} AUTHORIZATION poor")
-        async with PostgresBackend(url) as backend:
+        async with PostgresBackend(url, blob_threshold=THRESHOLD) as backend:
             await Journey(backend).go()
 
 
