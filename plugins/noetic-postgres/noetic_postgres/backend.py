@@ -121,8 +121,8 @@ class PostgresBackend:
     def durability(self) -> BackendDurability:
         """What the server's settings promise; `"none"` until it was reached.
 
-        `"power"` where it acknowledges a commit when that is on a disk, `"process"` where `fsync`, `full_page_writes` or
-        `synchronous_commit` is off.
+        `"power"` where it acknowledges a commit when that is on a disk, `"process"` where `fsync`, `full_page_writes`
+        or `synchronous_commit` is off.
         """
         found = self._meeting.found
         return "none" if found is None else found.durability
@@ -281,9 +281,7 @@ class PostgresBackend:
         check_id(run_id)
         check_id(new_run_id, "new_run_id")
         check_append((), card, status)
-        await self._write(
-            partial(runs.fork, run_id=run_id, at=at, new_run_id=new_run_id, card=card, status=status)
-        )
+        await self._write(partial(runs.fork, run_id=run_id, at=at, new_run_id=new_run_id, card=card, status=status))
 
     async def delete(self, run_id: str) -> None:
         """Forget a run; one that is not there is no error. Its forks keep what they share with it.
@@ -307,9 +305,7 @@ class PostgresBackend:
         page, deleted = runs.PrunePage(), 0
         while page.below is not None:
             page = await self._write(
-                partial(
-                    runs.prune, page=page, before=before, keep=keep, statuses=chosen, limit=_PRUNED_AT_ONCE
-                )
+                partial(runs.prune, page=page, before=before, keep=keep, statuses=chosen, limit=_PRUNED_AT_ONCE)
             )
             deleted += page.deleted
         return deleted

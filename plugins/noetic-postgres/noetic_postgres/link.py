@@ -1,9 +1,9 @@
 """One connection, the session of the server behind it, and how a write is found again after the connection was lost.
 
 A statement that was sent may have been committed although its answer never came. So every connection has a random
-number, every write through it a number that counts up, and the write's transaction stores that number. Whoever loses the
-connection makes a new one, ends the old session by its name, so that nothing which is still under way can be committed
-later, and reads the number.
+number, every write through it a number that counts up, and the write's transaction stores that number. Whoever loses
+the connection makes a new one, ends the old session by its name, so that nothing which is still under way can be
+committed later, and reads the number.
 """
 
 from __future__ import annotations

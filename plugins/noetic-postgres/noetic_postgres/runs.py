@@ -239,9 +239,9 @@ def prune(
     if not old:
         return PrunePage(below, kept, 0)
     values = {"ids": old, "before": before, "statuses": statuses}
-    locked = link.batch(
-        [(b"BEGIN", None), (link.sql["collect"], {"lock": link.lock}), (link.sql["lock_old"], values)]
-    )[-1]
+    locked = link.batch([(b"BEGIN", None), (link.sql["collect"], {"lock": link.lock}), (link.sql["lock_old"], values)])[
+        -1
+    ]
     ids = [number for (number,) in locked]
     _forget(link, ids)
     result = PrunePage(below, kept, len(ids))

@@ -14,7 +14,7 @@ from noetic_postgres.failures import from_server
 from noetic_py.checkpoints.backend import BackendDurability
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 
-__all__ = ["OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
+__all__ = ["IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
 
 VERSION = 1
 """Of the tables."""
@@ -22,6 +22,8 @@ OLDEST = 15
 """The oldest server, by its major version."""
 
 _CREATING = 0x6E6F65746963
+IDLE = 5.0
+"""Seconds after which the server undoes a transaction that its client has stopped in, and frees the rows it holds."""
 _SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "server_encoding")
 
 _SCHEMA = sql.SQL("CREATE SCHEMA {schema}")
@@ -136,7 +138,9 @@ def prepare(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where:
     # Names are looked up in the catalog alone, and each statement sees what was committed before it.
     connection.execute(
         "SELECT set_config('search_path', 'pg_catalog', false),"
-        " set_config('default_transaction_isolation', 'read committed', false)"
+        " set_config('default_transaction_isolation', 'read committed', false),"
+        " set_config('idle_in_transaction_session_timeout', %s, false)",
+        [f"{IDLE * 1000:.0f}"],
     )
     settings = _settings(connection)
     if settings["server_encoding"] != "UTF8":

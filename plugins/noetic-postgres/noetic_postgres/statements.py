@@ -6,6 +6,8 @@ into the row of its session: whoever loses the connection finds there whether it
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from attrs import frozen
 from psycopg import sql
 
@@ -133,23 +135,17 @@ _MARK_LATER = sql.SQL(
 _PLAIN = {
     # sessions
     "settled": sql.SQL("SELECT last FROM {sessions} WHERE id = %(session)s"),
-    "forget_sessions": sql.SQL(
-        "DELETE FROM {sessions} WHERE id = %(session)s OR used < now() - interval '7 days'"
-    ),
+    "forget_sessions": sql.SQL("DELETE FROM {sessions} WHERE id = %(session)s OR used < now() - interval '7 days'"),
     "tick": sql.SQL("SELECT nextval({ticks_name}) FROM generate_series(1, %(count)s)"),
     # runs
     "find": sql.SQL(
         "SELECT id, position, fence, crc, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s"
     ),
-    "find_all": sql.SQL(
-        "SELECT run_id, id, position, fence, crc FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[])"
-    ),
+    "find_all": sql.SQL("SELECT run_id, id, position, fence, crc FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[])"),
     "find_to_delete": sql.SQL(
         "SELECT id, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s FOR UPDATE"
     ),
-    "find_to_fork": sql.SQL(
-        "SELECT id, position, fence, crc FROM {runs} WHERE run_id = %(run_id)s FOR KEY SHARE"
-    ),
+    "find_to_fork": sql.SQL("SELECT id, position, fence, crc FROM {runs} WHERE run_id = %(run_id)s FOR KEY SHARE"),
     "list": sql.SQL(
         """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
             until IS NOT NULL AND until > now()
@@ -270,6 +266,7 @@ class Statements:
         return self.plain[name]
 
 
+@lru_cache(maxsize=64)
 def statements_of(schema: str) -> Statements:
     """The statements for a schema."""
     names: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in _TABLES}

@@ -16,7 +16,7 @@ _THREE = struct.Struct("<qqq")
 
 
 def int8(value: int) -> int:
-    """A number as the server's `bigint`; what is none becomes -1, which is no position, fence or version of anything."""
+    """A number as the server's `bigint`; what is none becomes -1, no position, fence or version of anything."""
     return value if 0 <= value <= FARTHEST else -1
 
 

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
 How: TypeAlias = Literal["before", "after", "late", "half", "stall"]
-"""What becomes of what the client has sent: nobody gets it, the server does and its answer is lost, the server does but
-only when the client has long connected anew, the server gets the half of it, or nothing happens and nothing is closed."""
+"""What becomes of what the client has sent: nobody gets it, the server does and its answer is lost, the server does
+but only when the client has long connected anew, the server gets the half of it, or nothing happens and nothing is
+closed."""
 
 _PIECE = 256 * 1024
 _PATIENCE = 10

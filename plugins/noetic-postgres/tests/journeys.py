@@ -10,8 +10,6 @@ from noetic_py.errors import NoeticError, PositionConflict, VersionConflict
 
 FULL = os.environ.get("NOETIC_EXAMPLES") == "full"
 """Whether everything is tried, or a sample."""
-SEED = int(os.environ.get("NOETIC_SEED", "0"))
-"""Where random tests begin."""
 
 LARGE = bytes(range(256)) * 40
 THRESHOLD = 1000
@@ -41,7 +39,9 @@ class Journey:
         await self._values()
         await self._end()
 
-    async def _append(self, run_id: str, position: int, fence: int, *payloads: str | bytes, **more: str | bytes) -> None:
+    async def _append(
+        self, run_id: str, position: int, fence: int, *payloads: str | bytes, **more: str | bytes
+    ) -> None:
         card, status = more.get("card"), more.get("status")
         done = await self.backend.append(
             run_id,

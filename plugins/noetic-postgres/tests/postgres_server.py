@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from psycopg import sql
 PASSWORD = "correct horse battery staple"
 USER = "tester"
 NEEDED = 15
+_TABLES = ("runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions")
 _PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin")
 
 
@@ -68,6 +70,7 @@ class PostgresServer:
         self.data = self.folder / "data"
         self.port = free_port()
         self._emptied: list[str] = []
+        self._quick: psycopg.Connection[tuple[Any, ...]] | None = None
         self._count = itertools.count()
         # A server refuses to run as root, so root runs it as Debian's user of that name.
         self._as_user: Sequence[str] = ()
@@ -110,6 +113,8 @@ class PostgresServer:
         self.start()
 
     def close(self) -> None:
+        if self._quick is not None:
+            self._quick.close()
         try:
             if (self.data / "postmaster.pid").exists():
                 self.stop("immediate")
@@ -136,6 +141,17 @@ class PostgresServer:
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
 
+    def quick(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection that is there already, unless the server has been started anew since."""
+        if self._quick is not None:
+            try:
+                self._quick.execute("SELECT")
+            except psycopg.OperationalError:
+                self._quick.close()
+        if self._quick is None or self._quick.closed:
+            self._quick = self.connect()
+        return self._quick
+
     def query(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         with self.connect() as connection:
             cursor = connection.execute(query.encode(), values or None)
@@ -157,13 +173,13 @@ class PostgresServer:
 
     def _empty(self, name: str, *, drop: bool) -> bool:
         """Empty a schema; returns whether it is still there."""
-        with self.connect() as connection:
-            there = connection.execute("SELECT to_regclass(%s)", [f"{name}.store"]).fetchone()
-            if drop or there == (None,):
-                connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
-                return False
-            for table in ("runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions"):
-                connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(name, table)))
+        connection = self.quick()
+        there = connection.execute("SELECT to_regclass(%s)", [f"{name}.store"]).fetchone()
+        if drop or there == (None,):
+            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+            return False
+        every = sql.SQL(";").join(sql.SQL("DELETE FROM {}").format(sql.Identifier(name, table)) for table in _TABLES)
+        connection.execute(every)
         return True
 
     @property
@@ -189,23 +205,59 @@ class PostgresServer:
 
     def sessions(self) -> list[int]:
         """The processes of the server that backends of the tests are connected to."""
-        rows = self.query("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'noetic_py %%' AND %s", True)
+        rows = self.quick().execute("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'noetic_py %'")
         return [pid for (pid,) in rows]
 
     def end_sessions(self) -> None:
         """End them all, whatever they are doing."""
         for pid in self.sessions():
-            self.query("SELECT pg_terminate_backend(%s)", pid)
+            self.quick().execute("SELECT pg_terminate_backend(%s)", [pid])
 
     async def somebody_waits(self) -> None:
         """Return when a session waits for a row that another one has."""
-        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        await self._seen("wait_event_type = 'Lock'")
+
+    async def idle_in_a_transaction(self) -> None:
+        """Return when a session has begun a transaction and does nothing in it."""
+        await self._seen("state = 'idle in transaction' AND pid <> pg_backend_pid()")
+
+    async def _seen(self, condition: str) -> None:
+        query = f"SELECT count(*) FROM pg_stat_activity WHERE {condition}"
         with anyio.fail_after(30):
             while await anyio.to_thread.run_sync(self.query, query) == [(0,)]:
                 await anyio.lowlevel.checkpoint()
 
     def lapse(self, schema: str) -> None:
         """As if the time of every lease were up."""
-        with self.connect() as connection:
-            query = "UPDATE {}.runs SET until = now() - interval '1 second' WHERE until IS NOT NULL"
-            connection.execute(sql.SQL(query).format(sql.Identifier(schema)))
+        query = "UPDATE {}.runs SET until = now() - interval '1 second' WHERE until IS NOT NULL"
+        self.quick().execute(sql.SQL(query).format(sql.Identifier(schema)))
+
+    def wait_until_nobody_is_connected(self) -> None:
+        """Return when the server has noticed that its clients are gone."""
+        end = time.monotonic() + 30
+        while left := self.sessions():
+            assert time.monotonic() < end, f"still connected: {left}"
+
+    def bury(self, schema: str) -> None:
+        """As long after the death of every process that was connected: the server has noticed, their leases are up."""
+        self.wait_until_nobody_is_connected()
+        if self.quick().execute("SELECT to_regclass(%s)", [f"{schema}.runs"]).fetchone() != (None,):
+            self.lapse(schema)
+
+    def leases(self, schema: str) -> int:
+        """How many runs somebody owns."""
+        query = sql.SQL("SELECT count(*) FROM {}.runs WHERE until > now()").format(sql.Identifier(schema))
+        ((count,),) = self.quick().execute(query)
+        return int(count)
+
+    def wait_for_leases(self, schema: str) -> None:
+        """Wait until the time of every lease is up, by the server's clock; nobody may be renewing one."""
+        self.quick().execute(sql.SQL("SELECT pg_sleep_until(max(until)) FROM {}.runs").format(sql.Identifier(schema)))
+
+    def stored(self, schema: str) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of the runs and values."""
+        rows: dict[str, list[tuple[Any, ...]]] = {}
+        for table in _TABLES[:-1]:
+            query = sql.SQL("SELECT t::text FROM {} t ORDER BY 1").format(sql.Identifier(schema, table))
+            rows[table] = self.quick().execute(query).fetchall()
+        return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 from noetic_postgres import PostgresBackend
@@ -49,15 +50,15 @@ class TestOneConnection(_OnServer, BackendContract):
         return PostgresBackend(self.server.url(self.schema), connections=1, blob_threshold=0)
 
 
-CHANGES = (
+CHANGES: tuple[LiteralString, ...] = (
     "UPDATE {schema}.transactions SET body = set_byte(body, {at} % length(body), {byte}) WHERE last = {last}",
     "UPDATE {schema}.transactions SET body = substr(body, 1, length(body) - 1) WHERE last = {last}",
     "UPDATE {schema}.transactions SET last = last + 1 WHERE last = {last}",
     "UPDATE {schema}.transactions SET count = count + 1 WHERE last = {last}",
     "UPDATE {schema}.transactions SET stream = stream + 100 WHERE last = {last}",
-    "UPDATE {schema}.transactions t SET body = (SELECT body FROM {schema}.transactions o"
-    " WHERE o.stream <> t.stream AND o.last = t.last LIMIT 1), crc = (SELECT crc FROM {schema}.transactions o"
-    " WHERE o.stream <> t.stream AND o.last = t.last LIMIT 1) WHERE last = {last}",
+    """UPDATE {schema}.transactions t SET body = (SELECT body FROM {schema}.transactions o
+    WHERE o.stream <> t.stream AND o.last = t.last LIMIT 1), crc = (SELECT crc FROM {schema}.transactions o
+    WHERE o.stream <> t.stream AND o.last = t.last LIMIT 1) WHERE last = {last}""",
     "DELETE FROM {schema}.transactions WHERE last = {last}",
     "UPDATE {schema}.blobs SET data = set_byte(data, {at} % length(data), {byte})",
     "DELETE FROM {schema}.blobs",
@@ -82,7 +83,7 @@ class TestDamaged(_OnServer, DamageContract):
 
     async def damage(self, folder: Path, seed: int) -> None:
         dice = random.Random(seed)
-        query = sql.SQL(CHANGES[seed % len(CHANGES)]).format(  # type: ignore[arg-type]  # the texts are those above
+        query = sql.SQL(CHANGES[seed % len(CHANGES)]).format(
             schema=sql.Identifier(self.schema),
             at=dice.randrange(1000),
             byte=dice.randrange(256),

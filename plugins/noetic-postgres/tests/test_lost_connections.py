@@ -11,12 +11,13 @@ from typing import get_args
 import anyio
 import pytest
 from cutting_proxy import CuttingProxy, How
-from journeys import FULL, SEED, THRESHOLD, Journey, journal, record
+from journeys import FULL, THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 
 from noetic_py.checkpoints import Head
 from noetic_py.errors import CheckpointFailed, LeaseLost, PositionConflict, StoreUnavailable
+from tests.properties.checks import SEED, examples
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +37,9 @@ def through(proxy: CuttingProxy, server: PostgresServer, schema: str, **settings
 
 @pytest.mark.parametrize("how", LOSSES)
 async def test_a_cut_at_every_statement(server: PostgresServer, how: How, anyio_backend_name: str) -> None:
-    # A sample takes every fifth, another one on each event loop.
-    step = 1 if FULL else 5
-    at = 1 + (LOSSES.index(how) + 2 * (anyio_backend_name == "trio")) % step
+    # A sample takes every twentieth, another one on each event loop.
+    step = 1 if FULL else 20
+    at = 1 + (LOSSES.index(how) * 5 + 2 * (anyio_backend_name == "trio")) % step
     with proxied(server) as proxy:
         while True:
             with server.schema() as schema:
@@ -52,7 +53,7 @@ async def test_a_cut_at_every_statement(server: PostgresServer, how: How, anyio_
     assert at > 100
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + (200 if FULL else 10)))
+@pytest.mark.parametrize("seed", range(SEED, SEED + examples(sample=5, full=100)))
 async def test_cuts_at_random(server: PostgresServer, seed: int) -> None:
     dice = random.Random(seed)
     cuts: dict[int, How] = {at: dice.choice(LOSSES) for at in range(1, 400) if dice.random() < 0.05}
@@ -72,7 +73,8 @@ async def test_cuts_while_many_write(server: PostgresServer, schema: str) -> Non
             async with anyio.create_task_group() as group:
                 for index in range(12):
                     group.start_soon(partial(_fill, backend, f"r{index}", 20))
-            assert proxy.cut > 10
+            # How many statements there are depends on how many appends wait together.
+            assert proxy.cut > 4
             for index in range(12):
                 assert await journal(backend, f"r{index}") == [f"r{index}/{n}".encode() for n in range(20)]
 

@@ -1,215 +1,186 @@
-"""Processes that are killed, stopped, or two at once."""
+"""Processes that are killed, stopped, or two at once; with the programs and the judge of the tests of SQLite."""
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import dying_child
+import crash_jobs
 import pytest
-from journeys import FULL, SEED
 from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 
 from noetic_py.errors import RunBusy
+from tests.crash.children import Children, fork_server
+from tests.crash.folders import quick_folder
+from tests.crash.jobs import RUN
+from tests.crash.lives import Life, a_life_and_deaths, same, two_at_once
+from tests.properties.checks import SEED, examples
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks are the kernel's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and signals are the kernel's")
 
-KILLS = 200 if FULL else 20
-PATIENCE = 60.0
-SHORT = 1.0
+KILLS = examples(sample=10, full=200)
+TOGETHER = examples(sample=10, full=200)
+STOPPED = examples(sample=3, full=100)
+LEASE = 1.0
+"""Seconds, for owners whose time is to run out."""
+
+Figure = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
-def processes() -> Any:
-    """Where children come from: a process that has imported everything, and has no threads."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dying_child", "noetic_py.harness", "psycopg", "noetic_postgres.backend"])
-    return context
-
-
-class Child:
-    """A child process, as a test sees it."""
-
-    def __init__(self, processes: Any, work: Callable[..., None], *given: object) -> None:
-        self.pipe, theirs = processes.Pipe()
-        self.process = processes.Process(target=work, args=(theirs, *given), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    def hear(self) -> list[Any]:
-        """The next thing it says; `["killed"]` when it says nothing more."""
-        pipe: Connection = self.pipe
-        if not pipe.poll(PATIENCE):
-            raise AssertionError("a child says nothing")
-        try:
-            said: list[Any] = pipe.recv()
-        except EOFError:
-            return ["killed"]
-        return said
-
-    def until(self, *kinds: str) -> list[Any]:
-        """What it says that is of one of these kinds, or the last."""
-        while (said := self.hear())[0] not in (*kinds, "end", "error", "killed"):
-            pass
-        return said
-
-    def signal(self, number: signal.Signals) -> None:
-        os.kill(self.process.pid, number)
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.process.join(PATIENCE)
+def children(server: PostgresServer) -> Generator[Children]:
+    path = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
+    with (
+        server.schema() as schema,
+        fork_server("crash_warm", PYTHONPATH=path, **{crash_jobs.ADDRESS: server.url(schema)}) as made,
+    ):
+        yield made
 
 
 @contextmanager
-def child(processes: Any, work: Callable[..., None], *given: object) -> Generator[Child]:
-    made = Child(processes, work, *given)
-    try:
-        yield made
-    finally:
-        if made.process.is_alive():
-            made.kill()
-        made.process.join(PATIENCE)
-        made.pipe.close()
+def new_life(children: Children, server: PostgresServer, seed: int) -> Generator[Life]:
+    """A run in a schema of its own; whoever dies is gone for long when somebody else comes."""
+    with server.schema() as schema, quick_folder() as folder:
+        given = {"seed": seed, "store": server.url(schema)}
+        yield Life(children, folder, given, "crash_jobs:carry", partial(server.bury, schema))
+        server.bury(schema)
 
 
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def unkilled(processes: Any, server: PostgresServer, path: Path) -> tuple[dict[str, Any], list[str]]:
-    """What a run gives that nobody disturbs, and what its steps have done."""
-    with server.schema() as schema, child(processes, dying_child.carry, server.url(schema), str(path)) as one:
-        kind, result = one.until()
-    assert kind == "end"
-    assert len(lines(path)) == dying_child.ROUNDS + 5
-    return result, lines(path)
-
-
-def test_killed_runs_go_on_where_they_were(processes: Any, server: PostgresServer, tmp_path: Path) -> None:
-    """Kills at random moments; finished steps never run again, and the end is what it is without them."""
-    expected, effects = unkilled(processes, server, tmp_path / "unkilled")
-    dice = random.Random(SEED)
-    kills = 0
-    for run in itertools.count():
-        if kills >= KILLS:
-            break
-        ledger = tmp_path / f"ledger-{run}"
-        with server.schema() as schema:
-            for _restart in range(10):
-                backend = dice.choice(["asyncio", "trio"])
-                with child(processes, dying_child.carry, server.url(schema), str(ledger), backend) as one:
-                    said = _kill_somewhere(one, dice)
-                if said[0] == "end":
-                    break
-                assert said == ["killed"], said
-                kills += 1
-                server.lapse(schema)
-            else:
-                with child(processes, dying_child.carry, server.url(schema), str(ledger)) as one:
-                    said = one.until()
-        assert said == ["end", expected]
-        # Only the step in flight may have run again, and it did so next.
-        assert [what for what, _ in itertools.groupby(lines(ledger))] == effects
-
-
-def _kill_somewhere(one: Child, dice: random.Random) -> list[Any]:
-    """Kill a child a moment after something that it says; gives the last that it has said."""
-    for _ in range(dice.randrange(12)):
-        said = one.hear()
-        if said[0] != "step":
-            return said
-    # What comes between two things that it says takes a millisecond or two, and a commit is a part of that.
-    end = time.perf_counter() + dice.choice([0, 0.0005, 0.001, 0.002, 0.004]) * dice.random()
-    while time.perf_counter() < end:
-        pass
-    one.kill()
-    return one.until()
-
-
-def test_one_of_two_processes_goes_on(processes: Any, server: PostgresServer, tmp_path: Path) -> None:
-    expected, effects = unkilled(processes, server, tmp_path / "unkilled")
-    for trial in range(10 if FULL else 3):
-        ledger = tmp_path / f"ledger-{trial}"
-        with server.schema() as schema:
-            given = (server.url(schema), str(ledger))
-            with child(processes, dying_child.carry, *given) as begun:
-                begun.until("step")
-                begun.kill()
-            server.lapse(schema)
-            with (
-                child(processes, dying_child.carry_slowly, *given) as one,
-                child(processes, dying_child.carry_slowly, *given, "trio") as other,
-            ):
-                said = [one.hear(), other.hear()]
-                assert sorted(said) == [["error", "RunBusy"], ["step", "begin"]]
-                winner = (one, other)[said.index(["step", "begin"])]
-                while said[0] != "end":
-                    winner.pipe.send("go")
-                    winner.hear()
-                    said = winner.hear()
-                assert said == ["end", expected]
-        assert [what for what, _ in itertools.groupby(lines(ledger))] == effects
-
-
-@pytest.mark.parametrize("trial", range(20 if FULL else 3))
-def test_a_stopped_owner_writes_nothing_when_it_wakes(
-    processes: Any, server: PostgresServer, tmp_path: Path, trial: int
+def test_whatever_is_killed_comes_to_the_same_end(
+    children: Children, server: PostgresServer, record_property: Figure
 ) -> None:
-    expected, effects = unkilled(processes, server, tmp_path / "unkilled")
-    ledger = tmp_path / "ledger"
-    with server.schema() as schema:
-        given = (server.url(schema), str(ledger))
-        with child(processes, dying_child.carry_slowly, *given) as stopped:
-            for _ in range(trial % 5 + 1):
-                assert stopped.until("step") == ["step", "begin"]
-                stopped.pipe.send("go")
-                stopped.until("step")
-            stopped.signal(signal.SIGSTOP)
-            server.lapse(schema)
-            with child(processes, dying_child.carry, *given) as other:
-                assert other.until() == ["end", expected]
-            stopped.signal(signal.SIGCONT)
-            kind, error = "step", ""
-            while kind == "step":
-                stopped.pipe.send("go")
-                kind, error = stopped.hear()
-            assert (kind, error) == ("error", "LeaseLost")
-        assert [what for what, _ in itertools.groupby(lines(ledger))] == effects
+    kills: Counter[str] = Counter()
+    programs = repeated = 0
+    for seed in itertools.count(SEED * 1_000_000):
+        if kills.total() >= KILLS:
+            break
+        found, more = a_life_and_deaths(partial(new_life, children, server), seed)
+        kills += found
+        repeated += more
+        programs += 1
+    record_property("kills", dict(kills))
+    record_property("programs", programs)
+    record_property("bodies run again", repeated)
+    assert len(kills) == 4 or KILLS < 100, kills
+
+
+def test_two_that_begin_at_one_moment(children: Children, server: PostgresServer, record_property: Figure) -> None:
+    new = partial(new_life, children, server)
+    seen = Counter(two_at_once(new, SEED * 1_000_000 + trial) for trial in range(TOGETHER))
+    record_property("trials", dict(seen))
+    assert seen.total() == TOGETHER
+    assert len(seen) == 4 or TOGETHER < 50, seen
+
+
+def wakes_too_late(life: Life, server: PostgresServer, owner: int) -> None:
+    """Let a stopped owner go on after its run was finished by another process: it gets an error and writes nothing."""
+    schema = life.given["store"].partition("schema=")[2]
+    before, starts = server.stored(schema), life.started_by(0)
+    os.kill(owner, signal.SIGCONT)
+    end = time.monotonic() + 30
+    # The kernel has it wait at the gate once more, or lets it pass.
+    while life.children.event([owner], 0.01) is None and time.monotonic() < end:
+        with suppress(OSError):
+            os.close(os.open(life.folder / "gate", os.O_WRONLY | os.O_NONBLOCK))
+    result = life.children.ended(owner).result
+    assert [name for name, _ in result["errors"]] == ["LeaseLost"], life.explain(result)
+    assert life.started_by(0) == starts, life.explain("it began another body")
+    assert server.stored(schema) == before, life.explain("a stale write was taken")
+
+
+def stopped_at_a_gate(life: Life, server: PostgresServer, schema: str) -> str:
+    """An owner is stopped in the middle of a step, for longer than its lease."""
+    life.given["flow"] = "gate"
+    life.make_gate()
+    owner = life.begin()
+    life.children.hear(owner, "held")
+    os.kill(owner, signal.SIGSTOP)
+    server.wait_for_leases(schema)
+    heir = life.begin()
+    life.children.hear(heir, "held")
+    life.open_gate()
+    result = life.children.ended(heir).result
+    assert (result["status"], result["value"]) == ("completed", life.given["seed"] % 97 + 3), life.explain(result)
+    wakes_too_late(life, server, owner)
+    return "in a step"
+
+
+def stopped_anywhere(life: Life, server: PostgresServer, schema: str) -> str:
+    """An owner is stopped at any moment, for longer than its lease."""
+    dice = random.Random(life.given["seed"])
+    with new_life(life.children, server, life.given["seed"]) as unharmed:
+        whole = unharmed.process()
+    owner = life.begin()
+    life.children.hear(owner, "found")
+    moment = time.monotonic() + dice.uniform(0.0, whole.seconds)
+    while (event := life.children.event([owner], moment - time.monotonic())) is not None:
+        if event[1][0] == "result":
+            # Too late, it was faster.
+            break
+    os.kill(owner, signal.SIGSTOP)
+    held = server.leases(schema)
+    server.wait_for_leases(schema)
+    heir = life.process()
+    assert same(heir.result) == same(whole.result), life.explain(heir.result)
+    if held:
+        wakes_too_late(life, server, owner)
+        return "anywhere"
+    # It does not own the run yet, or not any more.
+    os.kill(owner, signal.SIGCONT)
+    late = life.children.ended(owner).result
+    refused = [name for name, _ in late["errors"]] == ["RunBusy"] and late["lines"] == 0
+    assert refused or same(late) == same(whole.result), life.explain(late)
+    return "too early or too late"
+
+
+def test_a_stopped_owner_writes_nothing_when_it_wakes(
+    children: Children, server: PostgresServer, record_property: Figure
+) -> None:
+    seen: Counter[str] = Counter()
+    for trial in range(STOPPED):
+        with new_life(children, server, SEED * 1_000_000 + trial) as life:
+            life.given["ttl"] = LEASE
+            life.between = _nothing
+            schema = life.given["store"].partition("schema=")[2]
+            stop = stopped_anywhere if trial % 2 else stopped_at_a_gate
+            seen[stop(life, server, schema)] += 1
+    record_property("trials", dict(seen))
+    assert seen["in a step"] >= STOPPED // 2
+    assert seen["anywhere"] or STOPPED < 10, seen
+
+
+def _nothing() -> None:
+    """Whoever is stopped is not dead."""
 
 
 @pytest.mark.anyio
-async def test_a_dead_owners_run_is_free_when_its_time_is_up(processes: Any, server: PostgresServer) -> None:
+async def test_a_dead_owners_run_is_free_when_its_time_is_up(children: Children, server: PostgresServer) -> None:
     with server.schema() as schema:
-        with child(processes, dying_child.hold, server.url(schema), SHORT) as one:
-            kind, fence = one.hear()
-            assert kind == "held"
-            one.kill()
+        owner = children.start("crash_jobs:hold", store=server.url(schema), ttl=LEASE)
+        fence = children.hear(owner, "held")
+        children.kill(owner)
         begun = time.monotonic()
         async with PostgresBackend(server.url(schema)) as backend:
-            tries = 0
             while True:
                 try:
-                    lease = await backend.acquire(dying_child.RUN, ttl=60.0)
+                    lease = await backend.acquire(RUN, ttl=60.0)
                     break
                 except RunBusy:
-                    tries += 1
-            assert time.monotonic() - begun < SHORT + 1.0
+                    continue
+            assert time.monotonic() - begun < LEASE + 1.0
             assert lease.fence > fence
 
 
-def test_a_forked_process_refuses(processes: Any, server: PostgresServer) -> None:
-    with server.schema() as schema, child(processes, dying_child.use_after_fork, server.url(schema)) as one:
-        assert one.hear() == ["child", "forked"]
-        assert one.hear() == ["end", "parent"]
+def test_a_forked_process_refuses(children: Children, server: PostgresServer) -> None:
+    with server.schema() as schema:
+        assert children.run("crash_jobs:use_after_fork", store=server.url(schema)).result == "forked"

@@ -11,15 +11,18 @@ import anyio.to_thread
 import psycopg
 import pytest
 from cutting_proxy import CuttingProxy
-from journeys import FULL, THRESHOLD, Journey, journal, record
+from journeys import THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
 from postgres_server import PASSWORD, USER, PostgresServer, free_port
 from psycopg import sql
 
 from noetic_py.checkpoints import CheckpointBackend, Transaction
 from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, RunBusy, StoreUnavailable
+from tests.properties.checks import examples
 
 pytestmark = pytest.mark.anyio
+
+Figure = Callable[[str, object], None]
 
 SECRET = "hunter2 & co"
 SECRETS = (SECRET, "hunter2", PASSWORD, "correct", "battery")
@@ -264,7 +267,7 @@ async def test_one_after_another_needs_one_connection(server: PostgresServer, sc
             for _ in range(200):
                 group.start_soon(backend.head, "r")
         assert 1 < len(server.sessions()) <= 8
-    assert server.sessions() == []
+    server.wait_until_nobody_is_connected()
     assert server.query(f"SELECT count(*) FROM {schema}.sessions") == [(0,)]
 
 
@@ -340,7 +343,7 @@ async def test_forks_and_deletions_at_once_leave_nothing(server: PostgresServer,
 
 
 async def test_owners_never_interleave(server: PostgresServer, schema: str) -> None:
-    """Two handles take a run from each other again and again; each writes in one piece what it wrote under one fence."""
+    """Two handles take a run from each other again and again; what is written under one fence is in one piece."""
     async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
 
         async def own(backend: CheckpointBackend) -> None:
@@ -424,49 +427,92 @@ async def test_a_batch_sees_runs_that_somebody_else_has_made_again(server: Postg
         assert await one.append("b", expected_position=0, fence=0, records=[record("again")]) == 1
 
 
+async def test_a_client_that_stops_in_a_transaction_holds_nothing(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.5)
+    with CuttingProxy(server.port) as proxy:
+        stopped = PostgresBackend(server.url(schema, port=proxy.port, more="&timeout=40"), connections=1)
+        async with stopped, PostgresBackend(server.url(schema)) as other, anyio.create_task_group() as group:
+            for name in ("a", "b"):
+                await stopped.append(name, expected_position=0, fence=0, records=[record("x")])
+            # The first statement takes the rows of both, the second would commit.
+            proxy.arm({2: "stall"})
+            group.start_soon(stopped.append_many, [Transaction(name, 1, 0, [record("late")]) for name in ("a", "b")])
+            await server.idle_in_a_transaction()
+            with anyio.fail_after(10):
+                assert await other.append("b", expected_position=1, fence=0, records=[record("y")]) == 2
+            proxy.lose_all()
+        async with PostgresBackend(server.url(schema)) as backend:
+            assert await journal(backend, "b") == [b"x", b"y"]
+            assert await journal(backend, "a") == [b"x", b"late"]
+
+
 # -- restarts
 
 
-async def _write(backend: PostgresBackend, run_id: str, stop: anyio.Event, written: dict[str, int]) -> None:
+class Written:
+    """How much was written to each run."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.enough = False
+        self._moved = anyio.Event()
+
+    def add(self, run_id: str) -> None:
+        self.counts[run_id] = self.counts.get(run_id, 0) + 1
+        self._moved.set()
+
+    async def more(self, count: int) -> None:
+        """Return when so much was written since."""
+        goal = sum(self.counts.values()) + count
+        while sum(self.counts.values()) < goal:
+            self._moved = anyio.Event()
+            await self._moved.wait()
+
+
+async def _write(backend: PostgresBackend, run_id: str, written: Written) -> None:
     lease = await backend.acquire(run_id, ttl=600.0)
-    while not stop.is_set():
-        position = written.get(run_id, 0)
+    while not written.enough:
+        position = written.counts.get(run_id, 0)
         text = f"{run_id}/{position}"
         await backend.append(run_id, expected_position=position, fence=lease.fence, records=[record(text)])
         assert await backend.put(("s",), run_id, text.encode())
-        written[run_id] = position + 1
+        written.add(run_id)
     await backend.release(lease)
 
 
 async def _in_turmoil(backend: PostgresBackend, turmoil: Callable[[], None], times: int) -> None:
     """Write while something happens to the server again and again; then look whether all is there, once."""
-    stop, written = anyio.Event(), dict[str, int]()
+    written = Written()
     async with anyio.create_task_group() as group:
         for index in range(6):
-            group.start_soon(_write, backend, f"r{index}", stop, written)
+            group.start_soon(_write, backend, f"r{index}", written)
         for _ in range(times):
-            before = sum(written.values())
             await anyio.to_thread.run_sync(turmoil)
-            with anyio.fail_after(60):
-                while sum(written.values()) < before + 12:
-                    await anyio.sleep(0.001)
-        stop.set()
-    assert len(written) == 6
-    for run_id, count in written.items():
+            with anyio.fail_after(30):
+                await written.more(12)
+        written.enough = True
+    assert len(written.counts) == 6
+    for run_id, count in written.counts.items():
         assert await journal(backend, run_id) == [f"{run_id}/{n}".encode() for n in range(count)]
         found = await backend.get(("s",), run_id)
         assert found is not None
         assert found.value == f"{run_id}/{count - 1}".encode()
 
 
-async def test_restarts_in_the_middle(server: PostgresServer, schema: str) -> None:
+async def test_restarts_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
+    times = examples(sample=6, full=100) // 2
     async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await _in_turmoil(backend, server.restart, 50 if FULL else 2)
+        await _in_turmoil(backend, server.restart, times)
+    record_property("restarts", times)
 
 
-async def test_ended_sessions_in_the_middle(server: PostgresServer, schema: str) -> None:
+async def test_ended_sessions_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
+    times = examples(sample=20, full=200) // 2
     async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await _in_turmoil(backend, server.end_sessions, 100 if FULL else 10)
+        await _in_turmoil(backend, server.end_sessions, times)
+    record_property("times", times)
 
 
 async def test_a_server_that_starts_later_is_waited_for(server: PostgresServer, schema: str) -> None:
