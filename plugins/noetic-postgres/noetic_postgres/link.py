@@ -44,11 +44,13 @@ class Pending:
     Attributes:
         session: The number of the connection.
         number: The write's.
+        marked: Whether an earlier write through the connection has left its number.
         result: What it is worth if it was committed.
     """
 
     session: int
     number: int
+    marked: bool
     result: Any
 
 
@@ -73,6 +75,7 @@ class Link:
         self.pending: Pending | None = None
         self.session = secrets.randbits(62) + 1
         self._written = 0
+        self._marked = False
         try:
             self.connection = psycopg.connect(
                 address.connection_text(name=f"{self.session:016x}", seconds=seconds), autocommit=True
@@ -149,6 +152,8 @@ class Link:
         number = self._promise(result)
         ((count,),) = self.rows(query, {**values, "session": self.session, "number": number})
         self.pending = None
+        # A write that was refused leaves none.
+        self._marked = self._marked or bool(count)
         return bool(count)
 
     def commit(self, result: Any) -> None:
@@ -156,10 +161,11 @@ class Link:
         number = self._promise(result)
         self.batch([(self.sql.mark, {"session": self.session, "number": number}), (b"COMMIT", None)])
         self.pending = None
+        self._marked = True
 
     def _promise(self, result: Any) -> int:
         self._written += 1
-        self.pending = Pending(self.session, self._written, result)
+        self.pending = Pending(self.session, self._written, self._marked, result)
         return self._written
 
     def undo(self) -> None:
@@ -194,8 +200,7 @@ class Link:
             StoreUnavailable: Nobody knows; reason `"unknown"`.
         """
         rows = self.rows(self.sql["settled"], {"session": pending.session})
-        if not rows and pending.number > 1:
-            # An earlier write through that connection had left its number.
+        if not rows and pending.marked:
             raise unknown_outcome(self.address.where)
         return bool(rows) and rows[0][0] == pending.number
 

@@ -244,11 +244,10 @@ class PostgresServer:
         if self.quick().execute("SELECT to_regclass(%s)", [f"{schema}.runs"]).fetchone() != (None,):
             self.lapse(schema)
 
-    def leases(self, schema: str) -> int:
-        """How many runs somebody owns."""
-        query = sql.SQL("SELECT count(*) FROM {}.runs WHERE until > now()").format(sql.Identifier(schema))
-        ((count,),) = self.quick().execute(query)
-        return int(count)
+    def has_left_a_run(self, schema: str) -> bool:
+        """Whether there is a run that was not ended, and whose owner has not given it back."""
+        query = sql.SQL("SELECT count(*) FROM {}.runs WHERE until IS NOT NULL AND status IS DISTINCT FROM 'completed'")
+        return self.quick().execute(query.format(sql.Identifier(schema))).fetchone() != (0,)
 
     def wait_for_leases(self, schema: str) -> None:
         """Wait until the time of every lease is up, by the server's clock; nobody may be renewing one."""

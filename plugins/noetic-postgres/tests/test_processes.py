@@ -23,6 +23,7 @@ from noetic_py.errors import RunBusy
 from tests.crash.children import Children, fork_server
 from tests.crash.folders import quick_folder
 from tests.crash.jobs import RUN
+from tests.crash.ledger import read_ledger, shown
 from tests.crash.lives import Life, a_life_and_deaths, same, two_at_once
 from tests.properties.checks import SEED, examples
 
@@ -85,7 +86,7 @@ def test_two_that_begin_at_one_moment(children: Children, server: PostgresServer
 def wakes_too_late(life: Life, server: PostgresServer, owner: int) -> None:
     """Let a stopped owner go on after its run was finished by another process: it gets an error and writes nothing."""
     schema = life.given["store"].partition("schema=")[2]
-    before, starts = server.stored(schema), life.started_by(0)
+    before, lines = server.stored(schema), len(read_ledger(life.folder / "ledger"))
     os.kill(owner, signal.SIGCONT)
     end = time.monotonic() + 30
     # The kernel has it wait at the gate once more, or lets it pass.
@@ -94,7 +95,10 @@ def wakes_too_late(life: Life, server: PostgresServer, owner: int) -> None:
             os.close(os.open(life.folder / "gate", os.O_WRONLY | os.O_NONBLOCK))
     result = life.children.ended(owner).result
     assert [name for name, _ in result["errors"]] == ["LeaseLost"], life.explain(result)
-    assert life.started_by(0) == starts, life.explain("it began another body")
+    begun = [line.key for line in read_ledger(life.folder / "ledger")[lines:] if line.what == "start"]
+    # It may have been stopped between looking at its lease and the first line of a body; a model is asked later.
+    bodies = [shown(key) for key in begun if key[-1][0] != "answer"]
+    assert len(bodies) <= 1, life.explain(f"it began other bodies: {bodies}")
     assert server.stored(schema) == before, life.explain("a stale write was taken")
 
 
@@ -119,23 +123,27 @@ def stopped_anywhere(life: Life, server: PostgresServer, schema: str) -> str:
     """An owner is stopped at any moment, for longer than its lease."""
     dice = random.Random(life.given["seed"])
     with new_life(life.children, server, life.given["seed"]) as unharmed:
-        whole = unharmed.process()
+        pid = unharmed.begin()
+        life.children.hear(pid, "found")
+        begun = time.monotonic()
+        whole = life.children.ended(pid)
+        seconds = time.monotonic() - begun
     owner = life.begin()
     life.children.hear(owner, "found")
-    moment = time.monotonic() + dice.uniform(0.0, whole.seconds)
+    moment = time.monotonic() + dice.uniform(0.0, seconds)
     while (event := life.children.event([owner], moment - time.monotonic())) is not None:
         if event[1][0] == "result":
             # Too late, it was faster.
             break
     os.kill(owner, signal.SIGSTOP)
-    held = server.leases(schema)
     server.wait_for_leases(schema)
+    held = server.has_left_a_run(schema)
     heir = life.process()
     assert same(heir.result) == same(whole.result), life.explain(heir.result)
     if held:
         wakes_too_late(life, server, owner)
         return "anywhere"
-    # It does not own the run yet, or not any more.
+    # It did not own the run yet, or was done with it.
     os.kill(owner, signal.SIGCONT)
     late = life.children.ended(owner).result
     refused = [name for name, _ in late["errors"]] == ["RunBusy"] and late["lines"] == 0
