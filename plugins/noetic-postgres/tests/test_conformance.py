@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import LiteralString
 
 import pytest
+from journeys import FULL
 from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 from psycopg import sql
@@ -40,6 +41,8 @@ class TestPostgres(_OnServer, BackendContract, LastingContract):
 
 class TestOneConnection(_OnServer, BackendContract):
     """Everything goes through one connection, so that appends wait and share commits; and every payload is apart."""
+
+    __test__ = FULL
 
     # What an event loop has to do with it was shown above.
     @pytest.fixture
