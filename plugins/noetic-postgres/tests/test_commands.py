@@ -36,19 +36,19 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_a_run_fails_and_is_gone_on_with(inside: Inside, server: PostgresServer, schema: str, by: str) -> None:
     url = server.url(schema)
     options = ["--db", url] if by == "option" else []
-    extra = {"NOETIC_DB": url} if by == "variable" else {}
+    said = url if by == "variable" else ""
     inside.write(FRAGILE)
-    done = inside.run("run", "flow.py:flow", "tide ", "--run-id", "monday", *options, **extra)
+    done = inside.run("run", "flow.py:flow", "tide ", "--run-id", "monday", *options, NOETIC_DB=said)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"noetic resume monday{' --db ...' if options else ''}" in done.stderr.splitlines()[-1]
     assert SECRET not in done.stderr
-    listed = inside.run("runs", "--json", *options, **extra)
+    listed = inside.run("runs", "--json", *options, NOETIC_DB=said)
     assert [(each["run_id"], each["status"]) for each in json.loads(listed.stdout)] == [("monday", "failed")]
     (inside.folder / "more").write_text("turns")
-    done = inside.run("resume", "monday", *options, **extra)
+    done = inside.run("resume", "monday", *options, NOETIC_DB=said)
     assert (done.returncode, done.stdout) == (0, "TIDE turns\n")
     assert (inside.folder / "bodies").read_text() == "first "
-    shown = inside.run("show", "last", *options, **extra)
+    shown = inside.run("show", "last", *options, NOETIC_DB=said)
     assert "first" in shown.stdout
     assert [path.name for path in inside.folder.rglob("*.db")] == []
 
