@@ -78,13 +78,10 @@ class Runs:
         Raises:
             RunNotFound: There is no such run.
         """
-        cursor: int | None = None
-        while page := await self._backend.list(after=cursor):
-            for entry in page:
-                if entry.run_id == run_id:
-                    return _info(entry)
-            cursor = page[-1].cursor
-        raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+        entry = await self._backend.entry(run_id)
+        if entry is None:
+            raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+        return _info(entry)
 
     async def list(self, *, status: RunStatus | None = None, limit: int | None = 100) -> list[RunInfo]:
         """The newest runs first.

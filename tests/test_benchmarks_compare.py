@@ -40,6 +40,14 @@ def w2(branches):
     return run
 
 
+def w3(steps, file):
+    async def run():
+        with open(file, "wb") as kept:
+            kept.write(bytes(100 * steps))
+        return steps
+    return run
+
+
 def w4(turns, stamp):
     async def run():
         for turn in range(turns + 1):
@@ -296,7 +304,6 @@ def test_the_command_fails_with_what_a_library_said(
     "arguments",
     [
         ["W9"],
-        ["W3"],
         ["--peers", "nobody"],
         ["--peers", ""],
         ["--rounds", "0"],

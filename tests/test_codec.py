@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -624,6 +625,8 @@ CASES: list[tuple[object, Any]] = [
     (Colour.BLUE, Colour),
     (Word.YES, Word),
     (Rights.READ | Rights.WRITE, Rights),
+    (Path("a/b.txt"), Path),
+    ([Path("a"), "a", None], list[Path | str | None]),
     (1, int | str),
     ("1", int | str),
     (1, float | int),
@@ -880,6 +883,8 @@ UNFIT: list[tuple[Any, Any, str]] = [
     (5, timedelta, ""),
     ("x", Decimal, ""),
     ("x", UUID, ""),
+    (5, Path, ""),
+    ({"$": "path", "v": 5}, Path, ""),
 ]
 
 

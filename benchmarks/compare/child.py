@@ -7,6 +7,8 @@ A file may have these functions. What they are given is made ready, what they re
 
 - `w1(steps)`: a coroutine function that runs so many trivial steps in one run and gives how many were run.
 - `w2(branches)`: the same for parallel branches; it gives how many results were joined.
+- `w3(steps, file)`: a run of so many steps, each kept in an SQLite database at that path before the next one begins,
+  and each changing a text of `TEXT` characters and adding a message of `MESSAGE`; it gives how many were run.
 - `w4(turns, stamp)`: an agent whose model calls `stamp()` whenever it is asked; it gives how many tool calls were
   answered.
 - `w6()`: a coroutine function that makes a conversation of the given texts; what it gives is kept.
@@ -26,9 +28,11 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from types import ModuleType
 
 Run = Callable[[], Awaitable[int]]
@@ -41,6 +45,7 @@ SHORT = 10
 """The short run of W1 has this part of the steps."""
 EARLY, LATE, AROUND = 0.05, 0.95, 8
 """Which turns of W4 are compared, as parts of all, and how many neighbours on each side are looked at with them."""
+TEXT, MESSAGE = 1_000, 200
 ITEMS = 20
 STEPS = 20
 SECONDS = 0.001
@@ -119,6 +124,28 @@ async def w2(module: ModuleType, size: int) -> Figures:
     return {"branch": await cpu_of(module.w2(size), size) / size}
 
 
+async def w3(module: ModuleType, size: int) -> Figures:
+    """Seconds a step by the wall clock, and bytes that a step leaves, in a long run and in a short one."""
+    short, long = max(2, size // SHORT), size
+    check(await module.w3(short, fresh())(), short)
+    figures: Figures = {}
+    for name, steps in (("short", short), ("long", long)):
+        file = fresh()
+        run = module.w3(steps, file)
+        gc.collect()
+        began = time.perf_counter()
+        done = await run()
+        figures[f"{name} seconds"] = (time.perf_counter() - began) / steps
+        check(done, steps)
+        figures[f"{name} bytes"] = sum(path.stat().st_size for path in Path(file).parent.iterdir()) / steps
+    return figures
+
+
+def fresh() -> str:
+    """The path of a database that is not there yet, in a folder of its own."""
+    return str(Path(tempfile.mkdtemp(dir=".")) / "kept.db")
+
+
 async def w4(module: ModuleType, size: int) -> Figures:
     """CPU seconds a turn, and how many times as long a late turn takes as an early one."""
     stamps: list[float] = []
@@ -190,6 +217,7 @@ Measure = Callable[[ModuleType, int], Coroutine[None, None, Figures]]
 WORKS: dict[str, Measure] = {
     "W1": w1,
     "W2": w2,
+    "W3": w3,
     "W4": w4,
     "W6": w6,
     "W7": w7,

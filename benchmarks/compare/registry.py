@@ -47,6 +47,15 @@ WORKS: Mapping[str, Work] = {
         ),
     ),
     "W2": Work(1_000, (Shown("branch", "a branch of {size} parallel ones, joined", "µs", MICRO),)),
+    "W3": Work(
+        1_000,
+        (
+            Shown("long seconds", "a step kept in SQLite, in a run of {size}", "µs, wall", MICRO),
+            Shown("short seconds", "a step kept in SQLite, in a run of {part}", "µs, wall", MICRO),
+            Shown("long bytes", "what a step leaves in the file, in a run of {size}", "bytes"),
+            Shown("short bytes", "what a step leaves in the file, in a run of {part}", "bytes"),
+        ),
+    ),
     "W4": Work(
         200,
         (
@@ -116,11 +125,14 @@ PEERS: Mapping[str, Library] = {
     for library in (
         Library(
             "langgraph",
-            ("langgraph",),
+            ("langgraph", "langgraph-checkpoint-sqlite"),
             "from langgraph.graph import END, START, MessagesState, StateGraph",
             everywhere("langgraph"),
             notes={
                 "W1": "run with `invoke`, which for one node at a time takes about half as long as `ainvoke`",
+                "W3": '`SqliteSaver` and `durability="sync"`, run with `invoke`; it uses a write-ahead log with every '
+                "SQLite, which syncs once a commit; with one older than 3.51.3, as here, ours uses a rollback journal, "
+                "which syncs five times",
                 "W6": "a thread in the checkpointer that lives in memory, written once, as encoded bytes",
             },
         ),
@@ -129,6 +141,7 @@ PEERS: Mapping[str, Library] = {
             ("pydantic-graph", "pydantic-ai-slim"),
             "from pydantic_graph import BaseNode, End, GraphBuilder, GraphRunContext",
             {**everywhere("pydantic_graph"), "W4": "pydantic_ai", "W6": "pydantic_ai"},
+            absent={"W3": "keeps no run"},
             notes={
                 "W5": "the graph alone; `from pydantic_ai import Agent` takes several times as long",
                 "W4": "an agent of Pydantic AI, with a model class of our own because `FunctionModel` counts the "
@@ -141,6 +154,7 @@ PEERS: Mapping[str, Library] = {
             ("llama-index-workflows", "llama-index-core"),
             "from workflows import Context, Workflow, step; from workflows.events import Event, StartEvent, StopEvent",
             {**everywhere("llama_index_workflows"), "W4": "llama_index_core", "W6": "llama_index_core"},
+            absent={"W3": "keeps a run when the program asks for its context as JSON, not each step"},
             notes={
                 "W2": "four branches at a time, the default, which takes less than a worker for each",
                 "W4": "the `FunctionAgent` of llama-index-core",
@@ -153,6 +167,7 @@ PEERS: Mapping[str, Library] = {
             "from agents import Agent, Runner, function_tool",
             everywhere("openai_agents"),
             sizes={"W1": 200, "W7": 100},
+            absent={"W3": "keeps the conversation, no steps"},
             notes={
                 "W1": "200 turns that call a trivial tool, because the only loop is that of the model; they grow "
                 "with the history, so 10,000 would take hours",
@@ -166,6 +181,7 @@ PEERS: Mapping[str, Library] = {
             ("google-adk",),
             "from google.adk.agents import Agent; from google.adk.runners import InMemoryRunner",
             everywhere("google_adk"),
+            absent={"W3": "keeps the session's events, and begins a run again that was cut off"},
             notes={
                 "W1": "a `LoopAgent` with an agent that yields one event, which the in-memory session service compares "
                 "with all events before it; `Workflow`, which is to replace it, takes several times as long",

@@ -125,10 +125,12 @@ def take_turns(
 
 
 def lines_of(work: str, plan: Plan, found: Mapping[tuple[str, str], Pair]) -> list[Line]:
-    """The lines of a work: for each figure, every library."""
+    """The lines of a work: for each figure, every library; once for one that cannot do it."""
     lines: list[Line] = []
     for shown in WORKS[work].shown:
         for peer in plan.peers:
+            if work in peer.absent and shown is not WORKS[work].shown[0]:
+                continue
             size = peer.size(work, plan.scale)
             text = shown.text.format(size=f"{size:,}", part=f"{max(2, size // 10):,}")
             line = Line(work, text, peer.name, shown.unit)

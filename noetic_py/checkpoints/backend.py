@@ -257,6 +257,10 @@ class CheckpointBackend(Protocol):
         """Where the journal ends, `None` when there is no such run."""
         ...
 
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What `list` says of one run, `None` when there is no such run."""
+        ...
+
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:

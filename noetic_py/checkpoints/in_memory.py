@@ -219,6 +219,13 @@ class InMemoryBackend:
         kept = self._runs.get(run_id)
         return None if kept is None else Head(kept.position, kept.fence)
 
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What a list says of one run, `None` when there is no such run."""
+        check_id(run_id)
+        await self._begin()
+        kept = self._runs.get(run_id)
+        return None if kept is None else self._entry(run_id, kept)
+
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:

@@ -219,6 +219,11 @@ class SqliteBackend:
         check_id(run_id)
         return await self._read(partial(Store.head, run_id=run_id))
 
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What a list says of one run, `None` when there is no such run."""
+        check_id(run_id)
+        return await self._read(partial(Store.entry, run_id=run_id))
+
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:

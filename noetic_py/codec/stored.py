@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from pathlib import Path, PosixPath, WindowsPath
 from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -33,7 +34,7 @@ class Codec:
     """Values to stored JSON and back.
 
     It takes attrs classes, dataclasses, pydantic models, named tuples, enumerations, items, the library's errors, and
-    Python's own values, with dates, decimals, UUIDs and bytes among them. A class is made again from the type
+    Python's own values, with dates, decimals, UUIDs, paths and bytes among them. A class is made again from the type
     that `loads` is asked for; where that says `object` or `Any`, only registered classes are made, by the name they are
     registered under.
 
@@ -198,6 +199,8 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], Any]]] = {
     timedelta: _tagged("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
     Decimal: _tagged("decimal", str),
     UUID: _tagged("uuid", str),
+    PosixPath: _tagged("path", str),
+    WindowsPath: _tagged("path", str),
 }
 
 
@@ -328,6 +331,7 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "timedelta": _decode_timedelta,
     "decimal": lambda node: Decimal(node["v"]),
     "uuid": lambda node: UUID(node["v"]),
+    "path": lambda node: Path(node["v"]),
     "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
     "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
     "item": lambda node: from_wire(node["v"]),

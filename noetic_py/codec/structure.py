@@ -15,6 +15,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -97,6 +98,7 @@ _SCALARS: Final[dict[Any, tuple[type | tuple[type, ...], Callable[[str], Any] | 
     timedelta: (timedelta, None),
     Decimal: (Decimal, Decimal),
     UUID: (UUID, UUID),
+    Path: (Path, Path),
 }
 
 # The classes that a container type's values are made of; None keeps what was stored, for abstract types.

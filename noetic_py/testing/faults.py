@@ -174,6 +174,11 @@ class FaultyBackend:
         self._check()
         return await self._inner.head(run_id)
 
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What a list says of one run."""
+        self._check()
+        return await self._inner.entry(run_id)
+
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:

@@ -1,7 +1,7 @@
 """LangGraph: a node that a conditional edge leads back to, `Send` for branches, the quickstart's graph as an agent.
 
-Nothing is persisted, except that W6 keeps its conversations in the checkpointer that lives in memory. LangSmith's
-tracing is off.
+Nothing is persisted, except that W3 keeps each step in SQLite, and W6 its conversations in the checkpointer that lives
+in memory. LangSmith's tracing is off.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Send
@@ -74,6 +75,36 @@ def w2(branches: int) -> Run:
 
     async def run() -> int:
         return len((await graph.ainvoke({"values": [1] * branches, "results": []}))["results"])
+
+    return run
+
+
+class Kept(TypedDict):
+    count: int
+    text: str
+    messages: Annotated[list[str], operator.add]
+
+
+def w3(steps: int, file: str) -> Run:
+    def keep(state: Kept) -> dict[str, Any]:
+        number = f"{state['count']:08d}"
+        return {"count": state["count"] + 1, "text": number * 125, "messages": [number * 25]}
+
+    def again(state: Kept) -> str:
+        return "keep" if state["count"] < steps else END
+
+    builder = StateGraph(Kept)
+    builder.add_node("keep", keep)
+    builder.add_edge(START, "keep")
+    builder.add_conditional_edges("keep", again, ["keep", END])
+
+    async def run() -> int:
+        with SqliteSaver.from_conn_string(file) as saver:
+            graph = builder.compile(checkpointer=saver)
+            config = {"configurable": {"thread_id": "one"}, "recursion_limit": steps + 1}
+            # Without awaiting: `ainvoke` takes longer here too.
+            kept = graph.invoke({"count": 0, "text": "", "messages": []}, config, durability="sync")
+        return len(kept["messages"])
 
     return run
 

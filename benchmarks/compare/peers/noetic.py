@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import anyio
+from attrs import define
 
 from noetic_py import (
     Context,
@@ -13,6 +14,7 @@ from noetic_py import (
     FunctionCallOutput,
     Harness,
     Item,
+    Memory,
     Message,
     ModelRequest,
     call_model,
@@ -56,6 +58,28 @@ def w2(branches: int) -> Run:
 async def lookup(key: str) -> str:
     """Look a key up."""
     return key
+
+
+@define
+class Kept:
+    text: str = ""
+
+
+@step
+async def keep(value: int, ctx: Context[Memory, Kept]) -> int:
+    ctx.state.text = f"{value:08d}" * 125
+    ctx.items.append(Message.user(f"{value:08d}" * 25))
+    return value + 1
+
+
+def w3(steps: int, file: str) -> Run:
+    flow = loop(keep, until=until.max_rounds(steps), max_iterations=steps)
+
+    async def run() -> int:
+        async with Harness(plugins=[], checkpoints=f"sqlite:{file}") as harness:
+            return (await harness.run(flow, 0, state=Kept())).steps
+
+    return run
 
 
 def w4(turns: int, stamp: Callable[[], None]) -> Run:

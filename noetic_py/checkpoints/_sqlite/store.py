@@ -170,6 +170,11 @@ class Store:
         run = self._find(run_id)
         return None if run is None else Head(run.position, run.fence)
 
+    def entry(self, run_id: str) -> RunEntry | None:
+        """One run, as lists show it."""
+        run = self._find(run_id, card=True)
+        return None if run is None else self._entry(run)
+
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
         below = _FAR if after is None else min(after, _FAR)

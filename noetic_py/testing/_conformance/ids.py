@@ -100,6 +100,7 @@ class HostileIds(Suite):
         equal(lease, Lease(name, lease.fence))
         written = await fill(backend, name, 2, fence=lease.fence)
         (entry,) = await backend.list()
+        equal(await backend.entry(name), entry)
         equal((entry.run_id, entry.position, entry.held), (name, 2, True))
         await backend.renew(lease, ttl=60.0)
         await backend.release(lease)
@@ -161,6 +162,7 @@ class HostileIds(Suite):
             lambda: backend.append("r", expected_position=1, fence=0, records=[], status=name),
             lambda: backend.read(name),
             lambda: backend.head(name),
+            lambda: backend.entry(name),
             lambda: backend.fork(name, at=0, new_run_id="f"),
             lambda: backend.fork("r", at=1, new_run_id=name),
             lambda: backend.delete(name),

@@ -30,6 +30,7 @@ class Appending(Suite):
     async def test_a_new_backend_is_empty(self, backend: CheckpointBackend) -> None:
         equal(list(await backend.list()), [])
         equal(await backend.head("r"), None)
+        equal(await backend.entry("r"), None)
         stats = await backend.stats()
         equal((stats.runs, stats.records, stats.values, stats.blobs), (0, 0, 0, 0))
 
@@ -104,6 +105,7 @@ class Appending(Suite):
         await backend.append("r", expected_position=1, fence=0, records=[record("b")])
         (entry,) = await backend.list()
         equal((entry.card, entry.status), (b"one", "running"))
+        equal(await backend.entry("r"), entry)
         await backend.append("r", expected_position=2, fence=0, records=[record("c")], card=b"")
         (entry,) = await backend.list()
         equal((entry.card, entry.status), (b"", "running"))
@@ -176,6 +178,7 @@ class Appending(Suite):
             "append": lambda: backend.append("r", expected_position=1, fence=0, records=[record("x")]),
             "read": lambda: backend.read("r"),
             "head": lambda: backend.head("r"),
+            "entry": lambda: backend.entry("r"),
             "list": backend.list,
             "fork": lambda: backend.fork("r", at=1, new_run_id="f"),
             "delete": lambda: backend.delete("r"),
@@ -307,7 +310,8 @@ class Forking(Suite):
         )
         await backend.fork("r", at=1, new_run_id="f")
         await backend.fork("r", at=1, new_run_id="g", card=b"mine", status="forked")
-        g, f, _ = await backend.list()
+        g, f, r = await backend.list()
+        equal([await backend.entry(each) for each in ("g", "f", "r")], [g, f, r])
         equal((f.run_id, f.card, f.status, f.held), ("f", b"", None, False))
         equal((g.run_id, g.card, g.status, g.held), ("g", b"mine", "forked", False))
         await backend.append("f", expected_position=1, fence=0, records=[record("b")])
