@@ -262,6 +262,11 @@ class PostgresBackend:
         check_id(run_id)
         return await self._read(partial(journals.head, run_id=run_id))
 
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What a list says of one run, `None` when there is no such run."""
+        check_id(run_id)
+        return await self._read(partial(runs.entry, run_id=run_id))
+
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:

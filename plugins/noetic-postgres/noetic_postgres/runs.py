@@ -13,7 +13,7 @@ from noetic_postgres.sums import FARTHEST, int8
 from noetic_py.checkpoints.backend import Lease, RunEntry, Stats
 from noetic_py.errors import CorruptRecord, LeaseLost, PositionConflict, RunBusy, RunNotFound
 
-__all__ = ["PrunePage", "acquire", "delete", "fork", "give_back", "list_runs", "prune", "renew", "stats"]
+__all__ = ["PrunePage", "acquire", "delete", "entry", "fork", "give_back", "list_runs", "prune", "renew", "stats"]
 
 # Ten years; the server's own times end somewhere.
 _LONGEST = 3e8
@@ -108,6 +108,12 @@ def give_back(link: Link, leases: Collection[Lease]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- lists
+
+
+def entry(link: Link, run_id: str) -> RunEntry | None:
+    """One run, as lists show it."""
+    rows = link.rows(link.sql["entry"], {"run_id": run_id})
+    return _entry(link, rows[0]) if rows else None
 
 
 def list_runs(link: Link, after: int | None, limit: int, status: str | None) -> list[RunEntry]:

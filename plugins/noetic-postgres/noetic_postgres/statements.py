@@ -146,6 +146,11 @@ _PLAIN = {
         "SELECT id, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s FOR UPDATE"
     ),
     "find_to_fork": sql.SQL("SELECT id, position, fence, crc FROM {runs} WHERE run_id = %(run_id)s FOR KEY SHARE"),
+    "entry": sql.SQL(
+        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
+            until IS NOT NULL AND until > now()
+        FROM {runs} WHERE run_id = %(run_id)s"""
+    ),
     "list": sql.SQL(
         """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
             until IS NOT NULL AND until > now()
