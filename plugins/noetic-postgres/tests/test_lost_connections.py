@@ -53,7 +53,7 @@ async def test_a_cut_at_every_statement(server: PostgresServer, how: How, anyio_
     assert at > 100
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + examples(sample=5, full=100)))
+@pytest.mark.parametrize("seed", range(SEED, SEED + examples(sample=2, full=100)))
 async def test_cuts_at_random(server: PostgresServer, seed: int) -> None:
     dice = random.Random(seed)
     cuts: dict[int, How] = {at: dice.choice(LOSSES) for at in range(1, 400) if dice.random() < 0.1}
