@@ -49,6 +49,8 @@ def measure(plan: Plan) -> list[Figure]:
     sides: dict[str, Measurement] = {
         "raw": rows(count, mode),
         "ours": durable(count),
+        "raw, wal": rows(count, "wal"),
+        "ours, wal": durable(count, exclusive=True),
         "one after the other": runs_of(alone, at_once=1),
         "at once": runs_of(alone, at_once=alone),
     }
@@ -56,9 +58,13 @@ def measure(plan: Plan) -> list[Figure]:
     # SQLite grows by pages, so fewer steps than the short run's would tell nothing.
     short, long = (bytes_of(max(LENGTHS[0], plan.size(length))) for length in LENGTHS)
     name = f"{count:,} steps, each committed, against a row of SQLite in the same journal mode ({mode})"
+    alone_name = (
+        f"{count:,} steps in a file of one process (exclusive=True), against a row in the same journal mode (wal)"
+    )
     together = f"{alone} runs of {PER_RUN} steps at once, against one after the other (group commit)"
     return [
         compare("W3", name, found["raw"], found["ours"], unit="µs a step", factor=MICRO, target=TARGET),
+        compare("W3", alone_name, found["raw, wal"], found["ours, wal"], unit="µs a step", factor=MICRO, target=TARGET),
         compare("W3", together, found["one after the other"], found["at once"], unit="µs a step", factor=MICRO),
         _bytes(f"bytes a step of {LENGTHS[1]:,}, against a step of {LENGTHS[0]}", short, long, EVEN),
         _bytes("bytes a step, against the bytes that it changed", float(PAYLOAD), long, TARGET),
@@ -101,12 +107,13 @@ def rows(count: int, mode: str) -> Measurement:
     return once
 
 
-def durable(count: int) -> Measurement:
+def durable(count: int, *, exclusive: bool = False) -> Measurement:
     """Seconds a step of one durable run."""
 
     async def once() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            async with Harness(plugins=[], checkpoints=f"sqlite:{folder}/runs.db") as harness:
+            backend = SqliteBackend(Path(folder) / "runs.db", exclusive=exclusive)
+            async with backend, Harness(plugins=[], checkpoints=backend) as harness:
                 began = wall()
                 result = await _run(harness, count)
                 seconds = wall() - began

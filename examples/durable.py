@@ -24,7 +24,7 @@ class Depot:
     """What the run keeps: decoded into this class again when it goes on."""
 
     grams: int = 0
-    labels: list[str] = field(factory=list)
+    labels: list[str] = field(factory=list[str])
 
 
 @step
@@ -62,9 +62,9 @@ if __name__ == "__main__":
         anyio.run(main, sys.argv[2])
     else:
         with tempfile.TemporaryDirectory() as folder:
-            BOX = Path(folder) / "weighed.txt"
+            weighed = Path(folder) / "weighed.txt"
             child = [sys.executable, __file__, "--die", folder]
-            died = subprocess.run(child, env={**os.environ, "PARCELS": str(BOX)}, check=False)  # noqa: S603
+            died = subprocess.run(child, env={**os.environ, "PARCELS": str(weighed)}, check=False)  # noqa: S603
             print(f"the first process died with exit code {died.returncode}")
             anyio.run(main, folder)
-            print(f"weighed: {', '.join(BOX.read_text().split())}")
+            print(f"weighed: {', '.join(weighed.read_text().split())}")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
     from noetic_py.testing.faults import Died, FaultyBackend
+    from noetic_py.testing.ledger import Ledger, LedgerLine
+    from noetic_py.testing.reference import ReferenceContract
     from noetic_py.testing.resumable import assert_resumable_everywhere
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
     from noetic_py.testing.unfinished import Unfinished
@@ -22,6 +24,9 @@ __all__ = [
     "Died",
     "FaultyBackend",
     "LastingContract",
+    "Ledger",
+    "LedgerLine",
+    "ReferenceContract",
     "ScriptExhausted",
     "ScriptedModel",
     "Turn",
@@ -36,6 +41,9 @@ _MODULES = {
     "Died": "noetic_py.testing.faults",
     "FaultyBackend": "noetic_py.testing.faults",
     "LastingContract": "noetic_py.testing.conformance",
+    "Ledger": "noetic_py.testing.ledger",
+    "LedgerLine": "noetic_py.testing.ledger",
+    "ReferenceContract": "noetic_py.testing.reference",
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
     "Turn": "noetic_py.testing.scripted",

@@ -18,13 +18,14 @@ from noetic_py import Harness, RunResult, errors
 from noetic_py._engine import keeping, store
 from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend
-from noetic_py.checkpoints.records import JournalRecord, RunEnded, StepFailed, StepFinished
+from noetic_py.checkpoints.records import RunEnded
+from noetic_py.testing.ledger import outcomes
 from tests.crash.effects import Effects
 from tests.crash.ledger import Ledger
 from tests.crash.programs import Maker, gated
 from tests.crash.server import Say
 from tests.properties.checks import told
-from tests.properties.programs import Fields, Key, new_state, plain_state
+from tests.properties.programs import Fields, new_state, plain_state
 
 RUN = "run"
 STATES: dict[str, Any] = {"bag": None, "dict": dict, "attrs": Fields}
@@ -104,38 +105,17 @@ class DyingBackend(SqliteBackend):
         return position
 
 
-def closed(records: Sequence[JournalRecord]) -> tuple[list[Key], list[Key]]:
-    """The attempts whose outcome a journal holds, and those of them that finished."""
-    outcomes: dict[Key, bool] = {}
-    attempts: dict[tuple[str, ...], int] = {}
-    failed: list[Key] = []
-    for record in records:
-        if isinstance(record, RunEnded) and record.status == "failed":
-            # What ended the run is tried again when it is resumed.
-            outcomes = {key: well for key, well in outcomes.items() if key not in failed}
-        if not isinstance(record, (StepFinished, StepFailed)):
-            continue
-        path = record.path
-        key = tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
-        outcomes[key] = isinstance(record, StepFinished)
-        if isinstance(record, StepFailed) and record.final:
-            failed.append(key)
-        elif isinstance(record, StepFailed):
-            attempts = {other: n for other, n in attempts.items() if other[: len(path)] != path}
-            attempts[path] = record.attempt + 1
-    return list(outcomes), [key for key, well in outcomes.items() if well]
-
-
 async def found(backend: CheckpointBackend, flow: Any, *types: Any) -> dict[str, Any] | None:
     """What the run's journal says now; `None` when there is none."""
     head = await backend.head(RUN)
     if head is None or not head.position:
         return None
     records = await read_journal(backend, RUN, keeping.codec_for(flow, *types))
-    outcomes, finished = closed(records)
+    held = outcomes(records)
     status = next(entry.status for entry in await backend.list() if entry.run_id == RUN)
     ended = records[-1].status if isinstance(records[-1], RunEnded) else None
-    return {"closed": outcomes, "finished": finished, "status": status, "ended": ended, "position": len(records)}
+    finished = [attempt for attempt, well in held.items() if well]
+    return {"closed": list(held), "finished": finished, "status": status, "ended": ended, "position": len(records)}
 
 
 def causes(error: Exception | None) -> list[tuple[str, str]]:
