@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from noetic_py.checkpoints import SqliteBackend
+from noetic_py.cli.database import flag
 from tests.cli_shell import SHOUT, TIMEOUT, Inside, Shell, environment, posix, read_until
 
 
@@ -175,6 +176,38 @@ def test_a_file_that_is_no_database(inside: Inside) -> None:
         assert (done.returncode, done.stdout) == (1, "")
         assert "my.db" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_an_address_that_no_plugin_serves(inside: Inside) -> None:
+    inside.write(SHOUT)
+    address = "postgresql://ada:secret@127.0.0.1:1/runs"
+    for arguments in (("run", "flow.py", "a"), ("runs",)):
+        done = inside.run(*arguments, "--db", address, NOETIC_PLUGINS="")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "pip install noetic-postgres" in done.stderr
+        assert inside.run(*arguments, NOETIC_DB=address, NOETIC_PLUGINS="").stderr == done.stderr
+        assert "secret" not in done.stderr
+    assert not list(inside.folder.rglob("*.db"))
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "shown"),
+    [
+        ("acme://host/runs", None, " --db acme://host/runs"),
+        ("acme://ada@host:5/runs", "other.db", " --db acme://ada@host:5/runs"),
+        ("acme://ada:secret@host/runs", None, " --db ..."),
+        ("acme://host/runs?password=secret", None, " --db ..."),
+        ("acme://ada:secret@host/runs", "acme://ada:secret@host/runs", ""),
+        (Path("my.db"), "acme://host/runs", " --db my.db"),
+    ],
+)
+def test_an_address_on_a_command_line_holds_no_secret(
+    monkeypatch: pytest.MonkeyPatch, place: Path | str, said: str | None, shown: str
+) -> None:
+    monkeypatch.delenv("NOETIC_DB", raising=False)
+    if said is not None:
+        monkeypatch.setenv("NOETIC_DB", said)
+    assert flag(place) == shown
 
 
 def test_run_ids(inside: Inside) -> None:

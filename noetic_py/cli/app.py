@@ -32,7 +32,11 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help=_FORMS)]
 Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="Such as openai:gpt-5-mini.")]
 Database = Annotated[
     str | None,
-    typer.Option("--db", metavar="PATH|none", help="Where runs are kept: .noetic/runs.db, or what NOETIC_DB says."),
+    typer.Option(
+        "--db",
+        metavar="PATH|none",
+        help="Where runs are kept, a file or an address: .noetic/runs.db, or what NOETIC_DB says.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonValue = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the value.")]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from noetic_py.errors import ConfigError, RunNotFound
 from noetic_py.runs import RunInfo, Runs
@@ -16,52 +17,80 @@ from noetic_py.runtime import SYSTEM
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
 
-__all__ = ["DEFAULT", "LAST", "chosen", "find", "flag", "opened", "read_runs", "standing"]
+__all__ = ["DEFAULT", "LAST", "Place", "chosen", "find", "flag", "opened", "read_runs", "standing"]
 
 DEFAULT = Path(".noetic", "runs.db")
 """The database in the current folder."""
 LAST = "last"
 """Names the newest run."""
+Place: TypeAlias = Path | str
+"""Where runs are kept: a file, or an address such as `"postgresql://host/database"`, which a plugin serves."""
 _NONE = "none"
+# An address without a password in it, and without parameters, one of which may be one.
+_PLAIN = re.compile(r"[\w+.-]+://([^:@/?#]*@)?[^@?#]*")
 _VARIABLE = "NOETIC_DB"
 _SHOWN = 5
 
 
-def chosen(option: str | None) -> Path | None:
-    """The database's file.
+def chosen(option: str | None) -> Place | None:
+    """The database's file, or its address.
 
     Args:
         option: What `--db` says; `NOETIC_DB` decides when it is left out, and the folder when that says nothing.
 
     Returns:
-        The file, or `None` for no database.
+        The file or address, or `None` for no database.
     """
     said = option if option is not None else os.environ.get(_VARIABLE) or str(DEFAULT)
-    return None if said == _NONE else Path(said)
+    if said == _NONE:
+        return None
+    return said if "://" in said else Path(said)
 
 
-def flag(path: Path | None) -> str:
-    """What a command line needs besides, so that it works on this database from here."""
+def flag(place: Place | None) -> str:
+    """What a command line needs besides, so that it works on this database from here; an address may hold secrets."""
     here = chosen(None)
-    if path is None or (here is not None and here.absolute() == path.absolute()):
+    if place is None or place == here:
+        return ""
+    if isinstance(place, str):
+        return f" --db {shlex.quote(place) if _PLAIN.fullmatch(place) else '...'}"
+    return _flag_of_file(place, here)
+
+
+def _flag_of_file(path: Path, here: Place | None) -> str:
+    if isinstance(here, Path) and here.absolute() == path.absolute():
         return ""
     near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f" --db {shlex.quote(str(near))}"
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncGenerator[CheckpointBackend]:
-    """Open a database, or make it."""
+async def opened(place: Place) -> AsyncGenerator[CheckpointBackend]:
+    """Open a database, or make it.
+
+    Raises:
+        ConfigError: No installed plugin serves the address; code `"checkpoints"`.
+        StoreUnavailable: It cannot be opened.
+    """
+    async with _backend_of(place) as backend:
+        yield backend
+
+
+def _backend_of(place: Place) -> CheckpointBackend:
+    if isinstance(place, str):
+        from noetic_py.plugins import load_plugins
+
+        return load_plugins().backends(place)
     from noetic_py.checkpoints.sqlite import SqliteBackend
 
+    path = place
     if path == DEFAULT and not path.parent.exists():
         # Runs hold what their flows were given: nothing to be committed by accident. What cannot be written here is
         # told when the database itself cannot.
         with suppress(OSError):
             path.parent.mkdir(mode=0o700)
             (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
-    async with SqliteBackend(path) as backend:
-        yield backend
+    return SqliteBackend(path)
 
 
 @asynccontextmanager
@@ -71,20 +100,20 @@ async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, Checkpoint
     Raises:
         ConfigError: It is not, or there is to be none; code `"no-database"`.
     """
-    path = chosen(option)
-    if path is None:
+    place = chosen(option)
+    if place is None:
         raise ConfigError(
             f"no database: {'--db' if option is not None else _VARIABLE} says none",
             code="no-database",
             hint="--db PATH names one",
         )
-    if not path.exists():
+    if isinstance(place, Path) and not place.exists():
         raise ConfigError(
-            f"there is no database {path}",
+            f"there is no database {place}",
             code="no-database",
             hint="noetic run FILE makes it; --db PATH names another one",
         )
-    async with opened(path) as backend:
+    async with opened(place) as backend:
         yield Runs(backend, SYSTEM), backend
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from noetic_py.cli.database import chosen, find, opened, read_runs
+from noetic_py.cli.database import Place, chosen, find, opened, read_runs
 from noetic_py.cli.kept import guarded
 from noetic_py.cli.limits import with_limits
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
@@ -73,7 +73,7 @@ async def _located(request: ResumeRequest) -> RunInfo:
         return await find(runs, request.run)
 
 
-def _database(request: ResumeRequest, file: FlowFile) -> Path | None:
+def _database(request: ResumeRequest, file: FlowFile) -> Place | None:
     return chosen(request.db) if takes_checkpoints(file) else None
 
 

@@ -13,7 +13,7 @@ import anyio
 from attrs import frozen
 
 from noetic_py.budget import Budget
-from noetic_py.cli.database import LAST, chosen, flag, opened
+from noetic_py.cli.database import LAST, Place, chosen, flag, opened
 from noetic_py.cli.display import Display, make_display
 from noetic_py.cli.inputs import read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
@@ -69,7 +69,7 @@ class Job:
 
     file: FlowFile
     model: str | None
-    db: Path | None
+    db: Place | None
     budget: Budget | None
     open: Opens
 
@@ -80,7 +80,7 @@ class Outcome:
 
     result: RunResult[Any, Any]
     signal: signal.Signals | None
-    db: Path | None
+    db: Place | None
 
     @property
     def code(self) -> int:
@@ -122,7 +122,7 @@ def _job(request: Request) -> Job:
     return Job(file, request.model, database_of(file, request.db), file.budget, begin)
 
 
-def database_of(file: FlowFile, option: str | None) -> Path | None:
+def database_of(file: FlowFile, option: str | None) -> Place | None:
     """The database that a new run of a file's flow is kept in by us.
 
     Raises:
@@ -215,7 +215,7 @@ async def _run(job: Job, view: View, relay: Relay, terminal: TextIO) -> Outcome:
             budgets = (job.budget, job.file.step.budget, harness.budget)
             progress.budgets = tuple(budget for budget in budgets if budget is not None)
             async with harness:
-                place = await _place_of(harness)
+                place = job.db if isinstance(job.db, str) else await _place_of(harness)
                 async with job.open(harness) as stream:
                     result = await _follow(stream, display, signals)
             return Outcome(result, signals.received, place)

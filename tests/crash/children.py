@@ -63,8 +63,8 @@ class Children:
         return json.loads(answer)
 
     def start(self, job: str, **given: Any) -> int:
-        """Fork a child; returns its pid."""
-        pid: int = self._ask("start", f"tests.crash.{job}", given)
+        """Fork a child that does a job, `module:function`; returns its pid."""
+        pid: int = self._ask("start", job, given)
         self._since[pid] = time.monotonic()
         self._said[pid] = []
         return pid
@@ -131,13 +131,14 @@ class Children:
 
 
 @contextmanager
-def fork_server(**environment: str) -> Generator[Children]:
+def fork_server(warm: str = "tests.crash.warm", **environment: str) -> Generator[Children]:
     """A fork server, for as long as the block lasts.
 
     Args:
+        warm: A module that it imports first, which imports what its children need.
         **environment: What its environment has besides this process's.
     """
-    command = [sys.executable, "-m", "tests.crash.server", "tests.crash.warm"]
+    command = [sys.executable, "-m", "tests.crash.server", warm]
     merged: Mapping[str, str] = {**os.environ, **environment}
     with subprocess.Popen(
         command, cwd=ROOT, env=merged, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -30,7 +30,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     reports: list[Any] = terminalreporter.getreports("passed")
     for report in reports:
         figures = [f"{name} {value}" for name, value in report.user_properties]
-        if figures and report.when == "call":
+        if figures and report.when == "call" and report.nodeid.startswith("tests/crash/"):
             terminalreporter.write_line(f"{report.nodeid.rpartition('/')[2]}: {', '.join(figures)}")
 
 

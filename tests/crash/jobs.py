@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from noetic_py import Harness, RunResult, errors
 from noetic_py._engine import keeping, store
 from noetic_py._engine.resume import read_journal
-from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend
 from noetic_py.checkpoints.records import RunEnded
 from noetic_py.testing.ledger import outcomes
 from tests.crash.effects import Effects
@@ -48,15 +48,44 @@ class Clock:
         self._path.write_text(next(self._jumps))
 
 
-class DyingBackend(SqliteBackend):
-    """Kills its process at an append, before it or once it has taken effect and nobody knows yet."""
+class Death:
+    """Kills its process at an append, before it or once it has taken effect and nobody knows yet.
 
-    def __init__(self, path: str, *, at: int, when: str, clock: Clock | None, **settings: Any) -> None:
-        super().__init__(path, **settings)
+    Args:
+        given: What the process was told.
+
+    Attributes:
+        appends: How many were begun.
+    """
+
+    def __init__(self, given: Given) -> None:
         self.appends = 0
-        self._clock = clock
-        self._at = at
-        self._when = when
+        self._clock = Clock(given["clock"], given.get("jumps", [])) if "clock" in given else None
+        self._when = given.get("when", "")
+        self._at = given.get("at", 0)
+
+    def before(self) -> None:
+        """An append is about to be made."""
+        self.appends += 1
+        if self._clock is not None:
+            self._clock.jump()
+        self._strike("before")
+
+    def after(self) -> None:
+        """It was made."""
+        self._strike("after")
+
+    def _strike(self, when: str) -> None:
+        if self.appends == self._at and when == self._when:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingBackend(SqliteBackend):
+    """Kills its process at an append."""
+
+    def __init__(self, path: str, death: Death, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self._death = death
 
     async def append(
         self,
@@ -68,22 +97,15 @@ class DyingBackend(SqliteBackend):
         card: bytes | None = None,
         status: str | None = None,
     ) -> int:
-        self.appends += 1
-        if self._clock is not None:
-            self._clock.jump()
-        self._die("before")
+        self._death.before()
         position = await super().append(
             run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
         )
-        self._die("after")
+        self._death.after()
         return position
 
-    def _die(self, when: str) -> None:
-        if self.appends == self._at and when == self._when:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-
-async def found(backend: SqliteBackend, flow: Any, *types: Any) -> dict[str, Any] | None:
+async def found(backend: CheckpointBackend, flow: Any, *types: Any) -> dict[str, Any] | None:
     """What the run's journal says now; `None` when there is none."""
     head = await backend.head(RUN)
     if head is None or not head.position:
@@ -145,7 +167,7 @@ class Given(Run, total=False):
         flow: `"program"`, `"effects"` or `"gate"`.
         when: With `at`, where to die: `"before"` or `"after"` an append, or at a `"line"` of the ledger.
         at: Its number, from 1.
-        store: The file.
+        store: The file, or the address.
         settings: Of the backend.
         loop: The event loop.
         traced: Whether a tracer is to be waited for.
@@ -213,13 +235,14 @@ class Carrier:
         self.ledger = Ledger(Path(given["folder"]) / "ledger", given["process"], at if when == "line" else 0)
         self.flow = make(given, self.ledger, say)
         self.kind = ("bag", "dict", "attrs")[given["seed"] % 3]
-        self.backend = DyingBackend(
-            given.get("store", f"{given['folder']}/runs.db"),
-            at=at if when in ("before", "after") else 0,
-            when=when,
-            clock=Clock(given["clock"], given.get("jumps", [])) if "clock" in given else None,
-            **given.get("settings", {}),
-        )
+        self.death = Death(given)
+        self.backend = self.opened()
+
+    def opened(self) -> CheckpointBackend:
+        """The backend that the run is kept in."""
+        given = self.given
+        store = given.get("store", f"{given['folder']}/runs.db")
+        return DyingBackend(store, self.death, **given.get("settings", {}))
 
     @property
     def types(self) -> list[Any]:
@@ -246,7 +269,7 @@ class Carrier:
             result = await self.once(harness)
         except errors.NoeticError as error:
             result = {"status": "refused", "errors": causes(error), "reasons": reasons(error)}
-        return {**result, "appends": self.backend.appends, "lines": self.ledger.lines}
+        return {**result, "appends": self.death.appends, "lines": self.ledger.lines}
 
     async def work(self) -> dict[str, Any]:
         """The whole process."""
@@ -263,8 +286,8 @@ class Carrier:
             return result
 
 
-def carry(given: Given, say: Say) -> Any:
+def carry(given: Given, say: Say, carrier: Callable[[Given, Say], Carrier] = Carrier) -> Any:
     """Begin the run, or go on with it; says first what the journal held."""
     prepare(given)
     loop = given.get("loop") or ("asyncio", "trio")[given["seed"] // 3 % 2]
-    return anyio.run(Carrier(given, say).work, backend=loop)
+    return anyio.run(carrier(given, say).work, backend=loop)

@@ -13,7 +13,7 @@ import pytest
 from tests.crash.children import Children, fork_server
 from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
-from tests.crash.lives import Life, random_kills, same
+from tests.crash.lives import CARRY, Life, random_kills, same
 from tests.crash.tools import faketime_library
 from tests.properties.checks import SEED, examples
 
@@ -84,11 +84,11 @@ def test_nobody_takes_a_run_because_of_the_clock(children: Children, clock: Path
         os.mkfifo(folder / "gate")
         set_clock(clock, "+0")
         given = {"folder": str(folder), "seed": 4, "flow": "gate", "ttl": LEASE}
-        owner = children.start("jobs:carry", **given, process=0)
+        owner = children.start(CARRY, **given, process=0)
         held = children.hear(owner, "held")
         assert abs(held - time.time()) < 60
         set_clock(clock, offset)
-        refused = children.run("jobs:carry", **given, process=1)
+        refused = children.run(CARRY, **given, process=1)
         assert refused.result["errors"] == [["RunBusy", ""]], refused
         with (folder / "gate").open("wb"):
             pass
@@ -101,7 +101,7 @@ def test_the_clock_is_really_another_one(children: Children, clock: Path) -> Non
         os.mkfifo(folder / "gate")
         for process, offset in enumerate((-DAY, DAY)):
             set_clock(clock, f"{offset:+d}")
-            child = children.start("jobs:carry", folder=str(folder), seed=4, flow="gate", process=process)
+            child = children.start(CARRY, folder=str(folder), seed=4, flow="gate", process=process)
             shown = children.hear(child, "held")
             assert abs(shown - time.time() - offset) < 60
             children.kill(child)

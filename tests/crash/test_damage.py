@@ -45,7 +45,7 @@ def test_damage_is_noticed_or_harmless(children: Children, moment: str, figure: 
         (foreign, *_), _ = files(children, other)
         while counts.total() < DAMAGES // 2:
             pid = children.start(
-                "damaged:read_damaged",
+                "tests.crash.damaged:read_damaged",
                 folder=str(work),
                 seed=PROGRAM,
                 good=half if moment == "half" else done,

@@ -7,13 +7,12 @@ import random
 import signal
 import time
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 from tests.crash.children import Children, Ended
 from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
-from tests.crash.ledger import read_ledger
-from tests.crash.lives import Life, same
+from tests.crash.lives import Life, new_life, same, two_at_once
 from tests.properties.checks import SEED, examples
 
 TOGETHER = examples(sample=20, full=200)
@@ -26,61 +25,8 @@ LEASE = 0.05
 """Seconds for which leases are asked here: much less than any other process lives."""
 
 
-def open_gate(folder: Path) -> None:
-    """Let the one that waits go on; waits until somebody does."""
-    with (folder / "gate").open("wb"):
-        pass
-
-
-def started_in(folder: Path, process: int) -> int:
-    """How many bodies a process has started."""
-    return sum(line.process == process and line.what == "start" for line in read_ledger(folder / "ledger"))
-
-
-def begin(life: Life, **more: object) -> int:
-    """Start a process of a run and do not wait for it."""
-    given = {**life.given, "folder": str(life.folder), "process": life.processes, **more}
-    life.processes += 1
-    return life.children.start("jobs:carry", **given)
-
-
-def two_at_once(children: Children, seed: int) -> str:
-    """Two processes begin a run, or go on with one, at the same moment; says which of these, and who won."""
-    dice = random.Random(seed)
-    resumed = dice.random() < 0.5
-    with quick_folder() as folder:
-        os.mkfifo(folder / "gate")
-        life = Life(children, folder, {"seed": seed, "flow": "gate"})
-        if resumed:
-            # The first two appends are the run's head and its first step; so it was killed there, or before its head.
-            life.process(("after", dice.randint(1, 2)))
-        first = life.processes
-        moment = time.monotonic() + 0.03
-        pids = [begin(life, moment=moment) for _ in range(2)]
-        # Whoever has the run waits at the gate, so the one that ends is the other.
-        while True:
-            event = children.event(pids)
-            assert event is not None, life.explain("both hang: both have the run, or none")
-            if event[1][0] == "result":
-                break
-        loser = event[0]
-        refused = event[1][1]
-        winner = next(pid for pid in pids if pid != loser)
-        assert refused["status"] == "refused", life.explain(refused)
-        assert refused["errors"] == [["RunBusy", ""]], life.explain(refused)
-        assert refused["lines"] == started_in(folder, first + pids.index(loser)) == 0, life.explain("the loser acted")
-        children.ended(loser)
-        open_gate(folder)
-        result = children.ended(winner).result
-        assert result["status"] == "completed", life.explain(result)
-        starts = Counter(line.key for line in read_ledger(folder / "ledger") if line.what == "start")
-        assert max(starts.values()) == 1 or resumed, life.explain(starts)
-        assert result["value"] == seed % 97 + 3, life.explain(result)
-        return f"{'resumed' if resumed else 'new'}, {'first' if winner == pids[0] else 'second'} won"
-
-
 def test_two_that_begin_at_one_moment(children: Children, figure: Figure) -> None:
-    seen = Counter(two_at_once(children, SEED * 1_000_000 + trial) for trial in range(TOGETHER))
+    seen = Counter(two_at_once(partial(new_life, children), SEED * 1_000_000 + trial) for trial in range(TOGETHER))
     figure("trials", dict(seen))
     assert seen.total() == TOGETHER
     assert len(seen) == 4, seen
@@ -99,9 +45,9 @@ def is_refused(ended: Ended, life: Life) -> bool:
 def stopped_at_a_gate(children: Children, seed: int, *, killed: bool) -> str:
     """An owner is stopped in the middle of a step: nobody gets its run before it is dead, and then somebody at once."""
     with quick_folder() as folder:
-        os.mkfifo(folder / "gate")
         life = Life(children, folder, {"seed": seed, "flow": "gate", "ttl": LEASE})
-        owner = begin(life)
+        life.make_gate()
+        owner = life.begin()
         children.hear(owner, "held")
         os.kill(owner, signal.SIGSTOP)
         begun = time.monotonic()
@@ -111,12 +57,12 @@ def stopped_at_a_gate(children: Children, seed: int, *, killed: bool) -> str:
         if killed:
             children.kill(owner)
             begun = time.monotonic()
-            heir = begin(life)
+            heir = life.begin()
             children.hear(heir, "held")
             assert time.monotonic() - begun < 1.0, life.explain("the run was not free at once")
         else:
             os.kill(owner, signal.SIGCONT)
-        open_gate(folder)
+        life.open_gate()
         result = children.ended(heir).result
         assert (result["status"], result["value"]) == ("completed", seed % 97 + 3), life.explain(result)
         return f"in a step, {'killed' if killed else 'continued'}"
@@ -126,13 +72,13 @@ def stopped_anywhere(children: Children, seed: int, *, killed: bool) -> str:
     """An owner is stopped at any moment: whoever gets the run does all of it, or nobody but the owner does."""
     dice = random.Random(seed)
     with quick_folder() as whole_folder, quick_folder() as folder:
-        unharmed = begin(Life(children, whole_folder, {"seed": seed}))
+        unharmed = Life(children, whole_folder, {"seed": seed}).begin()
         children.hear(unharmed, "found")
         begun = time.monotonic()
         whole = children.ended(unharmed)
         seconds = time.monotonic() - begun
         life = Life(children, folder, {"seed": seed, "ttl": LEASE, "settings": {"busy_timeout": 2 * LEASE}})
-        owner = begin(life)
+        owner = life.begin()
         children.hear(owner, "found")
         moment = time.monotonic() + dice.uniform(0.0, seconds)
         while (event := children.event([owner], moment - time.monotonic())) is not None:
@@ -156,7 +102,7 @@ def stopped_anywhere(children: Children, seed: int, *, killed: bool) -> str:
             late = children.ended(owner)
             assert is_refused(late, life) or same(late.result) == same(whole.result), life.explain(late.result)
             outcome = "was too late or too early"
-        starts = Counter(line.key for line in read_ledger(folder / "ledger") if line.what == "start")
+        starts = life.starts()
         assert killed or max(starts.values()) == 1, life.explain(f"done twice: {starts}")
         return f"anywhere, {'killed' if killed else 'continued'}, {outcome}"
 

@@ -1,0 +1,354 @@
+"""Writing and reading journals: what one thread does on its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import define, frozen
+
+from noetic_postgres.link import Link, Row, Values
+from noetic_postgres.sums import FARTHEST, int8
+from noetic_py.checkpoints.backend import Head, Record, Transaction
+from noetic_py.checkpoints.packing import Packed, pack, unpack
+from noetic_py.errors import CorruptRecord, LeaseLost, NoeticError, PositionConflict, RunNotFound
+
+__all__ = ["RESTORE", "Given", "Numbers", "append", "given_of", "head", "parts_of", "read", "run_of"]
+
+RESTORE = "restore a copy of the database"
+_PAGE_BYTES = 32 * 1024 * 1024
+_PAGE_ROWS = 1000
+_KNOWN = 10_000
+
+
+@frozen(eq=False)
+class Given:
+    """A transaction that is to be appended.
+
+    Attributes:
+        what: The transaction.
+        packed: Its records.
+        size: How many bytes they have.
+    """
+
+    what: Transaction
+    packed: Packed
+    size: int
+
+
+def given_of(what: Transaction, threshold: int) -> Given:
+    """Pack a transaction; payloads longer than `threshold` go apart."""
+    packed = pack(what.records, threshold=threshold)
+    return Given(what, packed, len(packed.body) + sum(map(len, packed.blobs.values())))
+
+
+@define(eq=False)
+class Found:
+    """A run's row.
+
+    Attributes:
+        id: Its number, which is the number of the stream that it appends to as well.
+    """
+
+    id: int
+    position: int
+    fence: int
+
+
+class Numbers:
+    """The numbers of runs that this process has written, so that an append asks for none."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def get(self, run_id: str) -> int | None:
+        """A run's number; it may be that of one that was deleted since."""
+        return self._known.get(run_id)
+
+    def put(self, run_id: str, number: int) -> None:
+        """Note a run's number."""
+        if len(self._known) >= _KNOWN:
+            self._known.clear()
+        self._known[run_id] = number
+
+    def drop(self, run_id: str) -> None:
+        """Forget a run's number."""
+        self._known.pop(run_id, None)
+
+
+def run_of(link: Link, run_id: str, row: Row) -> Found:
+    """A run's row: its number, position, fence and checksum.
+
+    Raises:
+        CorruptRecord: It is not what was written.
+    """
+    number, position, fence, crc = row[:4]
+    if crc != link.sums.head(number, run_id, position, fence):
+        raise CorruptRecord("the row of a run is damaged", hint=RESTORE)
+    return Found(number, position, fence)
+
+
+def find(link: Link, run_id: str) -> Found | None:
+    """A run."""
+    rows = link.rows(link.sql["find"], {"run_id": run_id})
+    return run_of(link, run_id, rows[0]) if rows else None
+
+
+def head(link: Link, run_id: str) -> Head | None:
+    """Where a journal ends."""
+    run = find(link, run_id)
+    return None if run is None else Head(run.position, run.fence)
+
+
+# ---------------------------------------------------------------------------------------------------- appending
+
+
+def append(link: Link, all_given: Sequence[Given], numbers: Numbers) -> list[int | NoeticError]:
+    """Append transactions, each with an outcome of its own: one in one statement, several in one transaction."""
+    if len(all_given) == 1:
+        return [_append_one(link, all_given[0], numbers)]
+    # Everybody takes the rows of several runs in the same order, so that nobody waits for somebody who waits for him.
+    order = sorted(range(len(all_given)), key=lambda index: all_given[index].what.run_id)
+    outcomes = _append_several(link, [all_given[index] for index in order], numbers)
+    sorted_back: dict[int, int | NoeticError] = dict(zip(order, outcomes, strict=True))
+    result = [sorted_back[index] for index in range(len(all_given))]
+    link.commit(result)
+    return result
+
+
+def _append_one(link: Link, given: Given, numbers: Numbers) -> int | NoeticError:
+    what = given.what
+    number = numbers.get(what.run_id)
+    while True:
+        if number is not None:
+            if link.write(_statement(link, given), _values(link, given, number), [_end(what)]):
+                return _end(what)
+            numbers.drop(what.run_id)
+        found = find(link, what.run_id)
+        refused = _refusal(what, found)
+        if refused is not None:
+            return refused
+        if found is not None:
+            number = found.id
+            numbers.put(what.run_id, number)
+            continue
+        (number,) = link.ticks()
+        if link.write(link.sql.append_new, _new_values(link, given, number), [_end(what)]):
+            numbers.put(what.run_id, number)
+            return _end(what)
+        number = None
+
+
+def _append_several(link: Link, all_given: Sequence[Given], numbers: Numbers) -> list[int | NoeticError]:
+    """Append transactions in a transaction of the server, which is left open."""
+    known, missing = _numbered(link, [given.what.run_id for given in all_given], numbers)
+    statements: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
+    if any(given.packed.blobs for given in all_given):
+        statements.append((link.sql["keep"], {"lock": link.lock}))
+    begun = len(statements)
+    for given in all_given:
+        what, number = given.what, known[given.what.run_id]
+        if what.run_id in missing and (what.expected_position, what.fence) == (0, 0):
+            missing.discard(what.run_id)
+            # The lock is taken already, if it is needed.
+            statements.append((link.sql.batch_append_new, {**_new_values(link, given, number), "lock": None}))
+        else:
+            query = link.sql.batch_append_blobs if given.packed.blobs else link.sql.batch_append
+            statements.append((query, _values(link, given, number)))
+    results = link.batch(statements)[begun:]
+    outcomes: list[int | NoeticError] = []
+    for given, ((count,),) in zip(all_given, results, strict=True):
+        outcomes.append(_end(given.what) if count else _append_again(link, given, numbers))
+    return outcomes
+
+
+def _append_again(link: Link, given: Given, numbers: Numbers) -> int | NoeticError:
+    """Why a transaction was refused in a batch; or append it, if only its run's number was another one."""
+    what = given.what
+    while True:
+        numbers.drop(what.run_id)
+        found = find(link, what.run_id)
+        refused = _refusal(what, found)
+        if refused is not None:
+            return refused
+        if found is None:
+            (number,) = link.ticks()
+            query, values = link.sql.batch_append_new, {**_new_values(link, given, number), "lock": None}
+        else:
+            query, values = link.sql.batch_append_blobs, _values(link, given, found.id)
+        if link.rows(query, values)[0][0]:
+            return _end(what)
+
+
+def _numbered(link: Link, run_ids: Sequence[str], numbers: Numbers) -> tuple[dict[str, int], set[str]]:
+    """The numbers of runs, and which of them are not there, so that their numbers are new ones."""
+    known = {run_id: number for run_id in run_ids if (number := numbers.get(run_id)) is not None}
+    unknown = list({run_id: None for run_id in run_ids if run_id not in known})
+    if not unknown:
+        return known, set()
+    rows, ticks = link.batch(
+        [(link.sql["find_all"], {"run_ids": unknown}), (link.sql["tick"], {"count": len(unknown)})]
+    )
+    for run_id, *row in rows:
+        known[run_id] = run_of(link, run_id, tuple(row)).id
+        numbers.put(run_id, known[run_id])
+    missing = [run_id for run_id in unknown if run_id not in known]
+    known.update(zip(missing, (row[0] for row in ticks), strict=False))
+    return known, set(missing)
+
+
+def _end(what: Transaction) -> int:
+    return what.expected_position + len(what.records)
+
+
+def _refusal(what: Transaction, found: Found | None) -> NoeticError | None:
+    """Why a transaction is not taken; `None` when nothing is against it."""
+    position, fence = (0, 0) if found is None else (found.position, found.fence)
+    if what.fence != fence:
+        return LeaseLost(f"fence {what.fence} is not {fence}, the latest", hint="acquire the run again")
+    if what.expected_position != position:
+        return PositionConflict(
+            f"the journal ends at {position}, not at {what.expected_position}", hint="read it again, then append"
+        )
+    return None
+
+
+def _statement(link: Link, given: Given) -> bytes:
+    if given.packed.blobs:
+        return link.sql.append_blobs
+    bare = given.what.card is None and given.what.status is None
+    return link.sql.append if bare else link.sql.append_card
+
+
+def _values(link: Link, given: Given, number: int) -> dict[str, Any]:
+    what, sums, body = given.what, link.sums, given.packed.body
+    position, fence, count = int8(what.expected_position), int8(what.fence), len(what.records)
+    new = min(position + count, FARTHEST)
+    digests = sorted(given.packed.blobs)
+    return {
+        "id": number,
+        "position": position,
+        "fence": fence,
+        "new": new,
+        "crc": sums.head(number, what.run_id, new, fence),
+        "card": what.card,
+        "card_crc": None if what.card is None else sums.card(number, what.card),
+        "status": what.status,
+        "status_crc": None if what.status is None else sums.status(number, what.status),
+        "count": count,
+        "size": given.size,
+        "body": body,
+        "body_crc": sums.transaction(number, new, count, body),
+        "digests": digests,
+        "payloads": [given.packed.blobs[digest] for digest in digests],
+        "lock": link.lock,
+    }
+
+
+def _new_values(link: Link, given: Given, number: int) -> dict[str, Any]:
+    what = given.what
+    card = what.card or b""
+    return {
+        **_values(link, given, number),
+        "run_id": what.run_id,
+        "ttl": None,
+        "card": card,
+        "card_crc": link.sums.card(number, card),
+        "status_crc": link.sums.status(number, what.status),
+        "lock": link.lock if given.packed.blobs else None,
+    }
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+class _Page:
+    """A page of records while it is read."""
+
+    def __init__(self, after: int, limit: int) -> None:
+        self.at = after
+        self.limit = limit
+        self.records: list[Record] = []
+        self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds enough records, or enough bytes."""
+        return len(self.records) >= self.limit or self.bytes >= _PAGE_BYTES
+
+
+def read(link: Link, run_id: str, after: int, limit: int) -> list[Record]:
+    """A page of records, all as they were at one moment."""
+    values = {"run_id": run_id}
+    rows, parts = link.batch(
+        [
+            (b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None),
+            (link.sql["find"], values),
+            (link.sql["parts_of"], values),
+        ]
+    )[1:]
+    if not rows:
+        raise RunNotFound("there is no such run", hint="look at the run's id, and at the backend it was written to")
+    run = run_of(link, run_id, rows[0])
+    page = _Page(after, limit)
+    for stream, upto in parts_of(link, run, parts):
+        while page.at < upto and not page.full:
+            _read_part(link, stream, upto, page)
+    beyond, _ = link.batch([(link.sql["beyond"], {"stream": run.id, "upto": run.position}), (b"COMMIT", None)])
+    if beyond:
+        raise CorruptRecord("a run has records beyond its end", hint=RESTORE)
+    return page.records[:limit]
+
+
+def parts_of(link: Link, run: Found, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The streams that a journal is made of, each with the position up to which it is.
+
+    Raises:
+        CorruptRecord: A row is not what was written.
+    """
+    for upto, stream, crc in rows:
+        if crc != link.sums.shared(run.id, upto, stream):
+            raise CorruptRecord("what a run shares is damaged", hint=RESTORE)
+        yield stream, upto
+    yield run.id, run.position
+
+
+def _read_part(link: Link, stream: int, upto: int, page: _Page) -> None:
+    wanted = page.limit - len(page.records)
+    rows = link.rows(
+        link.sql["page"],
+        {
+            "stream": stream,
+            "after": page.at,
+            "upto": upto,
+            "until": min(page.at + wanted, FARTHEST),
+            "most": _PAGE_ROWS,
+            "bytes": _PAGE_BYTES - page.bytes,
+        },
+    )
+    if not rows:
+        raise CorruptRecord(f"a run has lost records after position {page.at}", hint=RESTORE)
+    seen: dict[bytes, bytes] = {}
+    for last, count, crc, body in rows:
+        first = last - count
+        if (
+            crc != link.sums.transaction(stream, last, count, body)
+            or not first <= page.at < last
+            or (page.records and first != page.at)
+        ):
+            raise CorruptRecord(f"a run is damaged after position {page.at}", hint=RESTORE)
+        found = unpack(body, count, lambda digest: _blob(link, digest, seen), skip=page.at - first)
+        page.records += found
+        page.bytes += sum(len(record.payload) for record in found)
+        page.at = last
+        if page.full:
+            return
+
+
+def _blob(link: Link, digest: bytes, seen: dict[bytes, bytes]) -> bytes:
+    if digest not in seen:
+        rows = link.rows(link.sql["blob"], {"sha256": digest})
+        if not rows:
+            raise CorruptRecord("a large payload is missing", hint=RESTORE)
+        seen[digest] = rows[0][0]
+    return seen[digest]

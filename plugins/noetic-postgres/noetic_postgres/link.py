@@ -1,0 +1,210 @@
+"""One connection, the session of the server behind it, and how a write is found again after the connection was lost.
+
+A statement that was sent may have been committed although its answer never came. So every connection has a random
+number, every write through it a number that counts up, and the write's transaction stores that number. Whoever loses
+the connection makes a new one, ends the old session by its name, so that nothing which is still under way can be
+committed later, and reads the number.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import psycopg
+from attrs import frozen
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
+
+from noetic_postgres.address import Address
+from noetic_postgres.failures import from_connecting, from_server, unknown_outcome
+from noetic_postgres.schema import Found, lock_of, prepare
+from noetic_postgres.statements import Statements
+from noetic_postgres.sums import Sums
+from noetic_py.errors import StoreUnavailable
+
+__all__ = ["Link", "Pending", "Values"]
+
+Row: TypeAlias = tuple[Any, ...]
+Values: TypeAlias = Mapping[str, Any]
+
+_ENDING = 2_000
+_END = (
+    "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
+    " WHERE right(application_name, 16) = %s AND pid <> pg_backend_pid()"
+)
+
+
+@frozen
+class Pending:
+    """A write that was sent and not answered.
+
+    Attributes:
+        session: The number of the connection.
+        number: The write's.
+        marked: Whether an earlier write through the connection has left its number.
+        result: What it is worth if it was committed.
+    """
+
+    session: int
+    number: int
+    marked: bool
+    result: Any
+
+
+class Link:
+    """A connection; used by one thread.
+
+    Attributes:
+        address: Where it leads.
+        sums: The store's checksums.
+        sql: The statements.
+        pending: The write that is under way.
+        session: Its number.
+    """
+
+    def __init__(
+        self, address: Address, statements: Statements, met: Callable[[Found], None], *, seconds: float
+    ) -> None:
+        self.address = address
+        self._met = met
+        self.sql = statements
+        self.lock = lock_of(address.schema)
+        self.pending: Pending | None = None
+        self.session = secrets.randbits(62) + 1
+        self._written = 0
+        self._marked = False
+        try:
+            self.connection = psycopg.connect(
+                address.connection_text(name=f"{self.session:016x}", seconds=seconds), autocommit=True
+            )
+        except psycopg.Error as error:
+            # Its text may hold what was connected with.
+            raise from_connecting(error, address.where) from None
+        adapters = self.connection.adapters
+        for kind, dumper in ((int, Int8BinaryDumper), (bytes, BytesBinaryDumper), (str, StrBinaryDumper)):
+            adapters.register_dumper(kind, dumper)
+
+    def prepare(self) -> None:
+        """Set it up; nothing else is done before.
+
+        Raises:
+            CheckpointError: The store cannot be used, or the connection was lost.
+        """
+        try:
+            found = prepare(self.connection, self.address.schema, self.address.where)
+        except psycopg.Error as error:
+            raise from_server(error, self.address.where) from None
+        self.sums = Sums(found.salt)
+        self._met(found)
+
+    @property
+    def handle(self) -> int:
+        """Its socket."""
+        return self.connection.fileno()
+
+    # -- statements
+
+    def rows(self, query: bytes, values: Values | None = None) -> list[Row]:
+        """What a statement gives."""
+        return self.connection.execute(query, values, binary=True).fetchall()
+
+    def batch(self, statements: Sequence[tuple[bytes, Values | None]]) -> list[list[Row]]:
+        """What statements give that are sent together."""
+        cursors: list[psycopg.Cursor[Row]] = []
+        failure: psycopg.Error | None = None
+        try:
+            with self.connection.pipeline():
+                # The driver would log what it meets while it leaves the block by an error.
+                try:
+                    cursors += [self.connection.execute(query, values, binary=True) for query, values in statements]
+                except psycopg.Error as error:
+                    failure = error
+        except psycopg.Error as error:
+            raise (failure or error) from None
+        if failure is not None:
+            raise failure
+        return [cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
+
+    def run(self, query: bytes, values: Values | None = None) -> None:
+        """Do what gives nothing, and what may be done twice."""
+        self.connection.execute(query, values)
+
+    def ticks(self, count: int = 1) -> list[int]:
+        """Numbers that this store has never given before; later ones are larger."""
+        return [row[0] for row in self.rows(self.sql["tick"], {"count": count})]
+
+    # -- writes
+
+    def write(self, query: bytes, values: Values, result: Any) -> bool:
+        """Do a statement that is a transaction of its own and marks itself.
+
+        Args:
+            query: The statement.
+            values: Its values.
+            result: What the operation returns if the statement was committed.
+
+        Returns:
+            Whether its condition held; otherwise nothing was written.
+        """
+        number = self._promise(result)
+        ((count,),) = self.rows(query, {**values, "session": self.session, "number": number})
+        self.pending = None
+        # A write that was refused leaves none.
+        self._marked = self._marked or bool(count)
+        return bool(count)
+
+    def commit(self, result: Any) -> None:
+        """End a transaction of several statements."""
+        number = self._promise(result)
+        self.batch([(self.sql.mark, {"session": self.session, "number": number}), (b"COMMIT", None)])
+        self.pending = None
+        self._marked = True
+
+    def _promise(self, result: Any) -> int:
+        self._written += 1
+        self.pending = Pending(self.session, self._written, self._marked, result)
+        return self._written
+
+    def undo(self) -> None:
+        """Leave nothing open."""
+        self.pending = None
+        if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            self.connection.execute("ROLLBACK")
+
+    def end_session(self, session: int, end: float) -> None:
+        """Let the server end another connection of this backend, which it may not know to be lost.
+
+        What that one has not committed is undone then, and holds no locks any more.
+
+        Args:
+            session: The other connection's number.
+            end: Until when, by the monotonic clock.
+
+        Raises:
+            StoreUnavailable: It does not end; reason `"lost"`.
+        """
+        where = self.address.where
+        while self.connection.execute(_END, [_ENDING, f"{session:016x}"]).fetchall():
+            if time.monotonic() > end:
+                raise StoreUnavailable(
+                    f"{where}: the server does not end a lost connection", where=where, reason="lost", hint="try again"
+                )
+
+    def was_taken(self, pending: Pending) -> bool:
+        """Whether a write through another connection, which has ended, was committed.
+
+        Raises:
+            StoreUnavailable: Nobody knows; reason `"unknown"`.
+        """
+        rows = self.rows(self.sql["settled"], {"session": pending.session})
+        if not rows and pending.marked:
+            raise unknown_outcome(self.address.where)
+        return bool(rows) and rows[0][0] == pending.number
+
+    def forget(self) -> None:
+        """Take away the number of its last write, which nobody asks for any more."""
+        if self._written:
+            self.run(self.sql["forget_sessions"], {"session": self.session})

@@ -1,0 +1,300 @@
+"""The statements, with the names of one schema in them.
+
+Every writing statement that is a transaction of its own also writes, under the same condition, the number of the write
+into the row of its session: whoever loses the connection finds there whether it was taken.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from attrs import frozen
+from psycopg import sql
+
+__all__ = ["Statements", "statements_of"]
+
+_TABLES = ("store", "runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions", "ticks")
+
+# -- what a write begins with: the one row that it depends on
+
+_UPDATED = sql.SQL(
+    """WITH head AS (
+        UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now(),
+            card = coalesce(%(card)s::bytea, card), card_crc = coalesce(%(card_crc)s::bigint, card_crc),
+            status = coalesce(%(status)s::text, status), status_crc = coalesce(%(status_crc)s::bigint, status_crc)
+        WHERE id = %(id)s AND position = %(position)s AND fence = %(fence)s
+        RETURNING id
+    )"""
+)
+_UPDATED_ALONE = sql.SQL(
+    """WITH head AS (
+        UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now()
+        WHERE id = %(id)s AND position = %(position)s AND fence = %(fence)s
+        RETURNING id
+    )"""
+)
+# While blobs are collected nobody adds one, and while one is added nobody collects: the lock comes before the row's.
+_UPDATED_COLLECTED = sql.SQL(
+    """WITH kept AS MATERIALIZED (
+        SELECT pg_advisory_xact_lock_shared(%(lock)s) IS NOT NULL AS one
+    ), head AS (
+        UPDATE {runs} SET position = %(new)s, crc = %(crc)s, updated = now(),
+            card = coalesce(%(card)s::bytea, card), card_crc = coalesce(%(card_crc)s::bigint, card_crc),
+            status = coalesce(%(status)s::text, status), status_crc = coalesce(%(status_crc)s::bigint, status_crc)
+        WHERE id = (SELECT %(id)s FROM kept WHERE one IS NOT NULL)
+            AND position = %(position)s AND fence = %(fence)s
+        RETURNING id
+    )"""
+)
+_MADE = sql.SQL(
+    """WITH kept AS MATERIALIZED (
+        SELECT CASE WHEN %(lock)s::bigint IS NULL THEN true
+            ELSE pg_advisory_xact_lock_shared(%(lock)s::bigint) IS NOT NULL END AS one
+    ), head AS (
+        INSERT INTO {runs}
+            (id, run_id, position, fence, crc, until, created, updated, status, status_crc, card, card_crc)
+        SELECT %(id)s, %(run_id)s, %(new)s, %(fence)s, %(crc)s, now() + %(ttl)s::float8 * interval '1 second',
+            now(), now(), %(status)s::text, %(status_crc)s, %(card)s::bytea, %(card_crc)s
+        FROM kept WHERE one IS NOT NULL
+        ON CONFLICT (run_id) DO NOTHING
+        RETURNING id
+    )"""
+)
+_TAKEN = sql.SQL(
+    """WITH head AS (
+        UPDATE {runs} SET fence = %(new_fence)s, crc = %(crc)s, updated = now(),
+            until = now() + %(ttl)s::float8 * interval '1 second'
+        WHERE id = %(id)s AND position = %(position)s AND fence = %(fence)s AND (until IS NULL OR until <= now())
+        RETURNING id
+    )"""
+)
+_PUT_ANY = sql.SQL(
+    """WITH head AS (
+        INSERT INTO {pairs} (name, scope_sha, scope, key, version, crc, value)
+        VALUES (%(name)s, %(scope_sha)s, %(scope)s, %(key)s, %(version)s, %(crc)s, %(value)s)
+        ON CONFLICT (name) DO UPDATE
+            SET version = excluded.version, crc = excluded.crc, value = excluded.value
+        RETURNING version AS id
+    )"""
+)
+_PUT_NEW = sql.SQL(
+    """WITH head AS (
+        INSERT INTO {pairs} (name, scope_sha, scope, key, version, crc, value)
+        VALUES (%(name)s, %(scope_sha)s, %(scope)s, %(key)s, %(version)s, %(crc)s, %(value)s)
+        ON CONFLICT (name) DO NOTHING
+        RETURNING version AS id
+    )"""
+)
+_PUT_AGAIN = sql.SQL(
+    """WITH head AS (
+        UPDATE {pairs} SET version = %(version)s, crc = %(crc)s, value = %(value)s
+        WHERE name = %(name)s AND version = %(expected)s
+        RETURNING version AS id
+    )"""
+)
+_REMOVED = sql.SQL(
+    """WITH head AS (
+        DELETE FROM {pairs} WHERE name = %(name)s AND (%(expected)s::bigint IS NULL OR version = %(expected)s::bigint)
+        RETURNING version AS id
+    )"""
+)
+
+# -- what follows from it
+
+_BODY = sql.SQL(
+    """, body AS (
+        INSERT INTO {transactions} (stream, last, count, size, crc, body)
+        SELECT id, %(new)s, %(count)s, %(size)s, %(body_crc)s, %(body)s FROM head WHERE %(count)s > 0
+    )"""
+)
+_BLOBS = sql.SQL(
+    """, blobs AS (
+        INSERT INTO {blobs} (sha256, data)
+        SELECT each.sha256, each.data
+        FROM head, unnest(%(digests)b::bytea[], %(payloads)b::bytea[]) AS each (sha256, data)
+        ON CONFLICT (sha256) DO NOTHING
+    ), uses AS (
+        INSERT INTO {uses} (stream, sha256, first)
+        SELECT head.id, each.sha256, %(position)s FROM head, unnest(%(digests)b::bytea[]) AS each (sha256)
+        ON CONFLICT (stream, sha256) DO NOTHING
+    )"""
+)
+_MARK = sql.SQL(
+    """, mark AS (
+        INSERT INTO {sessions} (id, last, used) SELECT %(session)s, %(number)s, now() FROM head
+        ON CONFLICT (id) DO UPDATE SET last = excluded.last, used = excluded.used
+    ) SELECT count(*) FROM head"""
+)
+# In a transaction of several statements the mark comes last, once.
+_COUNT = sql.SQL(" SELECT count(*) FROM head")
+_MARK_LATER = sql.SQL(
+    """INSERT INTO {sessions} (id, last, used) VALUES (%(session)s, %(number)s, now())
+    ON CONFLICT (id) DO UPDATE SET last = excluded.last, used = excluded.used"""
+)
+
+_PLAIN = {
+    # sessions
+    "settled": sql.SQL("SELECT last FROM {sessions} WHERE id = %(session)s"),
+    "forget_sessions": sql.SQL("DELETE FROM {sessions} WHERE id = %(session)s OR used < now() - interval '7 days'"),
+    "tick": sql.SQL("SELECT nextval({ticks_name}) FROM generate_series(1, %(count)s)"),
+    # runs
+    "find": sql.SQL(
+        "SELECT id, position, fence, crc, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s"
+    ),
+    "find_all": sql.SQL("SELECT run_id, id, position, fence, crc FROM {runs} WHERE run_id = ANY(%(run_ids)b::text[])"),
+    "find_to_delete": sql.SQL(
+        "SELECT id, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s FOR UPDATE"
+    ),
+    "find_to_fork": sql.SQL("SELECT id, position, fence, crc FROM {runs} WHERE run_id = %(run_id)s FOR KEY SHARE"),
+    "entry": sql.SQL(
+        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
+            until IS NOT NULL AND until > now()
+        FROM {runs} WHERE run_id = %(run_id)s"""
+    ),
+    "list": sql.SQL(
+        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
+            until IS NOT NULL AND until > now()
+        FROM {runs} WHERE id < %(below)s ORDER BY id DESC LIMIT %(limit)s"""
+    ),
+    "list_status": sql.SQL(
+        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
+            until IS NOT NULL AND until > now()
+        FROM {runs} WHERE id < %(below)s AND status = %(status)s ORDER BY id DESC LIMIT %(limit)s"""
+    ),
+    "renew": sql.SQL(
+        """UPDATE {runs} SET until = now() + %(ttl)s::float8 * interval '1 second'
+        WHERE run_id = %(run_id)s AND fence = %(fence)s AND until IS NOT NULL RETURNING id"""
+    ),
+    "release": sql.SQL(
+        """UPDATE {runs} AS r SET until = NULL
+        FROM unnest(%(run_ids)b::text[], %(fences)b::bigint[]) AS each (run_id, fence)
+        WHERE r.run_id = each.run_id AND r.fence = each.fence AND r.until IS NOT NULL"""
+    ),
+    "old": sql.SQL(
+        """SELECT id, status, %(before)s::timestamptz IS NULL OR updated < %(before)s::timestamptz,
+            until IS NOT NULL AND until > now()
+        FROM {runs} WHERE id < %(below)s ORDER BY id DESC LIMIT %(limit)s"""
+    ),
+    # Who is being written at this moment is not old.
+    "lock_old": sql.SQL(
+        """SELECT id FROM {runs}
+        WHERE id = ANY(%(ids)b::bigint[]) AND (until IS NULL OR until <= now())
+            AND (%(before)s::timestamptz IS NULL OR updated < %(before)s::timestamptz)
+            AND (%(statuses)b::text[] IS NULL OR status = ANY(%(statuses)b::text[]))
+        FOR UPDATE SKIP LOCKED"""
+    ),
+    "stats": sql.SQL(
+        """SELECT (SELECT count(*) FROM {runs}), (SELECT coalesce(sum(position), 0)::bigint FROM {runs}),
+            (SELECT count(*) FROM {pairs}), (SELECT count(*) FROM {blobs}),
+            (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE n.nspname = %(schema)s AND c.relkind = 'r')"""
+    ),
+    # journals
+    "parts": sql.SQL("SELECT upto, stream, crc FROM {shared} WHERE run = %(id)s ORDER BY upto"),
+    "parts_of": sql.SQL(
+        """SELECT s.upto, s.stream, s.crc FROM {shared} s JOIN {runs} r ON r.id = s.run
+        WHERE r.run_id = %(run_id)s ORDER BY s.upto"""
+    ),
+    # No more than a page may hold is sent: the sum is of what comes before a row.
+    "page": sql.SQL(
+        """SELECT last, count, crc, body FROM (
+            SELECT last, count, crc, body, sum(size) OVER (ORDER BY last) - size AS bytes
+            FROM {transactions}
+            WHERE stream = %(stream)s AND last > %(after)s AND last <= %(upto)s AND last - count < %(until)s
+            ORDER BY last LIMIT %(most)s
+        ) AS page WHERE bytes < %(bytes)s ORDER BY last"""
+    ),
+    "beyond": sql.SQL("SELECT 1 FROM {transactions} WHERE stream = %(stream)s AND last > %(upto)s LIMIT 1"),
+    "ends": sql.SQL("SELECT 1 FROM {transactions} WHERE stream = %(stream)s AND last = %(at)s"),
+    "blob": sql.SQL("SELECT data FROM {blobs} WHERE sha256 = %(sha256)s"),
+    "share": sql.SQL(
+        """INSERT INTO {shared} (run, upto, stream, crc)
+        SELECT %(run)s, each.upto, each.stream, each.crc
+        FROM unnest(%(uptos)b::bigint[], %(streams)b::bigint[], %(crcs)b::bigint[]) AS each (upto, stream, crc)"""
+    ),
+    # deleting
+    "collect": sql.SQL("SELECT pg_advisory_xact_lock(%(lock)s)"),
+    "keep": sql.SQL("SELECT pg_advisory_xact_lock_shared(%(lock)s)"),
+    "streams": sql.SQL("SELECT DISTINCT stream FROM {shared} WHERE run = ANY(%(ids)b::bigint[])"),
+    "drop_shared": sql.SQL("DELETE FROM {shared} WHERE run = ANY(%(ids)b::bigint[])"),
+    "drop_runs": sql.SQL("DELETE FROM {runs} WHERE id = ANY(%(ids)b::bigint[])"),
+    "trim": sql.SQL(
+        """WITH dead AS (
+            SELECT each.stream, coalesce((SELECT max(upto) FROM {shared} s WHERE s.stream = each.stream), 0) AS upto
+            FROM unnest(%(streams)b::bigint[]) AS each (stream)
+            WHERE NOT EXISTS (SELECT 1 FROM {runs} r WHERE r.id = each.stream)
+        ), records AS (
+            DELETE FROM {transactions} t USING dead d WHERE t.stream = d.stream AND t.last > d.upto
+        )
+        DELETE FROM {uses} u USING dead d WHERE u.stream = d.stream AND u.first >= d.upto RETURNING u.sha256"""
+    ),
+    "drop_blobs": sql.SQL(
+        """DELETE FROM {blobs} b WHERE b.sha256 = ANY(%(digests)b::bytea[])
+            AND NOT EXISTS (SELECT 1 FROM {uses} u WHERE u.sha256 = b.sha256)"""
+    ),
+    # values
+    "get": sql.SQL("SELECT version, crc, value FROM {pairs} WHERE name = %(name)s"),
+    "version": sql.SQL("SELECT version FROM {pairs} WHERE name = %(name)s"),
+    # The index holds the beginnings of keys, and rows with the same one are sorted.
+    "scan": sql.SQL(
+        """SELECT key, version, crc, value FROM {pairs}
+        WHERE scope_sha = %(scope_sha)s AND left(key, 500) >= left(%(after)s::text COLLATE "C", 500)
+            AND key > %(after)s::text COLLATE "C"
+        ORDER BY left(key, 500), key LIMIT %(limit)s"""
+    ),
+}
+
+
+@frozen
+class Statements:
+    """All statements for one schema, ready to be sent."""
+
+    append: bytes
+    append_card: bytes
+    append_blobs: bytes
+    append_new: bytes
+    batch_append: bytes
+    batch_append_blobs: bytes
+    batch_append_new: bytes
+    acquire_new: bytes
+    acquire: bytes
+    fork: bytes
+    put_any: bytes
+    put_new: bytes
+    put_again: bytes
+    remove: bytes
+    mark: bytes
+    plain: dict[str, bytes]
+
+    def __getitem__(self, name: str) -> bytes:
+        return self.plain[name]
+
+
+@lru_cache(maxsize=64)
+def statements_of(schema: str) -> Statements:
+    """The statements for a schema."""
+    names: dict[str, sql.Composable] = {name: sql.Identifier(schema, name) for name in _TABLES}
+    names["ticks_name"] = sql.Literal(f'"{schema}"."ticks"')
+
+    def made(*parts: sql.SQL) -> bytes:
+        return sql.Composed([part.format(**names) for part in parts]).as_bytes(None)
+
+    return Statements(
+        append=made(_UPDATED_ALONE, _BODY, _MARK),
+        append_card=made(_UPDATED, _BODY, _MARK),
+        append_blobs=made(_UPDATED_COLLECTED, _BODY, _BLOBS, _MARK),
+        append_new=made(_MADE, _BODY, _BLOBS, _MARK),
+        batch_append=made(_UPDATED, _BODY, _COUNT),
+        batch_append_blobs=made(_UPDATED, _BODY, _BLOBS, _COUNT),
+        batch_append_new=made(_MADE, _BODY, _BLOBS, _COUNT),
+        acquire_new=made(_MADE, _MARK),
+        acquire=made(_TAKEN, _MARK),
+        fork=made(_MADE, _COUNT),
+        put_any=made(_PUT_ANY, _MARK),
+        put_new=made(_PUT_NEW, _MARK),
+        put_again=made(_PUT_AGAIN, _MARK),
+        remove=made(_REMOVED, _MARK),
+        mark=made(_MARK_LATER),
+        plain={name: made(text) for name, text in _PLAIN.items()},
+    )

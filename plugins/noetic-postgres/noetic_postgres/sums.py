@@ -1,0 +1,71 @@
+"""Checksums of rows, and the names under which values are found."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+
+from noetic_py.checkpoints.packing import pack_scope
+
+__all__ = ["FARTHEST", "Name", "Sums", "int8"]
+
+FARTHEST = 2**63 - 1
+_TWO = struct.Struct("<qq")
+_THREE = struct.Struct("<qqq")
+
+
+def int8(value: int) -> int:
+    """A number as the server's `bigint`; what is none becomes -1, no position, fence or version of anything."""
+    return value if 0 <= value <= FARTHEST else -1
+
+
+class Name:
+    """Where a key of a scope is found. An index holds no 4 KB keys, so it holds digests."""
+
+    __slots__ = ("key", "packed", "scope", "whole")
+
+    def __init__(self, scope: tuple[str, ...], key: str) -> None:
+        self.key = key
+        self.packed = pack_scope(scope)
+        self.scope = hashlib.sha256(self.packed).digest()
+        # No other scope and key give this: the last part is the key, and every part has its length before it.
+        self.whole = hashlib.sha256(pack_scope((*scope, key))).digest()
+
+
+class Sums:
+    """Checksums of rows. They begin at the store's salt and take a row's place in, so a row of elsewhere has another.
+
+    Args:
+        salt: The store's.
+    """
+
+    def __init__(self, salt: bytes) -> None:
+        self._seed = zlib.crc32(salt)
+
+    def head(self, number: int, run_id: str, position: int, fence: int) -> int:
+        """Of where a run's journal ends, and whose it is."""
+        return zlib.crc32(run_id.encode(), zlib.crc32(_THREE.pack(number, position, fence), self._seed))
+
+    def card(self, number: int, card: bytes) -> int:
+        """Of a run's card."""
+        return zlib.crc32(card, zlib.crc32(_TWO.pack(number, 1), self._seed))
+
+    def status(self, number: int, status: str | None) -> int:
+        """Of a run's status."""
+        begun = zlib.crc32(_TWO.pack(number, 2 if status is None else 3), self._seed)
+        return zlib.crc32((status or "").encode(), begun)
+
+    def transaction(self, stream: int, last: int, count: int, body: bytes) -> int:
+        """Of a packed transaction at its place."""
+        return zlib.crc32(body, zlib.crc32(_THREE.pack(stream, last, count), self._seed))
+
+    def shared(self, run: int, upto: int, stream: int) -> int:
+        """Of a part that a fork shares."""
+        return zlib.crc32(_THREE.pack(run, upto, stream), self._seed)
+
+    def pair(self, version: int, packed: bytes, key: str, value: bytes) -> int:
+        """Of the value of a key."""
+        name = key.encode()
+        begun = zlib.crc32(_THREE.pack(version, len(packed), len(name)), self._seed)
+        return zlib.crc32(value, zlib.crc32(name, zlib.crc32(packed, begun)))

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.terminal import TerminalReporter
+
+# The helpers beside this file are imported by name, whatever pytest's import mode.
+sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("journeys")
+
+from postgres_server import PostgresServer  # noqa: E402  # only now can it be found
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what the full sets have counted."""
+    if "NOETIC_EXAMPLES" not in os.environ:
+        return
+    reports: list[Any] = terminalreporter.getreports("passed")
+    for report in reports:
+        figures = [f"{name} {value}" for name, value in report.user_properties]
+        if figures and report.when == "call" and "noetic-postgres" in report.nodeid:
+            terminalreporter.write_line(f"{report.nodeid.rpartition('/')[2]}: {', '.join(figures)}")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PGHOST", "PGPORT", "PGUSER", "PGPASSWORD", "PGDATABASE", "PGSERVICE", "PGPASSFILE", "PGOPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """A real server; without its programs the error says how to install them."""
+    made = PostgresServer()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def schema(server: PostgresServer) -> Iterator[str]:
+    """A schema of the test's own, which is empty."""
+    with server.schema() as name:
+        yield name

@@ -1,0 +1,525 @@
+"""A real server that is misspelt, refuses, restarts, is too old, or belongs to somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import psycopg
+import pytest
+from cutting_proxy import CuttingProxy
+from journeys import THRESHOLD, Journey, journal, record
+from noetic_postgres import PostgresBackend
+from postgres_server import PASSWORD, USER, PostgresServer, free_port
+from psycopg import sql
+
+from noetic_py.checkpoints import CheckpointBackend, Transaction
+from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, RunBusy, StoreUnavailable
+from tests.properties.checks import examples
+
+pytestmark = pytest.mark.anyio
+
+Figure = Callable[[str, object], None]
+
+SECRET = "hunter2 & co"
+SECRETS = (SECRET, "hunter2", PASSWORD, "correct", "battery")
+
+
+async def refused(backend: PostgresBackend, reason: str) -> StoreUnavailable:
+    """The error of a server that cannot be used; it holds no secrets, neither itself nor what it came from."""
+    with anyio.fail_after(30), pytest.raises(StoreUnavailable) as caught:
+        await backend.head("r")
+    await backend.close()
+    error: BaseException | None = caught.value
+    assert caught.value.reason == reason
+    assert isinstance(caught.value, CheckpointFailed)
+    assert caught.value.hint
+    while error is not None:
+        told = "".join((str(error), repr(error), *map(repr, vars(error).values())))
+        assert [secret for secret in SECRETS if secret in told] == []
+        assert "SELECT" not in told
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return caught.value
+
+
+async def test_a_wrong_password(server: PostgresServer) -> None:
+    error = await refused(PostgresBackend(server.url(password=SECRET)), "auth")
+    assert error.where == f"postgresql://{USER}@127.0.0.1:{server.port}/postgres (schema noetic)"
+
+
+async def test_no_password(server: PostgresServer) -> None:
+    await refused(PostgresBackend(f"postgresql://{USER}@127.0.0.1:{server.port}/postgres"), "auth")
+
+
+async def test_an_unknown_user(server: PostgresServer) -> None:
+    await refused(PostgresBackend(server.url(user="nobody", password=SECRET)), "auth")
+
+
+async def test_a_missing_database(server: PostgresServer) -> None:
+    error = await refused(PostgresBackend(server.url(database="nowhere")), "database")
+    assert "createdb" in (error.hint or "")
+
+
+async def test_nobody_listens() -> None:
+    await refused(PostgresBackend(f"postgresql://u:hunter2@127.0.0.1:{free_port()}/d"), "unreachable")
+
+
+async def test_an_unknown_host() -> None:
+    await refused(PostgresBackend("postgresql://u:hunter2@no-such-host.invalid/d?connect_timeout=5"), "unreachable")
+
+
+async def test_no_encryption_where_it_is_wanted(server: PostgresServer) -> None:
+    await refused(PostgresBackend(server.url(more="&sslmode=require")), "tls")
+
+
+async def test_a_server_that_is_too_old(server: PostgresServer) -> None:
+    def older(data: bytes) -> bytes:
+        return data.replace(b"server_version\x0015.", b"server_version\x0014.")
+
+    with CuttingProxy(server.port, older) as proxy:
+        error = await refused(PostgresBackend(server.url(port=proxy.port)), "server")
+    assert "14" in error.message
+    assert "15" in (error.hint or "")
+
+
+async def test_tables_of_a_newer_release(server: PostgresServer) -> None:
+    with server.schema(fresh=True) as schema:
+        async with PostgresBackend(server.url(schema)) as backend:
+            await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        server.query(f"UPDATE {schema}.store SET version = 99")
+        error = await refused(PostgresBackend(server.url(schema)), "newer")
+        assert "99" in error.message
+        server.query(f"UPDATE {schema}.store SET version = 1")
+        async with PostgresBackend(server.url(schema)) as backend:
+            assert await journal(backend, "r") == [b"x"]
+
+
+async def test_tables_of_somebody_else(server: PostgresServer) -> None:
+    with server.schema(fresh=True) as schema:
+        server.query(f"CREATE SCHEMA {schema}")
+        server.query(f"CREATE TABLE {schema}.runs (id int)")
+        await refused(PostgresBackend(server.url(schema)), "schema")
+        assert server.query(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'") == [(1,)]
+        server.query(f"CREATE TABLE {schema}.store (id int)")
+        await refused(PostgresBackend(server.url(schema)), "schema")
+
+
+async def test_a_role_without_rights(server: PostgresServer) -> None:
+    with server.schema(fresh=True) as schema:
+        server.query("DROP ROLE IF EXISTS poor")
+        server.query("CREATE ROLE poor LOGIN PASSWORD 'hunter2'")
+        url = server.url(schema, user="poor", password="hunter2")
+        error = await refused(PostgresBackend(url), "permission")
+        assert f"CREATE SCHEMA {schema}" in (error.hint or "")
+        async with PostgresBackend(server.url(schema)) as backend:
+            await backend.head("r")
+        await refused(PostgresBackend(url), "permission")
+        # Whoever gets a schema of its own makes the rest itself.
+        server.query(f"DROP SCHEMA {schema} CASCADE")
+        server.query(f"CREATE SCHEMA {schema} AUTHORIZATION poor")
+        async with PostgresBackend(url, blob_threshold=THRESHOLD) as backend:
+            await Journey(backend).go()
+
+
+async def test_a_role_that_may_only_read(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema)) as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+    url = server.url(schema, more="&options=-c%20default_transaction_read_only%3Don")
+    async with PostgresBackend(url) as backend:
+        assert await journal(backend, "r") == [b"x"]
+        with pytest.raises(StoreUnavailable) as caught:
+            await backend.append("r", expected_position=1, fence=0, records=[record("y")])
+        assert caught.value.reason == "readonly"
+        assert await journal(backend, "r") == [b"x"]
+
+
+async def test_another_encoding(server: PostgresServer) -> None:
+    server.query("DROP DATABASE IF EXISTS latin")
+    server.query("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    error = await refused(PostgresBackend(server.url(database="latin")), "server")
+    assert "LATIN1" in error.message
+
+
+async def test_no_connection_is_left(server: PostgresServer, schema: str) -> None:
+    server.query("DROP ROLE IF EXISTS narrow")
+    server.query("CREATE ROLE narrow LOGIN PASSWORD 'hunter2' SUPERUSER CONNECTION LIMIT 1")
+    server.query("ALTER ROLE narrow NOSUPERUSER")
+    url = server.url("public", user="narrow", password="hunter2")
+    with psycopg.connect(f"postgresql://narrow:hunter2@127.0.0.1:{server.port}/postgres"):
+        await refused(PostgresBackend(url, timeout=2), "connections")
+
+
+async def test_a_dropped_schema_is_named(server: PostgresServer) -> None:
+    with server.schema(fresh=True) as schema:
+        async with PostgresBackend(server.url(schema)) as backend:
+            await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+            server.query(f"DROP SCHEMA {schema} CASCADE")
+            with pytest.raises(StoreUnavailable) as caught:
+                await backend.append("r", expected_position=1, fence=0, records=[record("y")])
+            assert caught.value.reason == "schema"
+
+
+async def test_a_lost_salt_is_found(server: PostgresServer) -> None:
+    with server.schema(fresh=True) as schema:
+        async with PostgresBackend(server.url(schema)) as backend:
+            await backend.head("r")
+        server.query(f"DELETE FROM {schema}.store")
+        with pytest.raises(CorruptRecord):
+            await PostgresBackend(server.url(schema)).head("r")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u:hunter2@host:port/d",
+        "postgresql://u:hunter2@host/d?colour=red",
+        "postgresql://u:hunter2@[::1/d",
+        "host=h password=hunter2 colour=red",
+        "host=h password='hunter2",
+        "hunter2",
+        "http://u:hunter2@host/d",
+    ],
+)
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PostgresBackend(address)
+    assert caught.value.code == "postgres-address"
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PostgresBackend("postgresql://h/d", schema="no schema"),
+        lambda: PostgresBackend("postgresql://h/d", schema='x"; DROP SCHEMA public; --'),
+        lambda: PostgresBackend("postgresql://h/d?schema="),
+        lambda: PostgresBackend("postgresql://h/d?schema=pg_catalog"),
+        lambda: PostgresBackend("postgresql://h/d", schema="s" * 64),
+        lambda: PostgresBackend("postgresql://h/d?connections=none"),
+        lambda: PostgresBackend("postgresql://h/d", connections=0),
+        lambda: PostgresBackend("postgresql://h/d", timeout=0.0),
+        lambda: PostgresBackend("postgresql://h/d", timeout=float("nan")),
+        lambda: PostgresBackend("postgresql://h/d", blob_threshold=-1),
+        lambda: PostgresBackend("postgresql://h/d", max_bytes=0),
+    ],
+)
+def test_a_setting_that_is_wrong(make: Callable[[], PostgresBackend]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert caught.value.code == "postgres-setting"
+
+
+def test_a_backend_shows_no_password() -> None:
+    backend = PostgresBackend(f"postgresql://u:hunter2@host:5433/d?sslpassword={PASSWORD.replace(' ', '%20')}")
+    told = repr(backend) + str(backend)
+    assert [secret for secret in SECRETS if secret in told] == []
+    assert "u@host:5433/d" in told
+
+
+# -- what it says of itself
+
+
+async def test_it_describes_itself(server: PostgresServer, schema: str) -> None:
+    backend = PostgresBackend(server.url(schema), connections=2)
+    assert (backend.durability, backend.shared) == ("none", True)
+    async with backend:
+        described = await backend.describe()
+    assert described["backend"] == "postgresql"
+    assert described["schema"] == schema
+    assert described["postgresql"].startswith(str(server.version))
+    assert described["connections"] == "2"
+    assert [secret for secret in SECRETS if secret in str(described)] == []
+
+
+async def test_durability_is_what_the_server_promises(server: PostgresServer, schema: str) -> None:
+    # The tests' own server does not wait for its disk.
+    async with PostgresBackend(server.url(schema)) as backend:
+        assert backend.durability == "process"
+        assert "fsync" in (await backend.describe())["why"]
+    with server.settings(fsync="on"):
+        async with PostgresBackend(server.url(schema)) as backend:
+            assert backend.durability == "power"
+        more = "&options=-c%20synchronous_commit%3Doff"
+        async with PostgresBackend(server.url(schema, more=more)) as backend:
+            assert backend.durability == "process"
+            assert "synchronous_commit" in (await backend.describe())["why"]
+
+
+async def test_the_server_knows_whose_connections_they_are(server: PostgresServer, schema: str) -> None:
+    url = server.url(schema, more="&application_name=" + "billing" * 20)
+    async with PostgresBackend(url, connections=1):
+        rows = server.query("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'billing%'")
+    (name,) = rows[0]
+    assert len(name) < 64
+    assert len(rows) == 1
+
+
+async def test_one_after_another_needs_one_connection(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema), connections=8) as backend:
+        for position in range(30):
+            await backend.append("r", expected_position=position, fence=0, records=[record("x")])
+        assert len(server.sessions()) == 1
+        async with anyio.create_task_group() as group:
+            for _ in range(200):
+                group.start_soon(backend.head, "r")
+        assert 1 < len(server.sessions()) <= 8
+    server.wait_until_nobody_is_connected()
+    assert server.query(f"SELECT count(*) FROM {schema}.sessions") == [(0,)]
+
+
+# -- several at once
+
+
+async def test_first_starts_at_once(server: PostgresServer) -> None:
+    for _ in range(5):
+        with server.schema(fresh=True) as schema:
+            backends = [PostgresBackend(server.url(schema)) for _ in range(8)]
+
+            async def start(index: int, backends: list[PostgresBackend] = backends) -> None:
+                await backends[index].append(f"r{index}", expected_position=0, fence=0, records=[record(str(index))])
+
+            async with anyio.create_task_group() as group:
+                for index in range(8):
+                    group.start_soon(start, index)
+            assert (await backends[0].stats()).runs == 8
+            for backend in backends:
+                await backend.close()
+
+
+async def test_schemas_are_apart(server: PostgresServer) -> None:
+    with server.schema() as one, server.schema() as other:
+        async with PostgresBackend(server.url(one)) as a, PostgresBackend(server.url(), schema=other) as b:
+            await a.append("r", expected_position=0, fence=0, records=[record("a")])
+            assert await b.head("r") is None
+            await b.put(("s",), "k", b"v")
+            assert await a.get(("s",), "k") is None
+
+
+async def test_a_row_of_elsewhere_is_found(server: PostgresServer) -> None:
+    with server.schema() as one, server.schema() as other:
+        for schema in (one, other):
+            async with PostgresBackend(server.url(schema)) as backend:
+                await backend.append("r", expected_position=0, fence=0, records=[record(schema)])
+        server.query(f"DELETE FROM {other}.transactions")
+        server.query(
+            f"INSERT INTO {other}.transactions SELECT (SELECT id FROM {other}.runs), last, count, size, crc, body"
+            f" FROM {one}.transactions"
+        )
+        async with PostgresBackend(server.url(other)) as backend:
+            with pytest.raises(CorruptRecord):
+                await backend.read("r")
+
+
+async def test_forks_and_deletions_at_once_leave_nothing(server: PostgresServer, schema: str) -> None:
+    large = bytes(5000)
+    async with PostgresBackend(server.url(schema), connections=6, blob_threshold=100) as backend:
+
+        async def chain(index: int) -> None:
+            await backend.append(f"r{index}", expected_position=0, fence=0, records=[record(large)])
+            await backend.append(f"r{index}", expected_position=1, fence=0, records=[record(large + b"x")])
+            async with anyio.create_task_group() as group:
+                for n in range(4):
+                    group.start_soon(partial(backend.fork, f"r{index}", at=1 + n % 2, new_run_id=f"f{index}-{n}"))
+            async with anyio.create_task_group() as group:
+                group.start_soon(backend.delete, f"r{index}")
+                for n in range(4):
+                    group.start_soon(one, f"f{index}-{n}", n)
+
+        async def one(run_id: str, n: int) -> None:
+            assert await journal(backend, run_id) == [large, large + b"x"][: 1 + n % 2]
+            await backend.delete(run_id)
+
+        async with anyio.create_task_group() as group:
+            for index in range(8):
+                group.start_soon(chain, index)
+        stats = await backend.stats()
+        assert (stats.runs, stats.records, stats.blobs) == (0, 0, 0)
+        for table in ("transactions", "shared", "uses"):
+            assert server.query(f"SELECT count(*) FROM {schema}.{table}") == [(0,)]
+
+
+async def test_owners_never_interleave(server: PostgresServer, schema: str) -> None:
+    """Two handles take a run from each other again and again; what is written under one fence is in one piece."""
+    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
+
+        async def own(backend: CheckpointBackend) -> None:
+            for _ in range(15):
+                try:
+                    lease = await backend.acquire("r", ttl=600.0)
+                except RunBusy:
+                    await anyio.lowlevel.checkpoint()
+                    continue
+                head = await backend.head("r")
+                assert head is not None
+                for position in range(head.position, head.position + 3):
+                    await backend.append(
+                        "r", expected_position=position, fence=lease.fence, records=[record(str(lease.fence))]
+                    )
+                await backend.release(lease)
+
+        async with anyio.create_task_group() as group:
+            for backend in (one, other, one, other):
+                group.start_soon(own, backend)
+        written = [int(each) for each in await journal(one, "r")]
+        assert written == sorted(written)
+        assert all(written.count(fence) == 3 for fence in written)
+
+
+async def test_a_lease_runs_by_the_servers_clock(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
+        lease = await one.acquire("r", ttl=1.0)
+        with pytest.raises(RunBusy):
+            await other.acquire("r", ttl=1.0)
+        # The server itself waits until the time is up, and not longer.
+        await anyio.to_thread.run_sync(
+            server.query, f"SELECT pg_sleep_until(until) FROM {schema}.runs WHERE run_id = 'r'"
+        )
+        taken = await other.acquire("r", ttl=600.0)
+        assert taken.fence > lease.fence
+
+
+async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServer, schema: str) -> None:
+    """Somebody else's transaction takes the rows of two runs in the other order."""
+    async with PostgresBackend(server.url(schema), connections=1) as backend:
+        given = [Transaction(name, 0, 0, [record(name)]) for name in ("a", "b")]
+        assert list(await backend.append_many(given)) == [1, 1]
+        with server.connect() as stranger:
+            stranger.execute("BEGIN")
+            lock = sql.SQL("SELECT 1 FROM {} WHERE run_id = %s FOR UPDATE").format(sql.Identifier(schema, "runs"))
+            stranger.execute(lock, ["b"])
+            outcomes: list[object] = []
+
+            async def write() -> None:
+                given = [Transaction(name, 1, 0, [record(name)]) for name in ("a", "b")]
+                outcomes.extend(await backend.append_many(given))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(write)
+                await server.somebody_waits()
+                # Now each has what the other wants; the server undoes one of them.
+                try:
+                    await anyio.to_thread.run_sync(stranger.execute, lock, ["a"])
+                    stranger.execute("COMMIT")
+                except psycopg.errors.DeadlockDetected:
+                    stranger.execute("ROLLBACK")
+        assert outcomes == [2, 2]
+        assert await journal(backend, "a") == [b"a", b"a"]
+
+
+async def test_a_batch_sees_runs_that_somebody_else_has_made_again(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
+        names = ["a", "b", "c"]
+        await one.append_many([Transaction(name, 0, 0, [record("old")]) for name in names])
+        for name in names[1:]:
+            await other.delete(name)
+        await other.append("c", expected_position=0, fence=0, records=[record("new")])
+        outcomes = await one.append_many([Transaction(name, 1, 0, [record("more")]) for name in names])
+        assert [each if isinstance(each, int) else type(each).__name__ for each in outcomes] == [
+            2,
+            "PositionConflict",
+            2,
+        ]
+        assert await journal(one, "c") == [b"new", b"more"]
+        assert await one.append("b", expected_position=0, fence=0, records=[record("again")]) == 1
+
+
+async def test_a_client_that_stops_in_a_transaction_holds_nothing(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.5)
+    with CuttingProxy(server.port) as proxy:
+        stopped = PostgresBackend(server.url(schema, port=proxy.port, more="&timeout=40"), connections=1)
+        async with stopped, PostgresBackend(server.url(schema)) as other, anyio.create_task_group() as group:
+            for name in ("a", "b"):
+                await stopped.append(name, expected_position=0, fence=0, records=[record("x")])
+            # The first statement takes the rows of both, the second would commit.
+            proxy.arm({2: "stall"})
+            group.start_soon(stopped.append_many, [Transaction(name, 1, 0, [record("late")]) for name in ("a", "b")])
+            await server.idle_in_a_transaction()
+            with anyio.fail_after(10):
+                assert await other.append("b", expected_position=1, fence=0, records=[record("y")]) == 2
+            proxy.lose_all()
+        async with PostgresBackend(server.url(schema)) as backend:
+            assert await journal(backend, "b") == [b"x", b"y"]
+            assert await journal(backend, "a") == [b"x", b"late"]
+
+
+# -- restarts
+
+
+class Written:
+    """How much was written to each run."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.enough = False
+        self._moved = anyio.Event()
+
+    def add(self, run_id: str) -> None:
+        self.counts[run_id] = self.counts.get(run_id, 0) + 1
+        self._moved.set()
+
+    async def more(self, count: int) -> None:
+        """Return when so much was written since."""
+        goal = sum(self.counts.values()) + count
+        while sum(self.counts.values()) < goal:
+            self._moved = anyio.Event()
+            await self._moved.wait()
+
+
+async def _write(backend: PostgresBackend, run_id: str, written: Written) -> None:
+    lease = await backend.acquire(run_id, ttl=600.0)
+    while not written.enough:
+        position = written.counts.get(run_id, 0)
+        text = f"{run_id}/{position}"
+        await backend.append(run_id, expected_position=position, fence=lease.fence, records=[record(text)])
+        assert await backend.put(("s",), run_id, text.encode())
+        written.add(run_id)
+    await backend.release(lease)
+
+
+async def _in_turmoil(backend: PostgresBackend, turmoil: Callable[[], None], times: int) -> None:
+    """Write while something happens to the server again and again; then look whether all is there, once."""
+    written = Written()
+    async with anyio.create_task_group() as group:
+        for index in range(6):
+            group.start_soon(_write, backend, f"r{index}", written)
+        for _ in range(times):
+            await anyio.to_thread.run_sync(turmoil)
+            with anyio.fail_after(30):
+                await written.more(12)
+        written.enough = True
+    assert len(written.counts) == 6
+    for run_id, count in written.counts.items():
+        assert await journal(backend, run_id) == [f"{run_id}/{n}".encode() for n in range(count)]
+        found = await backend.get(("s",), run_id)
+        assert found is not None
+        assert found.value == f"{run_id}/{count - 1}".encode()
+
+
+async def test_restarts_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
+    times = examples(sample=6, full=100) // 2
+    async with PostgresBackend(server.url(schema), timeout=60) as backend:
+        await _in_turmoil(backend, server.restart, times)
+    record_property("restarts", times)
+
+
+async def test_ended_sessions_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
+    times = examples(sample=20, full=200) // 2
+    async with PostgresBackend(server.url(schema), timeout=60) as backend:
+        await _in_turmoil(backend, server.end_sessions, times)
+    record_property("times", times)
+
+
+async def test_a_server_that_starts_later_is_waited_for(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema), timeout=60) as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        await anyio.to_thread.run_sync(server.stop)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(backend.append, "r", expected_position=1, fence=0, records=[record("y")]))
+            await anyio.to_thread.run_sync(server.start)
+        assert await journal(backend, "r") == [b"x", b"y"]
