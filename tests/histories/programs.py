@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import anyio
 from attrs import define, field, frozen
@@ -1213,3 +1213,51 @@ def decided_above() -> Program:
 
     chosen = branch(route, {"body": body, "child": child}, id="chosen")
     return Program(loop(chosen, until=until.custom(judge), prepare_next=further, id="rounds"))
+
+
+class Before:
+    """A class of a user's in its first version."""
+
+    @define
+    class Diary:
+        """A state."""
+
+        lines: list[str] = field(factory=list[str])
+        words: int = 0
+
+
+class Later:
+    """Its second version: another name, another type."""
+
+    @define
+    class Diary:
+        """A state."""
+
+        schema_version: ClassVar[int] = 2
+        entries: list[str] = field(factory=list[str])
+        words: str = "0"
+
+        @classmethod
+        def migrate(cls, stored: dict[str, Any], version: int) -> dict[str, Any]:
+            """From version 1."""
+            return {"entries": stored["lines"], "words": str(stored["words"])}
+
+
+@program
+def renamed_state() -> Program:
+    """A state whose class has another version since, and says what became of the first."""
+
+    @step
+    async def note(x: int, ctx: Context[Memory, Any]) -> int:
+        began(ctx)
+        diary = ctx.state
+        (diary.lines if hasattr(diary, "lines") else diary.entries).append(f"line {x}")
+        diary.words = diary.words.__class__(int(diary.words) + 2)
+        return x + 1
+
+    @step
+    async def both(x: int, ctx: Context[Memory, Any]) -> int:
+        began(ctx)
+        return await note(await note(x, ctx), ctx)
+
+    return Program(sequence(note, both, note, id="flow"), 1, state=lambda: Before.Diary(), state_type=Later.Diary)

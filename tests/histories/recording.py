@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 
 from noetic_py import FunctionCall, FunctionCallOutput, Harness, Item, Message, RunResult, StateBag, TokenUsage, errors
-from noetic_py._engine.fold import Node
+from noetic_py._engine.fold import Node, tree
 from noetic_py._engine.keeping import codec_for
-from noetic_py._engine.resume import past_of, read_journal
+from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.checkpoints.records import JournalRecord, StepFailed
 from noetic_py.codec import to_wire_json
@@ -246,7 +246,7 @@ def tried_again(records: list[JournalRecord]) -> list[str]:
 
 def finished_bodies(records: list[JournalRecord], run_id: str) -> set[str]:
     """The paths of the steps that the journal holds as finished, and not as void."""
-    return {"/".join(node.path) for node in _nodes(past_of(records, run_id).index) if node.finished is not None}
+    return {"/".join(node.path) for node in _nodes(tree(records)) if node.finished is not None}
 
 
 def _nodes(node: Node) -> Iterator[Node]:
