@@ -144,6 +144,8 @@ class Harness(Generic[M_co]):
         self._closed = False
         # The runs that go on now, for whoever wants a handle of their channels.
         self._live: dict[str, Run] = {}
+        # Runs that steps have started, by their ids, while they go on.
+        self._launched: dict[str, RunHandle[Any, Any]] = {}
 
     @property
     def budget(self) -> Budget | None:
@@ -341,7 +343,9 @@ class Harness(Generic[M_co]):
         self._check_home()
         return self._start(step, input, state, ctx, options)
 
-    def _start(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> RunHandle[Any, Any]:
+    def _start(
+        self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any], *, again: bool = False
+    ) -> RunHandle[Any, Any]:
         group = self._resources.group
         if group is None:
             raise ConfigError(
@@ -350,6 +354,8 @@ class Harness(Generic[M_co]):
                 hint="async with Harness() as harness:",
             )
         run, plan = self._plan(step, input, state, ctx, options)
+        if plan.kept is not None:
+            plan = evolve(plan, kept=evolve(plan.kept, again=again))
         handle: RunHandle[Any, Any] = RunHandle(run)
         group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise")))
         return handle
@@ -644,13 +650,22 @@ class Harness(Generic[M_co]):
         """
         return self.channel_handle(channel, run_id).stream()
 
-    def _launch(self, run: Run, step: Step[Any, Any, Any, Any], value: object, options: DetachOptions) -> DetachedWork:
-        """Start a run of its own for a step that asked for one."""
+    def _launch(
+        self, run: Run, step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, run_id: str | None
+    ) -> DetachedWork:
+        """Start a run of its own for a step that asked for one, or go on with the one that it has started before."""
+        known = self._launched.get(run_id or "")
+        if known is not None and not known.done:
+            return Launched(known)
         given: dict[str, Any] = {"on_error": "result", "services": run.services.by_type}
         given |= {name: found for name in ("user_id", "request_id") if (found := getattr(run, name)) is not None}
         if options.budget is not None:
             given["budget"] = options.budget
-        handle = self._start(step, value, options.state, None, given)
+        if run_id is not None:
+            given["run_id"] = run_id
+        handle = self._start(step, value, options.state, None, given, again=run_id is not None)
+        self._launched = {each: kept for each, kept in self._launched.items() if not kept.done}
+        self._launched[handle.run_id] = handle
         return Launched(handle)
 
     def graph(self, step: Step[Any, Any, Any, Any]) -> str:

@@ -93,6 +93,8 @@ class RunStream(Generic[O_co, S_co]):
         """Wait for the end, whatever it is."""
         await self._done.wait()
         if self.outcome is None:
+            if isinstance(self._outcome, NoeticError):
+                raise self._outcome
             raise RunBusy("the run was left before it began", hint="await it inside the async with")
         return self.outcome
 

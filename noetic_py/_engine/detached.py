@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,6 +23,7 @@ from noetic_py._engine.state import DOORS, Execution, Frame, Run
 from noetic_py.budget import Budget, Lease
 from noetic_py.channels import Channel, ChannelHandle
 from noetic_py.checkpoints.records import StepFailed, StepOpened
+from noetic_py.codec.text import dump
 from noetic_py.context import CURRENT, Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.detached import DetachedWork, DetachOptions
@@ -63,10 +65,30 @@ def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, o
         )
     _check_task(frame, step, own)
     if options.owner == "harness":
-        return resources.launch(frame.x.run, step, value, options)
+        return resources.launch(frame.x.run, step, value, options, _own_id(frame, step))
     work = Detached(frame, step, value, options)
     resources.group.start_soon(work.carry)
     return work
+
+
+def _own_id(frame: Frame, step: AnyStep) -> str | None:
+    """The id of a run of its own: the same when a durable run's body starts it once more because its process died."""
+    run = frame.x.run
+    if run.store is None:
+        return None
+    occurrences = frame.occurrences
+    if occurrences is None:
+        occurrences = frame.occurrences = {}
+    place = f"{step.id}[launched]"
+    count = occurrences[place] = occurrences.get(place, 0) + 1
+    # Another attempt starts another run, as it does everything else again.
+    attempts: list[int] = []
+    node: Frame | None = frame
+    while node is not None:
+        attempts.append(node.attempt)
+        node = node.up
+    essence = [run.run_id, *frame.at, step.id, count, *attempts]
+    return blake2b(dump(essence), digest_size=16).hexdigest()
 
 
 def _check(options: DetachOptions, frame: Frame) -> None:

@@ -82,6 +82,10 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     head = await kept.backend.head(run.run_id)
     if head is not None and head.position:
         await kept.backend.release(lease)
+        if kept.again:
+            kind = None if isinstance(state, StateBag) else state.__class__
+            past = await load_past(kept.backend, run.run_id, codec, kind)
+            return await go_on(run, past, plan.step, codec, kept, {"state_type": kind, "budget": plan.budget})
         raise RunBusy(
             f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
         )

@@ -49,7 +49,7 @@ MAX_CHILDREN = 256
 NO_ITEMS: tuple[Item, ...] = ()
 
 
-Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions], DetachedWork]"
+Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions, str | None], DetachedWork]"
 
 
 class Resources:

@@ -38,11 +38,13 @@ class Kept:
         backend: Where.
         mode: When finished steps are committed.
         source: Where its flow is found again, `None` when nobody said.
+        again: Whether a run of its id that is there already goes on, instead of being in the way.
     """
 
     backend: CheckpointBackend
     mode: Durability
     source: str | None
+    again: bool = False
 
 
 class Store:

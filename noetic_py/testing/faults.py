@@ -213,7 +213,13 @@ class FaultyBackend:
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
         """Become the run's one writer, until the process dies."""
         self._check()
-        lease = self._leases[run_id] = await self._inner.acquire(run_id, ttl=ttl)
+        lease = await self._inner.acquire(run_id, ttl=ttl)
+        if self.dead:
+            # It died meanwhile, and the dead hold nothing.
+            with anyio.CancelScope(shield=True):
+                await self._inner.release(lease)
+        self._check()
+        self._leases[run_id] = lease
         return lease
 
     async def renew(self, lease: Lease, *, ttl: float) -> Lease:

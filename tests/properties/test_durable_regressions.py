@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -892,3 +893,76 @@ async def test_no_kill_lets_a_run_spend_more_than_its_budget(limit: int) -> None
             meter, result, _ = await lived([at, *more])
             assert meter <= limit * 40
             assert meter <= result.usage.total <= limit * 40
+
+
+async def test_a_run_of_its_own_is_started_once_wherever_its_starter_dies() -> None:
+    """Found by reading: the body that runs again after a crash started a second run beside the first."""
+    worked: list[str] = []
+
+    @step(version="1")
+    async def apart(value: int, ctx: Ctx) -> int:
+        worked.append(ctx.run_id)
+        return value * 10
+
+    @step(version="1")
+    async def child(value: int, ctx: Ctx) -> int:
+        return value + 1
+
+    @step(version="1")
+    async def starter(value: int, ctx: Ctx) -> int:
+        one = ctx.spawn_detached(apart, value, owner="harness")
+        two = ctx.spawn_detached(apart, value + 1, owner="harness")
+        value = await child(value, ctx)
+        return value + (await one.wait()).value + (await two.wait()).value
+
+    deaths = 0
+    for at in range(2, 40):
+        for when in WHENS:
+            backend = FaultyBackend(InMemoryBackend(), dies_at=at, when=when)
+            # The starter of a run that died in the middle of its beginning gets to know of it here, as nowhere else.
+            with suppress(errors.RunBusy, errors.StepFailed), backend.outlived():
+                async with harness(backend) as it:
+                    await it.run(starter, 1, run_id="r")
+            deaths += backend.dead
+            backend.revive()
+            async with harness(backend) as it:
+                result = await it.resume("r", starter)
+            assert result.value == 2 + 10 + 20
+            entries = await backend.list()
+            assert len(entries) == 3, (at, when)
+            assert {entry.status for entry in entries} == {"completed"}
+        if not deaths % 2 and at > deaths:
+            break
+    assert deaths > 8
+    assert len(set(worked)) == 2
+
+
+async def test_a_run_of_its_own_that_goes_on_is_found_by_the_starter_that_begins_again() -> None:
+    go, begun = anyio.Event(), anyio.Event()
+    started: list[str] = []
+
+    @step(version="1")
+    async def apart(value: int, ctx: Ctx) -> int:
+        started.append(ctx.run_id)
+        begun.set()
+        await go.wait()
+        return value * 10
+
+    @step(version="1")
+    async def starter(value: int, ctx: Ctx) -> int:
+        work = ctx.spawn_detached(apart, value, owner="harness")
+        await begun.wait()
+        if not resumed:
+            await anyio.sleep_forever()
+        go.set()
+        return (await work.wait()).value
+
+    resumed: list[bool] = []
+    async with harness(InMemoryBackend()) as it:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: it.run(starter, 1, run_id="r"))
+            await begun.wait()
+            group.cancel_scope.cancel()
+        resumed.append(True)
+        assert (await it.resume("r", starter)).value == 10
+    assert len(started) == 1
