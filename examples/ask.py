@@ -172,9 +172,9 @@ state = State
 budget = Budget(model_calls=6, tokens=20_000, seconds=120, wrap_up=best_so_far, reserve=Budget(steps=1))
 
 
-def harness(model: str | None = None) -> Harness[Memory]:
+def harness(model: str | None = None, checkpoints: Any = None) -> Harness[Memory]:
     name = model or "local:smollm2"
-    return Harness(model=name, services={Trust: Trust(capable=not name.startswith("local:"))})
+    return Harness(model=name, services={Trust: Trust(not name.startswith("local:"))}, checkpoints=checkpoints)
 
 
 def show(result: RunResult[Answer, State]) -> None:

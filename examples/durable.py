@@ -15,9 +15,6 @@ from attrs import define, field
 
 from noetic_py import Context, Harness, Memory, each, step
 
-BOX = Path(os.environ.get("PARCELS", "weighed.txt"))
-"""The file that stands for the world outside: one line for each time a parcel was really weighed."""
-
 
 @define
 class Depot:
@@ -29,7 +26,7 @@ class Depot:
 
 @step
 async def weigh(parcel: str) -> int:
-    async with await anyio.open_file(BOX, "a") as box:
+    async with await anyio.open_file(os.environ["PARCELS"], "a") as box:
         await box.write(f"{parcel}\n")
     if parcel == "lamp" and "--die" in sys.argv:
         os._exit(1)
@@ -63,8 +60,8 @@ if __name__ == "__main__":
     else:
         with tempfile.TemporaryDirectory() as folder:
             weighed = Path(folder) / "weighed.txt"
-            child = [sys.executable, __file__, "--die", folder]
-            died = subprocess.run(child, env={**os.environ, "PARCELS": str(weighed)}, check=False)  # noqa: S603
+            os.environ["PARCELS"] = str(weighed)
+            died = subprocess.run([sys.executable, __file__, "--die", folder], check=False)  # noqa: S603
             print(f"the first process died with exit code {died.returncode}")
             anyio.run(main, folder)
             print(f"weighed: {', '.join(weighed.read_text().split())}")

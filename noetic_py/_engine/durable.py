@@ -234,6 +234,7 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     if not own:
         ledger.returned(parent, domain.log.size)
     _recall(parent.x, child)
+    _recall_verdict(run, child)
     _ask_loop_again(parent, child)
     output = output_of(child, step, run)
     parent.last_output = (path[-1], output)
@@ -314,6 +315,21 @@ def _recall(x: Execution, child: Node) -> None:
         return
     calls = tuple(item for item in answer.items if isinstance(item, FunctionCall))
     x.last_step = StepMeta(calls, answer.usage or NO_USAGE, answer.cost, answer.items)
+
+
+def _recall_verdict(run: Run, child: Node) -> None:
+    """Let the run know why the last loop at or below a finished step has ended."""
+    loop = max(_loops(child), key=lambda each: each.position, default=None)
+    if loop is not None:
+        reasons = [made[1] for key, made in loop.decisions.items() if key.startswith("verdict[") and made[0]]
+        run.verdict = (loop.path, reasons[-1] if reasons else "stop_loop")
+
+
+def _loops(node: Node) -> Iterator[Node]:
+    if node.kind == "loop" and node.finished is not None:
+        yield node
+    for child in node.lasting:
+        yield from _loops(child)
 
 
 def _done(node: Node) -> Iterator[Node]:

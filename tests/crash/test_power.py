@@ -64,7 +64,7 @@ def trace(children: Children, folder: Path, before: Files, *, exclusive: bool, k
     """Trace a process that begins the run, or goes on with it."""
     below = folder / "traced"
     written(below, before)
-    pid = children.start("powered:carry", folder=str(below), traced=True, exclusive=exclusive)
+    pid = children.start("tests.crash.powered:carry", folder=str(below), traced=True, exclusive=exclusive)
     with traced(pid, *trace_options(folder / "log")):
         result = children.ended(pid).result
     events = read_trace(folder / "log", below)

@@ -966,3 +966,34 @@ async def test_a_run_of_its_own_that_goes_on_is_found_by_the_starter_that_begins
         resumed.append(True)
         assert (await it.resume("r", starter)).value == 10
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("ends", ["verdict", "stop_loop"])
+async def test_why_a_flow_ended_is_known_after_it_has_been_replayed(ends: str) -> None:
+    """Found by the first example: a resumed run did not say which condition had ended it."""
+
+    @step(version="1")
+    async def count(value: int, ctx: Ctx) -> int:
+        if ends == "stop_loop" and value == 2:
+            ctx.stop_loop()
+        return value + 1
+
+    def flow() -> AnyStep:
+        inner = loop(count, until=until.verified(lambda value: value == 3) | until.max_rounds(9), id="inner")
+        return sequence(loop(count, until=until.max_rounds(1), id="first"), sequence(inner, id="nested"), id="flow")
+
+    backend = FaultyBackend(InMemoryBackend())
+    async with harness(backend) as it:
+        first = await it.run(flow(), 0, run_id="r")
+        appends = backend.appends
+        again = await it.resume("r", flow())
+    assert first.reason is not None
+    assert again.reason == first.reason
+    for at in range(2, appends + 1):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=at, when="after")
+        with backend.outlived():
+            async with harness(backend) as it:
+                await it.run(flow(), 0, run_id="r")
+        backend.revive()
+        async with harness(backend) as it:
+            assert (await it.resume("r", flow())).reason == first.reason, at
