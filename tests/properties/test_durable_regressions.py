@@ -978,8 +978,11 @@ async def test_why_a_flow_ended_is_known_after_it_has_been_replayed(ends: str) -
             ctx.stop_loop()
         return value + 1
 
+    def three(value: int) -> bool:
+        return value == 3
+
     def flow() -> AnyStep:
-        inner = loop(count, until=until.verified(lambda value: value == 3) | until.max_rounds(9), id="inner")
+        inner = loop(count, until=until.verified(three) | until.max_rounds(9), id="inner")
         return sequence(loop(count, until=until.max_rounds(1), id="first"), sequence(inner, id="nested"), id="flow")
 
     backend = FaultyBackend(InMemoryBackend())
