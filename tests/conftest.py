@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from noetic_py.models import pricing
+
+# A shell that starts the suite in the background makes it, and all that it starts, deaf to an interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "dev", deadline=None, print_blob=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
