@@ -832,6 +832,11 @@ def test_an_integer_too_long_for_text_is_refused() -> None:
         Codec().dumps(10**5000)
 
 
+def test_a_stored_error_whose_fields_are_none_is_refused() -> None:
+    with pytest.raises(CodecError, match="is no error: TypeError: its fields are"):
+        Codec().loads(b'{"$": "error", "t": "LoopLimit", "m": "no", "f": [1]}')
+
+
 UNFIT: list[tuple[Any, Any, str]] = [
     ({"drafts": "x"}, State, "drafts"),
     ({"drafts": True}, State, "drafts"),

@@ -505,6 +505,8 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
         raise
     # Others in this process read the value itself.
     frame.prepared = record
+    if frame.up is not None:
+        frame.up.last_output = (frame.at[-1], output)
 
 
 # The engine's own steps: what they are follows from the step around them.

@@ -160,7 +160,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         flush(parent)
     step = frame.step
     if frame.prepared is not None:
-        _append_prepared(frame, frame.prepared, output)
+        _append_prepared(frame, frame.prepared)
         return
     record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
@@ -180,12 +180,10 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         _tell_finished(frame, record)
 
 
-def _append_prepared(frame: Frame, record: StepFinished, output: object) -> None:
+def _append_prepared(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
     if run.custody is not None:
         custody.release(run, frame)
-    if frame.up is not None:
-        frame.up.last_output = (frame.at[-1], output)
     run.journal.append(record)
     if frame.at in run.once:
         note_outcome(run.once, record)

@@ -1,0 +1,55 @@
+"""What is written of an attempt that has asked for the end itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, StateBag, sequence, step
+
+pytestmark = pytest.mark.anyio
+
+Ctx = Context[Memory, StateBag]
+ORDERS = Channel("orders", str, mode="queue")
+
+
+@step(version="1")
+async def send(value: str, ctx: Ctx) -> str:
+    """Two messages."""
+    await ctx.send(ORDERS, value)
+    await ctx.send(ORDERS, value + "!")
+    return value
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_what_an_attempt_has_taken_before_it_asked_for_the_end_is_taken(kept: bool) -> None:
+    @step(version="1")
+    async def take(value: str, ctx: Ctx) -> str:
+        taken = await ctx.recv(ORDERS)
+        ctx.complete(taken)
+
+    flow = sequence(send, take, id="flow")
+    async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
+        result = await harness.run(flow, "tea", run_id="r")
+        assert (result.status, result.value) == ("completed", "tea")
+        if kept:
+            again = await harness.resume("r", flow)
+            assert (again.status, again.value) == ("completed", "tea")
+
+
+async def test_work_that_cannot_be_stored_is_not_kept_of_an_attempt_that_asked_for_the_end() -> None:
+    @step(version="1")
+    async def end(value: str, ctx: Ctx) -> str:
+        ctx.state["client"] = object()
+        ctx.complete(value)
+
+    @step(version="1")
+    async def begin(value: str, ctx: Ctx) -> str:
+        ctx.state["seen"] = value
+        return value
+
+    flow = sequence(begin, end, id="flow")
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        result = await harness.run(flow, "tea", run_id="r")
+        again = await harness.resume("r", flow)
+    assert (result.status, result.value) == (again.status, again.value) == ("completed", "tea")
+    assert again.state == StateBag({"seen": "tea"})
