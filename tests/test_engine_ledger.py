@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, StateBag, sequence, step
@@ -26,6 +27,8 @@ async def test_what_an_attempt_has_taken_before_it_asked_for_the_end_is_taken(ke
     async def take(value: str, ctx: Ctx) -> str:
         taken = await ctx.recv(ORDERS)
         ctx.complete(taken)
+        await anyio.sleep_forever()
+        return "never"
 
     flow = sequence(send, take, id="flow")
     async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
@@ -41,6 +44,8 @@ async def test_work_that_cannot_be_stored_is_not_kept_of_an_attempt_that_asked_f
     async def end(value: str, ctx: Ctx) -> str:
         ctx.state["client"] = object()
         ctx.complete(value)
+        await anyio.sleep_forever()
+        return "never"
 
     @step(version="1")
     async def begin(value: str, ctx: Ctx) -> str:
