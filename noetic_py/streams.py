@@ -228,7 +228,7 @@ def deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:
     raise error
 
 
-def handle_of(run: Run, channel: Channel[T]) -> ChannelHandle[T]:
+def handle_of(run: Any, channel: Channel[T]) -> ChannelHandle[T]:
     """A handle of one of a run's external channels."""
     from noetic_py._engine.detached import external_handle
 

@@ -132,7 +132,7 @@ class _Base:
     def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
         self.channel = channel
         self.closed = False
-        self.dropped = 0
+        self.dropped: int = 0
         self._lost = lost
         self._next = 0
 

@@ -73,7 +73,7 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._process = 1 + max((line.process for line in self.lines()), default=-1)
         self._begun = False
 

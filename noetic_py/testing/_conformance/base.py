@@ -18,7 +18,7 @@ SCOPE = ("user", "u-1", "layer", "facts")
 class Suite:
     """What a backend's author fills in."""
 
-    pytestmark = pytest.mark.anyio
+    pytestmark: pytest.MarkDecorator = pytest.mark.anyio
 
     def make(self, folder: Path) -> CheckpointBackend:
         raise NotImplementedError("make(folder) has to make a backend that stores in `folder`")
