@@ -244,6 +244,7 @@ class Harness(Generic[M_co]):
             return await self._keep(run, plan, plan.kept, ctx)
         finally:
             del self._live[run.run_id]
+            self._launched.pop(run.run_id, None)
 
     async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> RunResult[Any, Any]:
         from noetic_py._engine import keeping
@@ -354,8 +355,8 @@ class Harness(Generic[M_co]):
                 hint="async with Harness() as harness:",
             )
         run, plan = self._plan(step, input, state, ctx, options)
-        if plan.kept is not None:
-            plan = evolve(plan, kept=evolve(plan.kept, again=again))
+        if again and plan.kept is not None:
+            plan = evolve(plan, kept=evolve(plan.kept, again=True))
         handle: RunHandle[Any, Any] = RunHandle(run)
         group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise")))
         return handle
@@ -655,7 +656,7 @@ class Harness(Generic[M_co]):
     ) -> DetachedWork:
         """Start a run of its own for a step that asked for one, or go on with the one that it has started before."""
         known = self._launched.get(run_id or "")
-        if known is not None and not known.done:
+        if known is not None:
             return Launched(known)
         given: dict[str, Any] = {"on_error": "result", "services": run.services.by_type}
         given |= {name: found for name in ("user_id", "request_id") if (found := getattr(run, name)) is not None}
@@ -664,7 +665,6 @@ class Harness(Generic[M_co]):
         if run_id is not None:
             given["run_id"] = run_id
         handle = self._start(step, value, options.state, None, given, again=run_id is not None)
-        self._launched = {each: kept for each, kept in self._launched.items() if not kept.done}
         self._launched[handle.run_id] = handle
         return Launched(handle)
 

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from noetic_py._engine.dry_run import check
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.resume import Past, past_of, read_journal, take_over
-from noetic_py._engine.revision import as_stored, decoded, replaced, version_of
+from noetic_py._engine.revision import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py._engine.run import RunPlan
 from noetic_py._engine.state import Run
 from noetic_py._engine.store import TTL, Kept, Store
@@ -26,7 +26,7 @@ from noetic_py.checkpoints.plain import PlainCodec
 from noetic_py.checkpoints.records import Opening, RunStarted
 from noetic_py.checkpoints.stored import Stored, dump_record
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, inside, is_dict
+from noetic_py.codec.text import dump, inside
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
@@ -286,10 +286,9 @@ def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
     """
     if kind is not None:
         return decoded(tree, kind, codec)
-    mark = tree.get("$", "dict") if is_dict(tree) else type(tree).__name__
-    if mark == "dict":
+    name = stored_type(tree)
+    if name == "dict":
         return StateBag(codec.decode(tree))
-    name = str(mark).removeprefix("object:")
     raise ConfigError(
         f"the run's state is a {name}, and what is stored does not say where that class is",
         code="state-type",

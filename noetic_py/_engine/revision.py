@@ -13,7 +13,16 @@ from typing import Any, TypeAlias
 from attrs import evolve
 
 from noetic_py._engine.fold import Node, Own, ended_with, tree
-from noetic_py.checkpoints.delta import Known, changed_fields, changes, field_trees, known_fields, known_of, state_tree
+from noetic_py.checkpoints.delta import (
+    Known,
+    changed_fields,
+    changes,
+    digest_of,
+    field_trees,
+    known_fields,
+    known_of,
+    state_tree,
+)
 from noetic_py.checkpoints.records import (
     Change,
     JournalRecord,
@@ -31,7 +40,7 @@ from noetic_py.errors import CodecError, ConfigError
 from noetic_py.state import StateBag
 from noetic_py.steps.spawn import SPAWNS
 
-__all__ = ["as_stored", "decoded", "migrated", "replaced", "revise", "version_of"]
+__all__ = ["as_stored", "decoded", "migrated", "replaced", "revise", "stored_type", "version_of"]
 
 Trees: TypeAlias = Mapping[str, Any]
 Deltas: TypeAlias = dict[int, tuple[Change, ...]]
@@ -141,7 +150,7 @@ def replaced(records: list[JournalRecord], state: object, codec: Codec) -> State
 
 
 def _check_type(stored: Any, state: object, codec: Codec) -> None:
-    mine, other = (_type_name(each) for each in (codec.encode(as_stored(state)), stored))
+    mine, other = (stored_type(each) for each in (codec.encode(as_stored(state)), stored))
     if mine != other:
         raise ConfigError(
             f"the run's state is a {other}, and the new one a {mine}",
@@ -155,7 +164,8 @@ def as_stored(state: Any) -> Any:
     return dict(state.view()) if isinstance(state, StateBag) else state
 
 
-def _type_name(tree: Any) -> str:
+def stored_type(tree: Any) -> str:
+    """What a stored state is: the name of its class, or of a type of Python's own."""
     mark = tree.get("$", "dict") if is_dict(tree) else type(tree).__name__
     return str(tree["t"] if mark == "object" else mark).removeprefix("object:")
 
@@ -225,7 +235,7 @@ def _fits(node: Node, fields: Trees) -> bool:
     first = next(_changes(node), None)
     if first is None:
         return True
-    return first.before == (known_of(fields)[first.key].digest if first.key in fields else None)
+    return first.before == (digest_of(dump(fields[first.key])) if first.key in fields else None)
 
 
 def _changes(node: Node) -> Iterator[Change]:

@@ -45,11 +45,6 @@ class Known:
     data: bytes
     value: Any = None
 
-    @property
-    def digest(self) -> str:
-        """Its digest."""
-        return digest_of(self.data)
-
 
 def known_of(fields: Mapping[str, Any]) -> dict[str, Known]:
     """Fields that are stored already."""

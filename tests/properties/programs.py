@@ -48,6 +48,7 @@ from noetic_py import (
 )
 from noetic_py._engine.state import Frame
 from noetic_py.testing import ScriptedModel
+from noetic_py.testing.ledger import attempt_of
 
 Key: TypeAlias = tuple[tuple[str, int], ...]
 """A path, with the attempt of each of its frames."""
@@ -351,13 +352,7 @@ def new_state(kind: str) -> Any:
 
 def where(ctx: Any) -> Key:
     """The key of a step in flight."""
-    frames: list[tuple[str, int]] = []
-    node: Frame | None = ctx
-    while node is not None:
-        if not node.virtual:
-            frames.append((node.path[-1], node.attempt))
-        node = node.up
-    return tuple(reversed(frames))
+    return attempt_of(ctx)
 
 
 def execution(ctx: Any) -> Key:

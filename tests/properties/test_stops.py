@@ -339,8 +339,8 @@ async def test_stops_at_random_moments() -> None:
         except BaseException as error:
             error.add_note(f"NOETIC_SEED={SEED}, {wanted}")
             raise
-    # Most moments lie within their runs, and each way to stop occurs.
-    assert set(ends) >= set(STATUS.values()), ends
+    # Most moments lie within their runs, and among many each way to stop occurs.
+    assert count < 500 or set(ends) >= set(STATUS.values()), ends
 
 
 @pytest.mark.parametrize("how", ["complete", "abort"])
