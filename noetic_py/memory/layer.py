@@ -1,14 +1,358 @@
-"""The memory bundle: a class whose fields are the layers that a run carries."""
+"""`MemoryLayer` and `Memory`: what a run remembers, as typed handles that code, hooks and the model share."""
 
 from __future__ import annotations
 
-__all__ = ["Memory"]
+import copy
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, Literal, TypeAlias, get_args, get_origin, overload
+
+from attrs import define
+from typing_extensions import TypeIs, TypeVar, dataclass_transform
+
+from noetic_py.errors import ConfigError
+from noetic_py.memory.binding import Alone, Binding
+from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, Recall, Returned, Seed
+from noetic_py.memory.scopes import LayerStorage, Scope, Slot
+
+if TYPE_CHECKING:
+    from noetic_py.errors import ModelError
+    from noetic_py.items import FunctionCall, FunctionCallOutput, Item
+    from noetic_py.models.base import ModelResponse
+    from noetic_py.reading import ReadContext
+    from noetic_py.steps.step import Step
+
+__all__ = ["Memory", "MemoryLayer", "hooks_of", "layers_of", "state_type_of"]
+
+LayerStateT = TypeVar("LayerStateT", default=None)
+L = TypeVar("L", bound="MemoryLayer[Any]")
+T = TypeVar("T")
+R = TypeVar("R")
+
+TokenBudget: TypeAlias = int | tuple[int, int] | Literal["auto"]
+"""Tokens for what a layer recalls: exactly so many at most, from and to, or what there is."""
 
 
-class Memory:
-    """Base of a memory bundle; a run without layers carries this one.
+def _make_frozen(cls: type[Any]) -> None:
+    """Make a class with annotated fields a frozen attrs class, in place."""
+    define(cls, frozen=True, slots=False, kw_only=True, eq=False)
 
-    `Context[Mem, State]` names the bundle a step needs, and a bare `Context` needs none.
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
+class MemoryLayer(Generic[LayerStateT]):
+    r"""One kind of memory: settings, a state, functions, and hooks that the run calls.
+
+    A subclass names the type of its state, declares its settings as annotated fields, and overrides the hooks it needs:
+
+        class Facts(MemoryLayer[list[str]]):
+            limit: int = 20
+
+            @function
+            async def remember(self, fact: str) -> None:
+                self.state = [*self.state, fact][-self.limit :]
+
+            async def recall(self, query: str, budget: int) -> str:
+                return "\n".join(self.state)
+
+    A layer is a frozen value. What changes is `self.state`: in a function or a hook it is a copy that takes the state's
+    place at the end, so that one that raises leaves the state as it was. Everywhere else it is to be read only. A layer
+    that is in no run keeps a state of its own, so that it can be used by itself.
+
+    Attributes:
+        id: The layer's name; of a field of a [`Memory`][noetic_py.Memory] the field's name, when left out.
+        slot: Where it stands among the layers of its band, lower first; see [`Slot`][noetic_py.memory.Slot].
+        scope: Who shares its state.
+        budget: Tokens for what it recalls: at most so many, `(min, max)`, or `"auto"`.
+        placement: Where in the request what it recalls stands: before the conversation and unchanged for as long as
+            possible (`"anchor"`), behind it and anew each time (`"live"`), or as it turns out (`"auto"`).
+        recall_mode: `"atomic"` recalls before each model call; `"eventual"` gives what it gave before, until the layer
+            has stored something.
+        on_init_error: What a failing `init` means: the run fails, or the layer is left out of this execution.
+        fail_closed: Whether a tool call is blocked when `before_tool_call` fails; otherwise it goes on.
+        timeouts: Seconds for hooks, by name; see [`TIMEOUTS`][noetic_py.memory.TIMEOUTS] for the others.
     """
 
-    __slots__ = ()
+    __noetic_layer__: ClassVar[bool] = True
+    schema_version: ClassVar[int] = 1
+    """The version of the state's form; `migrate` makes the newest of an older one."""
+
+    id: str = ""
+    slot: float = Slot.ENTITY
+    scope: Scope = Scope.THREAD
+    budget: TokenBudget = "auto"
+    placement: Literal["anchor", "live", "auto"] = "auto"
+    recall_mode: Literal["atomic", "eventual"] = "atomic"
+    on_init_error: Literal["raise", "disable"] = "raise"
+    fail_closed: bool = False
+    timeouts: Mapping[HookName, float] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _make_frozen(cls)
+        type.__setattr__(cls, "__setattr__", _set_state)
+
+    # -- what it stands on
+
+    @property
+    def binding(self) -> Binding:
+        """What the handle stands on; for the library's own use."""
+        found: Binding | None = self.__dict__.get("_binding")
+        if found is None:
+            found = self.__dict__["_binding"] = Alone(self.id or type(self).__name__, self.initial)
+        return found
+
+    def bound(self, binding: Binding) -> Any:
+        """The same layer on something else; for the library's own use."""
+        handle = copy.copy(self)
+        handle.__dict__["_binding"] = binding
+        return handle
+
+    @property
+    def state(self) -> LayerStateT:
+        """The layer's state; `None` once it was set to that, which also forgets what is stored of it."""
+        state: LayerStateT = self.binding.read()
+        return state
+
+    @state.setter
+    def state(self, value: LayerStateT) -> None:
+        binding = self.binding
+        binding.write(value, binding.read())
+
+    @property
+    def ctx(self) -> ReadContext[Any, Any]:
+        """The context of the step that the layer is used in.
+
+        Raises:
+            NoContextError: It is in no run.
+        """
+        return self.binding.ctx
+
+    @property
+    def storage(self) -> LayerStorage:
+        """Values beside the state, for the layer's own scope.
+
+        Raises:
+            NoContextError: The layer is in no run.
+        """
+        return self.binding.storage
+
+    async def call(self, step: Step[T, R, Any, Any], input: T) -> R:
+        """Run a step for the layer, from a hook or a function: with a conversation of its own, and without layers.
+
+        It has a path below the hook's, counts against the run's budgets, and a resumed run does not run it again.
+
+        Raises:
+            NoContextError: The layer is in no run.
+        """
+        result: R = await self.binding.call(step, input)
+        return result
+
+    def initial(self) -> LayerStateT:
+        """The state of a layer that has none yet: the state type's own beginning, such as an empty list.
+
+        Raises:
+            ConfigError: The state type cannot be made of nothing; code `"layer-initial"`.
+        """
+        kind = state_type_of(type(self))
+        if kind is None or kind is type(None) or kind is object:
+            kind = _nothing
+        make = get_origin(kind) or kind
+        try:
+            made: LayerStateT = make()
+        except TypeError as error:
+            raise ConfigError(
+                f"layer {self.id or type(self).__name__!r} has no first state: {kind!r} cannot be made of nothing",
+                code="layer-initial",
+                hint="give all its fields defaults, or define initial(self)",
+            ) from error
+        return made
+
+    def migrate(self, state: Any, version: int) -> Any:
+        """Plain data of a state that was stored with an older `schema_version`, in the form of the newest.
+
+        Raises:
+            ConfigError: There is none, which is what this one does; code `"layer-version"`.
+        """
+        raise ConfigError(
+            f"layer {self.id!r} has a stored state of version {version}, and its own is {self.schema_version}",
+            code="layer-version",
+            hint="define migrate(self, state, version)",
+        )
+
+    # -- hooks: what a subclass does not override is not called
+
+    async def init(self) -> None:
+        """The execution starts: `self.state` is what is stored for the layer's scope, or its first state."""
+
+    async def on_item_append(self, items: Sequence[Item]) -> Sequence[Item] | Appended:
+        """Input or tool outputs are about to be appended: what is returned is appended in their place."""
+        return items
+
+    async def recall(self, query: str, budget: int) -> Recall | str | Sequence[Item] | None:
+        """The model is about to be asked: what it should know.
+
+        Args:
+            query: The text of the last input.
+            budget: The tokens there are for it.
+        """
+        return None
+
+    async def render_delta(self, before: Sequence[Item], now: Sequence[Item]) -> str | Sequence[Item] | None:
+        """What was recalled is another now, and the model still sees what it was: how to tell it the difference."""
+        return None
+
+    async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The conversation as the model is to see it; the log keeps all of it."""
+        return items
+
+    async def after_model_call(self, response: ModelResponse) -> Guide | Halt | None:
+        """The answer is here, and nobody has seen it yet."""
+        return None
+
+    async def on_model_error(self, error: ModelError) -> ModelResponse | None:
+        """The model has failed: an answer in its place, or `None`."""
+        return None
+
+    async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str:
+        """A tool is about to be called: the call, with other arguments perhaps, or what the model is told instead."""
+        return call
+
+    async def after_tool_call(self, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:
+        """A tool was called: its output, as the conversation shall have it."""
+        return output
+
+    async def store(self, response: ModelResponse) -> None:
+        """The answer is in the journal: what to keep of it. The layers do this at once, each on its own state."""
+
+    async def on_spawn(self) -> Seed[LayerStateT] | None:
+        """A child begins: what it has of this layer, `None` for nothing. Without this hook it has the same state."""
+        return None
+
+    async def on_return(self, child: Returned[LayerStateT]) -> None:
+        """A child has succeeded: what to take of it. Without this hook nothing."""
+
+    async def on_parent_update(self, state: LayerStateT) -> None:
+        """The layer's state in the parent was changed while this child runs."""
+
+    async def on_complete(self) -> None:
+        """The execution is over, whatever its outcome."""
+
+    async def dispose(self) -> None:
+        """The last that is called."""
+
+
+def _set_state(layer: MemoryLayer[Any], name: str, value: object) -> None:
+    if name != "state":
+        raise AttributeError(f"{type(layer).__name__}.{name} is fixed; what changes is self.state")
+    object.__setattr__(layer, name, value)
+
+
+_make_frozen(MemoryLayer)
+type.__setattr__(MemoryLayer, "__setattr__", _set_state)
+
+
+def _nothing() -> Any:
+    return None
+
+
+_HOOKS: dict[type[Any], frozenset[HookName]] = {}
+_STATES: dict[type[Any], Any] = {}
+
+
+def hooks_of(cls: type[Any]) -> frozenset[HookName]:
+    """The hooks that a layer's class overrides."""
+    found = _HOOKS.get(cls)
+    if found is None:
+        mine: list[HookName] = [name for name in TIMEOUTS if getattr(cls, name) is not getattr(MemoryLayer, name)]
+        found = _HOOKS[cls] = frozenset(mine)
+    return found
+
+
+def state_type_of(cls: type[Any]) -> Any:
+    """The type of a layer's state, `None` where its class does not say."""
+    if cls not in _STATES:
+        _STATES[cls] = _state_type(cls, {})
+    return _STATES[cls]
+
+
+def _state_type(cls: type[Any], given: Mapping[Any, Any]) -> Any:
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = get_origin(base)
+        if not _is_layer_class(origin):
+            continue
+        found = [_resolved(each, given, cls) for each in get_args(base)]
+        if origin is MemoryLayer:
+            return found[0]
+        names = getattr(origin, "__parameters__", ())
+        return _state_type(origin, dict(zip(names, found, strict=False)))
+    parent = next((base for base in cls.__bases__ if base is not MemoryLayer and _is_layer_class(base)), None)
+    return None if parent is None else _state_type(parent, given)
+
+
+def _is_layer_class(cls: Any) -> TypeIs[type[Any]]:
+    return isinstance(cls, type) and issubclass(cls, MemoryLayer)
+
+
+def _resolved(hint: Any, given: Mapping[Any, Any], cls: type[Any]) -> Any:
+    """A type argument: of a variable what it stands for, inside another type too."""
+    if isinstance(hint, ForwardRef):
+        return getattr(sys.modules.get(cls.__module__), hint.__forward_arg__, object)
+    if not hasattr(hint, "__typing_subst__") and not getattr(hint, "__parameters__", ()):
+        return hint
+    if hint in given:
+        return given[hint]
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters:
+        return object
+    return hint[tuple(given.get(each, object) for each in parameters)]
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
+class Memory:
+    """Base of a memory bundle: a class whose fields are the layers that a run carries.
+
+        class Mem(Memory):
+            notes: WorkingMemory = WorkingMemory()
+
+    `Context[Mem, State]` names the bundle a step needs, and a bare `Context` needs none. In a step `ctx.memory.notes`
+    is the layer, bound to the run; `ctx.memory[WorkingMemory]` and `ctx.memory["notes"]` are the same.
+    """
+
+    __slots__ = ("__dict__",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _make_frozen(cls)
+
+    def __attrs_post_init__(self) -> None:
+        for name, layer in layers_of(self).items():
+            if not layer.id:
+                named = copy.copy(layer)
+                named.__dict__["id"] = name
+                self.__dict__[name] = named
+
+    @overload
+    def __getitem__(self, layer: type[L], /) -> L: ...
+    @overload
+    def __getitem__(self, layer: str, /) -> MemoryLayer[Any]: ...
+    def __getitem__(self, layer: type[Any] | str, /) -> Any:
+        """The layer of an id or a class.
+
+        Raises:
+            KeyError: There is none, or more than one of the class.
+        """
+        layers = layers_of(self).values()
+        if isinstance(layer, str):
+            found = [each for each in layers if each.id == layer]
+        else:
+            found = [each for each in layers if isinstance(each, layer)]
+        if len(found) != 1:
+            what = layer if isinstance(layer, str) else layer.__name__
+            there = ", ".join(f"{each.id} ({type(each).__name__})" for each in layers) or "none"
+            raise KeyError(f"{'no layer' if not found else 'several layers'} {what!r}; the layers are {there}")
+        return found[0]
+
+
+def layers_of(memory: Memory) -> dict[str, MemoryLayer[Any]]:
+    """The layers of a bundle, by field, in the order of declaration."""
+    return {name: value for name, value in memory.__dict__.items() if isinstance(value, MemoryLayer)}

@@ -1,0 +1,82 @@
+"""What is wrong with a bundle, found when a harness is built."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from noetic_py.errors import ConfigError
+from noetic_py.memory.functions import functions_of
+from noetic_py.memory.hooks import TIMEOUTS
+from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
+from noetic_py.memory.scopes import Scope
+
+__all__ = ["budget_of", "check_memory", "is_idle"]
+
+
+def check_memory(memory: Memory) -> None:
+    """Refuse a bundle that cannot work.
+
+    Raises:
+        ConfigError: Two layers have one id (`"layer-id"`), or a setting is wrong (`"layer-slot"`, `"layer-scope"`,
+            `"layer-budget"`, `"layer-timeout"`, `"layer-placement"`); the first state cannot be stored or made.
+    """
+    seen: dict[str, str] = {}
+    for name, layer in layers_of(memory).items():
+        if layer.id in seen:
+            raise ConfigError(
+                f"the fields {seen[layer.id]!r} and {name!r} of {type(memory).__name__} are both layer {layer.id!r}",
+                code="layer-id",
+                hint="give one of them another id=",
+            )
+        seen[layer.id] = name
+        _check_layer(layer)
+
+
+def _check_layer(layer: MemoryLayer[Any]) -> None:
+    if not isfinite(layer.slot):
+        raise _wrong(layer, f"slot={layer.slot!r} is not finite", "slot", "slot=Slot.ENTITY")
+    if not isinstance(layer.scope, Scope):
+        raise _wrong(layer, f"scope={layer.scope!r} is unknown", "scope", "scope=Scope.THREAD")
+    if layer.placement not in ("anchor", "live", "auto"):
+        raise _wrong(layer, f"placement={layer.placement!r} is unknown", "placement", '"anchor", "live" or "auto"')
+    if layer.recall_mode not in ("atomic", "eventual"):
+        raise _wrong(layer, f"recall_mode={layer.recall_mode!r} is unknown", "recall", '"atomic" or "eventual"')
+    if layer.on_init_error not in ("raise", "disable"):
+        raise _wrong(layer, f"on_init_error={layer.on_init_error!r} is unknown", "init", '"raise" or "disable"')
+    least, most = budget_of(layer)
+    if least < 0 or (most is not None and most < least):
+        raise _wrong(
+            layer, f"budget={layer.budget!r} has a minimum above its maximum, or below 0", "budget", "(0, 500)"
+        )
+    for hook, seconds in layer.timeouts.items():
+        if hook not in TIMEOUTS or not seconds > 0:
+            raise _wrong(
+                layer, f"timeouts={{{hook!r}: {seconds!r}}} is no hook and its seconds", "timeout", "seconds > 0"
+            )
+
+
+def _wrong(layer: MemoryLayer[Any], what: str, code: str, hint: str) -> ConfigError:
+    return ConfigError(f"layer {layer.id!r}: {what}", code=f"layer-{code}", hint=hint)
+
+
+def budget_of(layer: MemoryLayer[Any]) -> tuple[int, int | None]:
+    """The least and the most tokens a layer wants, `None` for what there is.
+
+    Raises:
+        ConfigError: Its budget is none; code `"layer-budget"`.
+    """
+    budget: Any = layer.budget
+    if budget == "auto":
+        return 0, None
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        return 0, budget
+    if isinstance(layer.budget, tuple) and [type(each) for each in layer.budget] == [int, int]:
+        return layer.budget
+    raise _wrong(layer, f"budget={budget!r} is no number of tokens", "budget", '500, (100, 500) or "auto"')
+
+
+def is_idle(layer: MemoryLayer[Any]) -> bool:
+    """Whether a layer has neither a hook nor a function, so that nothing ever comes of it."""
+    cls = type(layer)
+    return not hooks_of(cls) and not functions_of(cls)

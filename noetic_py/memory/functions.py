@@ -1,0 +1,189 @@
+"""`@function`: a method of a layer that code calls through its handle, and the model as a tool."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from types import MethodType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from attrs import define, field, frozen
+
+from noetic_py.errors import ConfigError
+from noetic_py.memory.binding import Draft
+
+if TYPE_CHECKING:
+    from noetic_py.memory.layer import MemoryLayer
+    from noetic_py.tools import Tool
+
+__all__ = ["LayerFunction", "function", "functions_of"]
+
+FnT = TypeVar("FnT", bound=Callable[..., Awaitable[Any]])
+
+_MARK = "__noetic_function__"
+
+
+@frozen(eq=False)
+class LayerFunction:
+    """A function of a layer.
+
+    Attributes:
+        fn: The method as it was written.
+        name: What the model knows it by, behind the layer's id.
+        description: What the model reads about it.
+        model: Whether the model may call it.
+        needs_approval: Whether a call of the model waits for a person.
+    """
+
+    fn: Callable[..., Awaitable[Any]]
+    name: str
+    description: str
+    model: bool = True
+    needs_approval: bool = False
+    _parts: _Parts = field(factory=lambda: _Parts(), init=False, repr=False)
+
+    def tool(self, layer: str) -> Tool[..., Any, Any, Any]:
+        """The function as a tool of the model, named `layer/name`.
+
+        Raises:
+            ConfigError: A parameter has no type, or one without a JSON schema.
+        """
+        made = self._parts.tools.get(layer)
+        if made is None:
+            made = self._parts.tools[layer] = self._made(layer)
+        return made
+
+    def _made(self, layer: str) -> Tool[..., Any, Any, Any]:
+        from noetic_py.tools.base import Tool
+        from noetic_py.tools.docstring import read_docs
+        from noetic_py.tools.signature import Signature, read_signature
+
+        name = f"{layer}/{self.name}"
+        # Bound to something, so that the signature begins behind `self`.
+        read = read_signature(MethodType(self.fn, layer), name)
+
+        async def run(ctx: Any, **values: Any) -> Any:
+            return await self.run(ctx.memory[layer], values)
+
+        return Tool(
+            fn=run,
+            name=name,
+            description=self.description,
+            needs_approval=self.needs_approval,
+            signature=Signature(read.source, "ctx", read.parameters, read.names),
+            docs=read_docs(self.fn.__doc__).parameters,
+            where="here",
+        )
+
+    async def call(self, layer: MemoryLayer[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call it from code; what it is given is checked as what a model sends is.
+
+        Raises:
+            ToolArgumentsInvalid: An argument does not fit; the state stays as it was.
+            TypeError: An argument is missing or unknown.
+        """
+        given = inspect.signature(self.fn).bind(layer, *args, **kwargs).arguments
+        given.pop(next(iter(given)))
+        return await self.run(layer, self.tool(layer.id or type(layer).__name__).parse(given, explicit=True))
+
+    async def run(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> Any:
+        """Run it on a draft of the state, which becomes the state when it returns."""
+        binding = layer.binding
+        if isinstance(binding, Draft):
+            # A function or a hook of the layer's own has called it: what both do counts together.
+            return await self.fn(layer, **self._filled(layer, values))
+        draft = Draft(binding)
+        result = await self.fn(layer.bound(draft), **self._filled(layer, values))
+        draft.commit()
+        return result
+
+    def _filled(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values, and the services that nobody gave."""
+        from noetic_py.tools.calling import MISSING, inject_missing
+
+        tool = self.tool(layer.id or type(layer).__name__)
+        if not tool.injected:
+            return dict(values)
+        services = layer.ctx.services
+
+        def inject(name: str, kind: type[Any]) -> object:
+            return services.get(kind, MISSING)
+
+        return {**values, **inject_missing(tool.name, tool.injected, values, inject)}
+
+
+@define(eq=False)
+class _Parts:
+    """What needs pydantic, and is made when it is first asked for: a tool for each id that a layer has."""
+
+    tools: dict[str, Any] = field(factory=dict[str, Any])
+
+
+@overload
+def function(fn: FnT, /) -> FnT: ...
+@overload
+def function(
+    *, name: str = ..., description: str = ..., model: bool = ..., needs_approval: bool = ...
+) -> Callable[[FnT], FnT]: ...
+def function(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    model: bool = True,
+    needs_approval: bool = False,
+) -> Any:
+    """Make an async method of a [`MemoryLayer`][noetic_py.MemoryLayer] a function that code and the model can call.
+
+    What it is given is checked against its annotations. It works on a copy of `self.state`, which takes the state's
+    place when it returns; when it raises, the state stays as it was.
+
+    Args:
+        fn: The method.
+        name: What the model calls it, behind the layer's id and a slash; the method's name when left out.
+        description: What the model reads about it; the docstring when left out.
+        model: Whether the model gets it as a tool.
+        needs_approval: Whether a call of the model waits for a person.
+
+    Raises:
+        ConfigError: It is no async function; code `"layer-function"`.
+    """
+    if fn is None:
+        return functools.partial(
+            _decorated, name=name, description=description, model=model, needs_approval=needs_approval
+        )
+    return _decorated(fn, name=name, description=description, model=model, needs_approval=needs_approval)
+
+
+def _decorated(fn: Any, *, name: str | None, description: str | None, model: bool, needs_approval: bool) -> Any:
+    if not inspect.iscoroutinefunction(fn):
+        raise ConfigError(
+            f"{getattr(fn, '__qualname__', fn)!r} is no async function",
+            code="layer-function",
+            hint="@function stands in front of an `async def` of a MemoryLayer",
+        )
+    text = description if description is not None else inspect.getdoc(fn) or ""
+    made = LayerFunction(fn, name or fn.__name__, text.partition("\n\nArgs:")[0].strip(), model, needs_approval)
+
+    @functools.wraps(fn)
+    async def call(self: MemoryLayer[Any], *args: Any, **kwargs: Any) -> Any:
+        return await made.call(self, args, kwargs)
+
+    setattr(call, _MARK, made)
+    return call
+
+
+def functions_of(layer: type[Any]) -> dict[str, LayerFunction]:
+    """The functions of a layer's class, by the name of the method."""
+    found: dict[str, LayerFunction] = {}
+    for base in reversed(layer.__mro__):
+        for name, value in vars(base).items():
+            made = getattr(value, _MARK, None)
+            if isinstance(made, LayerFunction):
+                found[name] = made
+            elif name in found:
+                # Overridden by something that is no function.
+                del found[name]
+    return found

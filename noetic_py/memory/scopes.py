@@ -1,0 +1,153 @@
+"""Whose memory it is: scopes, slots, and the part of the store that a layer can reach."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from noetic_py.errors import CodecError, ConfigError
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.backend import CheckpointBackend
+    from noetic_py.codec import Codec
+
+__all__ = ["LayerStorage", "Scope", "Slot", "owner_of"]
+
+
+class Scope(Enum):
+    """Who shares a layer's state.
+
+    Attributes:
+        THREAD: One conversation: all runs with the same `thread_id`.
+        USER: One person: all runs with the same `user_id`.
+        GLOBAL: Everybody.
+        EXECUTION: Nobody: the state ends with the execution.
+    """
+
+    THREAD = "thread"
+    USER = "user"
+    GLOBAL = "global"
+    EXECUTION = "execution"
+
+
+class Slot(IntEnum):
+    """Where a layer stands among the others of its band; any number between these will do too.
+
+    Attributes:
+        SYSTEM: What is near to the instructions: rules, identity.
+        ENTITY: What is known: facts, notes, plans.
+        HISTORY: What happened: episodes, recalled passages.
+    """
+
+    SYSTEM = 100
+    ENTITY = 200
+    HISTORY = 300
+
+
+def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -> str:
+    """Whose state a scope means in a run.
+
+    Raises:
+        ConfigError: The scope is a person's, and the run has no `user_id`; code `"layer-scope"`.
+    """
+    if scope is Scope.THREAD:
+        return thread_id
+    if scope is not Scope.USER:
+        return ""
+    if not user_id:
+        # One bucket for all who are unnamed would show each of them what the others said.
+        raise ConfigError(
+            f"layer {layer!r} keeps its state for a user, and the run has no user_id",
+            code="layer-scope",
+            hint='harness.run(..., user_id="ada"), or give the layer scope=Scope.THREAD',
+        )
+    return user_id
+
+
+_ROOM: Final = "memory"
+
+
+class LayerStorage:
+    """The values that a layer keeps beside its state, for its own scope; no key can reach those of another.
+
+    What is stored goes through the library's codec: plain data, attrs and pydantic values, dates, bytes.
+
+    Args:
+        backend: Where it is kept.
+        codec: How a value is stored.
+        layer: The layer's id.
+        scope: Whose values.
+        owner: Which of these.
+        room: `"data"`, or `"state"` for what the library itself keeps of the layer.
+    """
+
+    __slots__ = ("_backend", "_codec", "_scope")
+
+    def __init__(
+        self, backend: CheckpointBackend, codec: Codec, *, layer: str, scope: Scope, owner: str, room: str = "data"
+    ) -> None:
+        self._backend = backend
+        self._codec = codec
+        # A tuple in columns of its own: whatever an id contains, no two of these meet.
+        self._scope: tuple[str, ...] = (_ROOM, room, scope.value, owner, layer)
+
+    async def get(self, key: str, type: Any = object) -> Any:
+        """The value of a key as a type, `None` when it has none.
+
+        Raises:
+            CodecError: What is stored is no such value.
+            StoreUnavailable: The store does not answer.
+        """
+        return (await self.get_versioned(key, type))[0]
+
+    async def get_versioned(self, key: str, type: Any = object) -> tuple[Any, int]:
+        """The value of a key, and its version, which is 0 where there is none; for `put(..., expected=...)`.
+
+        Raises:
+            CodecError: What is stored is no such value.
+        """
+        found = await self._backend.get(self._scope, key)
+        return (None, 0) if found is None else (self._read(key, found.value, type), found.version)
+
+    async def put(self, key: str, value: object, *, expected: int | None = None) -> int:
+        """Give a key a value, and return its version.
+
+        Args:
+            key: The key.
+            value: What the codec can store.
+            expected: The version that has to be there, 0 for none; `None` writes whatever is there.
+
+        Raises:
+            CodecError: It cannot be stored.
+            VersionConflict: Another version is there.
+        """
+        return await self._backend.put(self._scope, key, self._codec.dumps(value), expected=expected)
+
+    async def remove(self, key: str, *, expected: int | None = None) -> bool:
+        """Take a key's value away; returns whether there was one.
+
+        Raises:
+            VersionConflict: Another version than `expected` is there.
+        """
+        return await self._backend.remove(self._scope, key, expected=expected)
+
+    async def items(self, type: Any = object) -> AsyncIterator[tuple[str, Any]]:
+        """All keys and their values, by key in the order of code points, read in pages.
+
+        Raises:
+            CodecError: What is stored is no such value.
+        """
+        after: str | None = None
+        while page := await self._backend.scan(self._scope, after=after):
+            for each in page:
+                yield each.key, self._read(each.key, each.value, type)
+            after = page[-1].key
+
+    def _read(self, key: str, data: bytes, type: Any) -> Any:
+        from noetic_py.codec.text import inside
+
+        try:
+            return self._codec.loads(data, type)
+        except CodecError as error:
+            raise inside(error, f"{self._scope[-1]}: {key}") from None
