@@ -38,10 +38,12 @@ class Pin:
 
     Attributes:
         block: What was recalled.
-        part: What is shown of it.
+        whole: What is shown of it when there is room.
+        part: What is shown of it now.
     """
 
     block: Block
+    whole: Part
     part: Part
 
 
@@ -104,6 +106,11 @@ class Anchors:
         return self._pins.get(layer)
 
     @property
+    def squeezed(self) -> int:
+        """Tokens that pinned blocks go without because the window had no room for them."""
+        return sum(pin.whole.tokens - pin.part.tokens for pin in self._pins.values())
+
+    @property
     def ending(self) -> str | None:
         """Why the epoch is over, whatever the next request holds; `None` while it goes on."""
         if self.number == 0:
@@ -143,11 +150,11 @@ class Anchors:
         self.number += 1
         self.reason = reason
         why = f"pinned since epoch {self.number} began"
-        self._pins = {
-            block.layer: Pin(block, part_of(block, "anchor", why, counter))
-            for block in blocks
-            if block.items and self.is_anchored(block)
-        }
+        self._pins = {}
+        for block in blocks:
+            if block.items and self.is_anchored(block):
+                part = part_of(block, "anchor", why, counter)
+                self._pins[block.layer] = Pin(block, part, part)
         self.assemblies = 0
         self._due = None
 

@@ -6,11 +6,13 @@ and an answer's reasoning, announcement and calls stay in one piece. Only there 
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
-from noetic_py.items import Extension, FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
+from noetic_py.codec.text import is_dict
+from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.tokens import TokenCounter
 
 __all__ = ["HistoryIndex", "paired"]
@@ -38,7 +40,7 @@ class HistoryIndex:
         self._cuts: list[int] = []
         self._size = 0
         self._known = 0
-        self._open: frozenset[str] = frozenset()
+        self._open: frozenset[tuple[bool, str]] = frozenset()
         # Where the trailing run of what nobody has answered begins.
         self._input = 0
 
@@ -120,20 +122,18 @@ class HistoryIndex:
         if len(self._cuts) > self._known:
             self._cuts = self._cuts[: self._known]
         open_calls = set(self._open)
-        before = self._items[-1] if self._items else None
+        before = _kind(self._items[-1]) if self._items else None
         total = self._sums[-1]
         for place, item in enumerate(new, self._size):
-            if not open_calls and _may_part(before, item):
+            kind = _kind(item)
+            if not open_calls and _may_part(before, kind):
                 self._cuts.append(place)
-            if isinstance(item, FunctionCall):
-                open_calls.add(item.call_id)
-            elif isinstance(item, FunctionCallOutput):
-                open_calls.discard(item.call_id)
-            if not _is_input(item):
+            _note_halves(item, kind, open_calls)
+            if kind != "input":
                 self._input = place + 1
             total += counter.count_item(item).value
             self._sums.append(total)
-            before = item
+            before = kind
         self._items.extend(new)
         self._size, self._known = len(self._items), len(self._cuts)
         self._open = frozenset(open_calls)
@@ -185,18 +185,56 @@ def _is_input(item: Item) -> bool:
     return isinstance(item, Message) and item.role != "assistant"
 
 
-def _may_part(before: Item | None, item: Item) -> bool:
+# What an item is in its answer. An item of an unknown type is taken for a call, which it mostly is.
+_Kind: TypeAlias = Literal["input", "output", "said", "reasoning", "call"]
+
+
+def _kind(item: Item) -> _Kind:
+    match item:
+        case Message():
+            return "said" if item.role == "assistant" else "input"
+        case FunctionCallOutput():
+            return "output"
+        case Reasoning():
+            return "reasoning"
+        case Opaque():
+            return "output" if item.type.endswith("_output") else "call"
+        case _:
+            return "call"
+
+
+def _may_part(before: _Kind | None, now: _Kind) -> bool:
     """Whether a cut between two items leaves whole what one answer said, no call being open."""
-    if before is None or _is_input(item):
+    if before in (None, "input", "output") or now == "input":
         return True
-    if isinstance(before, Reasoning):
-        return False
-    # What an unknown item belongs to is not known either, so only input parts it from what is around it.
-    if isinstance(before, Opaque | Extension) or isinstance(item, Opaque | Extension):
-        return False
+    return before == "said" and now in ("said", "reasoning")
+
+
+def _note_halves(item: Item, kind: _Kind, open_calls: set[tuple[bool, str]]) -> None:
+    """Note a call that waits for its output, or an output that ends the waiting."""
     if isinstance(item, FunctionCall):
-        return _is_input(before) or isinstance(before, FunctionCallOutput)
-    return True
+        open_calls.add((True, item.call_id))
+    elif isinstance(item, FunctionCallOutput):
+        open_calls.discard((True, item.call_id))
+    elif isinstance(item, Opaque):
+        call_id = _opaque_call(item)
+        if call_id is not None:
+            (open_calls.discard if kind == "output" else open_calls.add)((False, call_id))
+    elif kind == "input":
+        # The pairs of unknown items are a guess, which must not keep a conversation from ever being cut.
+        open_calls -= {half for half in open_calls if not half[0]}
+
+
+def _opaque_call(item: Opaque) -> str | None:
+    """The `call_id` of an item of an unknown type."""
+    if b"call_id" not in item.raw:
+        return None
+    try:
+        data: object = json.loads(item.raw)
+    except (ValueError, RecursionError):
+        return None
+    found: object = data.get("call_id") if is_dict(data) else None
+    return found if isinstance(found, str) else None
 
 
 # ---------------------------------------------------------------------------------------------------- narrowing

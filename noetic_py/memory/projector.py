@@ -71,18 +71,21 @@ class _Shown:
 class Projector:
     """Makes the views of one conversation, and remembers what a provider may have of the last one in its cache."""
 
-    __slots__ = ("_anchors", "_log", "_narrowed", "_shown")
+    # `_same` is how many items at the start of the conversation are those that the last view was made of.
+    __slots__ = ("_anchors", "_log", "_narrowed", "_same", "_shown")
 
     def __init__(self) -> None:
         self._anchors = Anchors()
         self._log = HistoryIndex()
         self._narrowed: HistoryIndex | None = None
         self._shown: _Shown | None = None
+        self._same = 0
 
     def fork(self) -> Self:
         """A projector that knows the same and goes its own way; costs nothing per item."""
         child = type(self)()
         child._anchors = self._anchors.fork()
+        child._same = self._same
         child._log = self._log.fork()
         child._narrowed = None if self._narrowed is None else self._narrowed.fork()
         if self._shown is not None:
@@ -162,8 +165,8 @@ class Projector:
         if reason is not None:
             self._anchors.begin(reason, blocks, head.counter)
         parts = self._parts(head, blocks, deltas or {})
-        if parts.supersedes and (overgrown := _overgrown(head, parts, past)):
-            reason = overgrown
+        if reason is None and (better := self._better_anew(head, parts, past)) is not None:
+            reason = better
             self._anchors.begin(reason, blocks, head.counter)
             parts = self._parts(head, blocks, {})
         parts = self._squeezed(head, parts, past)
@@ -176,7 +179,7 @@ class Projector:
         tail = self._log.tail
         if projected is None:
             self._narrowed = None
-            return self._known(_Past(history, self._log, tail, same, None))
+            return self._since_shown(_Past(history, self._log, tail, same, None))
         newest = history[tail:]
         of_tail = {item.id for item in newest}
         wanted = [item for item in projected if item.id not in of_tail]
@@ -187,12 +190,29 @@ class Projector:
         same = self._narrowed.update(items, head.counter, grows=False)
         halves = f", {len(wanted) - len(kept)} of them halves of pairs" if len(kept) < len(wanted) else ""
         note = f"the layers show {len(kept)} of {tail} items{halves}"
-        return self._known(_Past(items, self._narrowed, len(kept), same, note))
+        return self._since_shown(_Past(items, self._narrowed, len(kept), same, note))
 
-    def _known(self, past: _Past) -> _Past:
-        """Nothing is the same when the view before went by another list."""
+    def _since_shown(self, past: _Past) -> _Past:
+        """The same, compared with the last view rather than with the last look at the conversation."""
         shown = self._shown
-        return evolve(past, same=0) if shown is not None and shown.index is not past.index else past
+        self._same = 0 if shown is not None and shown.index is not past.index else min(self._same, past.same)
+        return evolve(past, same=self._same)
+
+    def _better_anew(self, head: Head, parts: Parts, past: _Past) -> str | None:
+        """Why it is better to begin an epoch now that everything is known."""
+        takes = total(parts.supersedes)
+        window = ASSUMED_WINDOW if head.window is None else head.window
+        if takes * 100 > window * SUPERSEDES_PERCENT:
+            return f"supersedes took more than {SUPERSEDES_PERCENT}% of the window"
+        if head.room is None:
+            return None
+        left = head.room - total(parts.all) - past.tail_tokens
+        if takes and left < 0:
+            return "supersedes left no room"
+        # Not in the middle of a turn, where the history needs its place most.
+        if 0 < self._anchors.squeezed <= left and self._log.awaits_answer:
+            return "what was left out of pinned blocks has room again"
+        return None
 
     def _parts(self, head: Head, blocks: Sequence[Block], deltas: Mapping[str, Sequence[Item]]) -> Parts:
         anchors = [pin.part for pin in self._anchors.pins]
@@ -297,6 +317,7 @@ class Projector:
         end = past.tail if parts.behind else len(past.items)
         self._anchors.assemblies += 1
         first_round = self._log.awaits_answer
+        self._same = len(past.items)
         self._shown = _Shown(head, parts.anchors, past.index, cut, end, first_round, repeated)
         layers = {block.layer: 0 for block in blocks}
         for part in parts.all:
@@ -315,17 +336,6 @@ class Projector:
             moved=moved,
             blocks=_told(head, parts, past, cut),
         )
-
-
-def _overgrown(head: Head, parts: Parts, past: _Past) -> str | None:
-    """Why it is better to pin everything anew than to go on superseding."""
-    takes = total(parts.supersedes)
-    window = ASSUMED_WINDOW if head.window is None else head.window
-    if takes * 100 > window * SUPERSEDES_PERCENT:
-        return f"supersedes took more than {SUPERSEDES_PERCENT}% of the window"
-    if head.room is not None and total(parts.all) + past.tail_tokens > head.room:
-        return "supersedes left no room"
-    return None
 
 
 def _too_small(head: Head, parts: Parts, past: _Past) -> LimitExceeded:
