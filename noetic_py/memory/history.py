@@ -126,6 +126,9 @@ class HistoryIndex:
         total = self._sums[-1]
         for place, item in enumerate(new, self._size):
             kind = _kind(item)
+            if kind == "input" and open_calls:
+                # The pairs of unknown items are a guess, which must not keep a conversation from ever being cut.
+                open_calls = {half for half in open_calls if half[0]}
             if not open_calls and _may_part(before, kind):
                 self._cuts.append(place)
             _note_halves(item, kind, open_calls)
@@ -220,9 +223,6 @@ def _note_halves(item: Item, kind: _Kind, open_calls: set[tuple[bool, str]]) -> 
         call_id = _opaque_call(item)
         if call_id is not None:
             (open_calls.discard if kind == "output" else open_calls.add)((False, call_id))
-    elif kind == "input":
-        # The pairs of unknown items are a guess, which must not keep a conversation from ever being cut.
-        open_calls -= {half for half in open_calls if not half[0]}
 
 
 def _opaque_call(item: Opaque) -> str | None:
