@@ -1,0 +1,385 @@
+"""The projector: from a conversation and what the layers recalled to what the model is shown.
+
+The parts stand in the order of how long they last: system instructions, anchored layers, history, live layers, messages
+that supersede anchored layers, tail. So the start of a request is the start of the next one, and a provider serves it
+from its cache. Nothing here waits or calls anybody; the same input gives the same bytes.
+
+For each call of a model, in this order:
+
+1. `head = Head(...)`, kept while instructions, tools and model stay the same;
+2. `plan(head, demands)` tells each layer's budget, and the layers recall;
+3. `stale(head, blocks)` tells which layers may describe their change instead of being sent anew;
+4. `assemble(head, history, blocks, deltas=...)` makes the view, and its items go into the request;
+5. `answered(usage)` hears what the provider served from its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Self
+
+from attrs import evolve, frozen
+
+from noetic_py.budget import TokenUsage
+from noetic_py.errors import LimitExceeded
+from noetic_py.items import Item
+from noetic_py.memory.allocate import Allocation, Demand, allocate, allocate_unknown
+from noetic_py.memory.anchor import MISSED, SUPERSEDES_PERCENT, Anchors
+from noetic_py.memory.blocks import Block, Dropped
+from noetic_py.memory.head import Head
+from noetic_py.memory.history import HistoryIndex, paired
+from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
+from noetic_py.memory.view import LayerUsage, View, ViewBlock
+
+__all__ = ["ASSUMED_WINDOW", "Projector"]
+
+ASSUMED_WINDOW: Final = 32_000
+"""Tokens of a window that nobody knows, where a share of it is needed."""
+
+# A history that no longer fits is cut to this much of its room, so that the next turns need no cut.
+_CUT_TO_PERCENT: Final = 75
+
+
+@frozen
+class _Past:
+    """The conversation as far as it can be shown: `index` counts `items`, and the tail begins at `tail`."""
+
+    items: Sequence[Item]
+    index: HistoryIndex
+    tail: int
+    same: int
+    note: str | None
+
+    @property
+    def tail_tokens(self) -> int:
+        return self.index.tokens_from(self.tail)
+
+
+@frozen
+class _Shown:
+    """What has to be remembered of a view, to know what the next one moves."""
+
+    head: Head
+    anchors: Sequence[Part]
+    index: HistoryIndex
+    cut: int
+    end: int
+    first_round: bool
+    repeated: int
+
+
+class Projector:
+    """Makes the views of one conversation, and remembers what a provider may have of the last one in its cache."""
+
+    # `_same` is how many items at the start of the conversation are those that the last view was made of.
+    __slots__ = ("_anchors", "_log", "_narrowed", "_same", "_shown")
+
+    def __init__(self) -> None:
+        self._anchors = Anchors()
+        self._log = HistoryIndex()
+        self._narrowed: HistoryIndex | None = None
+        self._shown: _Shown | None = None
+        self._same = 0
+
+    def fork(self) -> Self:
+        """A projector that knows the same and goes its own way; costs nothing per item."""
+        child = type(self)()
+        child._anchors = self._anchors.fork()
+        child._same = self._same
+        child._log = self._log.fork()
+        child._narrowed = None if self._narrowed is None else self._narrowed.fork()
+        if self._shown is not None:
+            index = child._log if self._shown.index is self._log else child._narrowed
+            child._shown = None if index is None else evolve(self._shown, index=index)
+        return child
+
+    def plan(self, head: Head, demands: Sequence[Demand]) -> Allocation:
+        """How many tokens each layer may recall.
+
+        Args:
+            head: What stands around the conversation.
+            demands: What the layers ask for, the most important first.
+
+        Raises:
+            ValueError: Two demands are of the same layer.
+        """
+        return allocate_unknown(demands) if head.room is None else allocate(head.room, demands)
+
+    def stale(self, head: Head, blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
+        """The layers whose pinned block is out of date, each with what it recalled now and what is pinned.
+
+        Empty when the next view begins an epoch, because that shows the newest of everybody.
+        """
+        if self._ending(head) is not None:
+            return []
+        return [(block, pin.block) for block, pin in self._anchors.stale(blocks)]
+
+    def answered(self, usage: TokenUsage | None) -> None:
+        """Hear what the provider said of the last view; a miss at the start of a turn begins a new epoch."""
+        shown = self._shown
+        if usage is None or usage.cached_input is None or shown is None:
+            return
+        if shown.first_round and usage.cached_input * 2 < shown.repeated:
+            self._anchors.missed()
+
+    def _ending(self, head: Head) -> str | None:
+        """Why the epoch is over before anything is put together."""
+        ending = self._anchors.ending
+        if ending is not None or self._shown is None:
+            return ending
+        moved = head.moved_from(self._shown.head)
+        return None if moved is None else f"changed {moved}"
+
+    # -- putting together
+
+    def assemble(
+        self,
+        head: Head,
+        history: Sequence[Item],
+        blocks: Sequence[Block] = (),
+        *,
+        deltas: Mapping[str, Sequence[Item]] | None = None,
+        projected: Sequence[Item] | None = None,
+    ) -> View:
+        """Make the view of one call.
+
+        Args:
+            head: What stands around the conversation.
+            history: The conversation so that a provider accepts it: `rendered` of its log.
+            blocks: What each layer recalled; a layer that recalled nothing has a block without items, and one whose
+                recall failed has no block.
+            deltas: What changed in layers that `stale` named, by layer, from `as_items`.
+            projected: The history as the layers narrowed it, `None` when none of them does.
+
+        Raises:
+            LimitExceeded: What is never left out does not fit the window: instructions, tools, the newest input or
+                round.
+            ValueError: Two blocks are of the same layer.
+        """
+        blocks = sorted(blocks, key=lambda block: block.slot)
+        if len({block.layer for block in blocks}) < len(blocks):
+            raise ValueError("two blocks of one layer")
+        past = self._past(head, history, projected)
+        reason = self._ending(head)
+        self._anchors.observe(blocks)
+        if reason is not None:
+            self._anchors.begin(reason, blocks, head.counter)
+        parts = self._parts(head, blocks, deltas or {})
+        if reason is None and (better := self._better_anew(head, parts, past)) is not None:
+            reason = better
+            self._anchors.begin(reason, blocks, head.counter)
+            parts = self._parts(head, blocks, {})
+        parts = self._squeezed(head, parts, past)
+        moved = self._moved_start(head, parts)
+        cut = self._cut(head, parts, past, anew=moved is not None or reason == MISSED)
+        return self._view(head, parts, past, blocks, cut, moved)
+
+    def _past(self, head: Head, history: Sequence[Item], projected: Sequence[Item] | None) -> _Past:
+        same = self._log.update(history, head.counter)
+        tail = self._log.tail
+        if projected is None:
+            self._narrowed = None
+            return self._since_shown(_Past(history, self._log, tail, same, None))
+        newest = history[tail:]
+        of_tail = {item.id for item in newest}
+        wanted = [item for item in projected if item.id not in of_tail]
+        kept = paired(wanted)
+        items = [*kept, *newest]
+        if self._narrowed is None:
+            self._narrowed = HistoryIndex()
+        same = self._narrowed.update(items, head.counter, grows=False)
+        halves = f", {len(wanted) - len(kept)} of them halves of pairs" if len(kept) < len(wanted) else ""
+        note = f"the layers show {len(kept)} of {tail} items{halves}"
+        return self._since_shown(_Past(items, self._narrowed, len(kept), same, note))
+
+    def _since_shown(self, past: _Past) -> _Past:
+        """The same, compared with the last view rather than with the last look at the conversation."""
+        shown = self._shown
+        self._same = 0 if shown is not None and shown.index is not past.index else min(self._same, past.same)
+        return evolve(past, same=self._same)
+
+    def _better_anew(self, head: Head, parts: Parts, past: _Past) -> str | None:
+        """Why it is better to begin an epoch now that everything is known."""
+        takes = total(parts.supersedes)
+        window = ASSUMED_WINDOW if head.window is None else head.window
+        if takes * 100 > window * SUPERSEDES_PERCENT:
+            return f"supersedes took more than {SUPERSEDES_PERCENT}% of the window"
+        if head.room is None:
+            return None
+        left = head.room - total(parts.all) - past.tail_tokens
+        if takes and left < 0:
+            return "supersedes left no room"
+        # Not in the middle of a turn, where the history needs its place most.
+        if 0 < self._anchors.squeezed <= left and self._log.awaits_answer:
+            return "what was left out of pinned blocks has room again"
+        return None
+
+    def _parts(self, head: Head, blocks: Sequence[Block], deltas: Mapping[str, Sequence[Item]]) -> Parts:
+        anchors = [pin.part for pin in self._anchors.pins]
+        lives: list[Part] = []
+        supersedes: list[Part] = []
+        for block in blocks:
+            pin = self._anchors.pin_of(block.layer)
+            if pin is None and block.items:
+                lives.append(part_of(block, "live", self._anchors.why_live(block), head.counter))
+            elif pin is not None and pin.block.items != block.items:
+                supersedes.append(superseding(block, deltas.get(block.layer), head.counter))
+        return Parts(anchors, lives, supersedes)
+
+    def _squeezed(self, head: Head, parts: Parts, past: _Past) -> Parts:
+        """The parts as far as the window has room for them besides what is never left out."""
+        if head.room is None:
+            return parts
+        over = total(parts.all) + past.tail_tokens - head.room
+        if over <= 0:
+            return parts
+        if over > total(parts.anchors) + total(parts.lives):
+            raise _too_small(head, parts, past)
+        squeezed: dict[str, Part] = {}
+        # What does not last goes first, and of each band the last slot.
+        for part in [*reversed(parts.lives), *reversed(parts.anchors)]:
+            if over <= 0:
+                break
+            squeezed[part.layer] = shorter = part.within(part.tokens - over, head.counter)
+            over -= part.tokens - shorter.tokens
+            if part.kind == "anchor":
+                self._anchors.reshow(shorter)
+        return Parts(
+            [squeezed.get(part.layer, part) for part in parts.anchors],
+            [squeezed.get(part.layer, part) for part in parts.lives],
+            parts.supersedes,
+        )
+
+    def _cut(self, head: Head, parts: Parts, past: _Past, *, anew: bool) -> int:
+        """Where the history begins: where it began before, as long as that fits."""
+        shown = self._shown
+        cut = 0 if anew or shown is None or past.same < shown.cut else shown.cut
+        cut = min(cut, past.tail)
+        if head.room is None:
+            return cut
+        room = head.room - total(parts.all)
+        if past.index.tokens_from(cut) <= room:
+            return cut
+        return past.index.oldest_cut(room * _CUT_TO_PERCENT // 100, past.tail)
+
+    # -- what moved
+
+    def _moved_start(self, head: Head, parts: Parts) -> str | None:
+        """Who moved what stands before the history."""
+        shown = self._shown
+        if shown is None:
+            return None
+        moved = head.moved_from(shown.head)
+        if moved is not None:
+            return moved
+        place = first_other(shown.anchors, parts.anchors)
+        if place is None:
+            return None
+        before, now = shown.anchors[place : place + 1], parts.anchors[place : place + 1]
+        if now and now[0].layer not in {part.layer for part in shown.anchors}:
+            return now[0].layer
+        return (before or now)[0].layer
+
+    def _moved_past(self, parts: Parts, past: _Past, cut: int) -> str | None:
+        """Who moved the history."""
+        shown = self._shown
+        if shown is None:
+            return None
+        if cut != shown.cut or past.same < shown.end:
+            return "history"
+        # Nothing new was said: what stands before the tail now was not there before.
+        return parts.behind[0].layer if parts.behind and past.tail < shown.end else None
+
+    def _repeated(self, head: Head, parts: Parts, past: _Past, cut: int) -> int:
+        """Tokens at the start that the view before had too."""
+        shown = self._shown
+        if shown is None or head.moved_from(shown.head) is not None:
+            return 0
+        start = head.system + head.schemas
+        place = first_other(shown.anchors, parts.anchors)
+        if place is not None:
+            return start + total(parts.anchors[:place])
+        start += total(parts.anchors)
+        if cut != shown.cut:
+            return start
+        end = min(past.same, shown.end, past.tail if parts.behind else past.same)
+        return start + past.index.tokens_from(cut, max(cut, end))
+
+    # -- handing over
+
+    def _view(
+        self, head: Head, parts: Parts, past: _Past, blocks: Sequence[Block], cut: int, moved: str | None
+    ) -> View:
+        moved = moved or self._moved_past(parts, past, cut)
+        repeated = self._repeated(head, parts, past, cut)
+        items = _ordered(parts, past, cut)
+        leading = sum(len(part.items) for part in parts.anchors)
+        end = past.tail if parts.behind else len(past.items)
+        self._anchors.assemblies += 1
+        first_round = self._log.awaits_answer
+        self._same = len(past.items)
+        self._shown = _Shown(head, parts.anchors, past.index, cut, end, first_round, repeated)
+        layers = {block.layer: 0 for block in blocks}
+        for part in parts.all:
+            layers[part.layer] = layers.get(part.layer, 0) + part.counts
+        history = past.index.tokens_from(cut)
+        around = head.system + head.schemas
+        return View(
+            items=items,
+            instructions=head.instructions,
+            usage=LayerUsage(layers, head.system, head.schemas, history, around + history + sum(layers.values())),
+            tokens=around + history + total(parts.all),
+            stable=leading + end - cut,
+            repeated=repeated,
+            epoch=self._anchors.number,
+            reason=self._anchors.reason,
+            moved=moved,
+            blocks=_told(head, parts, past, cut),
+        )
+
+
+def _too_small(head: Head, parts: Parts, past: _Past) -> LimitExceeded:
+    window = head.window or 0
+    needs = {
+        "system": head.system,
+        "tools": head.schemas,
+        "supersedes": total(parts.supersedes),
+        "tail": past.tail_tokens,
+    }
+    told = ", ".join(f"{part} {tokens}" for part, tokens in needs.items())
+    return LimitExceeded(
+        f"the request to the model takes {sum(needs.values())} tokens at least ({told}) and",
+        max(0, window - head.reserved),
+        hint="shorten the newest input or the instructions, offer fewer tools, or ask a model with a larger window",
+    )
+
+
+def _ordered(parts: Parts, past: _Past, cut: int) -> Sequence[Item]:
+    items = past.items
+    if not cut and not parts.all:
+        return items
+    if not parts.behind:
+        return [*_items(parts.anchors), *items[cut:]]
+    return [*_items(parts.anchors), *items[cut : past.tail], *_items(parts.behind), *items[past.tail :]]
+
+
+def _items(parts: Sequence[Part]) -> list[Item]:
+    return [item for part in parts for item in part.items]
+
+
+def _told(head: Head, parts: Parts, past: _Past, cut: int) -> Sequence[ViewBlock]:
+    told: list[ViewBlock] = []
+    if head.system:
+        told.append(ViewBlock("system", None, head.system, 0, "the step's instructions"))
+    if head.schemas:
+        told.append(ViewBlock("tools", None, head.schemas, 0, f"{len(head.tools)} tools"))
+    told += [part.told for part in parts.anchors]
+    index = past.index
+    if past.tail or past.note:
+        dropped = Dropped(cut, index.tokens_from(0, cut), "the oldest of what has no room") if cut else None
+        shown = index.tokens_from(cut, past.tail)
+        told.append(ViewBlock("history", None, shown, past.tail - cut, "the conversation", dropped, past.note))
+    told += [part.told for part in parts.behind]
+    tail = "input that waits for an answer" if index.awaits_answer else "the last round"
+    told.append(ViewBlock("tail", None, past.tail_tokens, len(index) - past.tail, tail))
+    return told
