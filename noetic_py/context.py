@@ -22,17 +22,20 @@ from noetic_py.errors import NoContextError
 from noetic_py.log import ItemLog
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
-from noetic_py.state import StateBag, copy_state
+from noetic_py.state import NO_CELLS, Cells, StateBag, copy_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from noetic_py.budget import Budget
     from noetic_py.channels import Channel, Received
+    from noetic_py.checkpoints.cells import StoredCells
     from noetic_py.checkpoints.delta import Known
     from noetic_py.control import Control
     from noetic_py.items import Item
     from noetic_py.memory.layer import Memory
+    from noetic_py.memory.projector import Projector
+    from noetic_py.memory.view import LayerUsage
     from noetic_py.models.base import JsonValue
     from noetic_py.steps.step import Step
 
@@ -62,9 +65,11 @@ class Domain:
     A path's state is copied from its section's when it is first looked at; until then nobody can have changed either.
     """
 
-    __slots__ = ("_source", "_state", "branch", "counted", "known", "log")
+    __slots__ = ("_source", "_state", "branch", "cells", "counted", "known", "log", "stored", "view")
 
-    def __init__(self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None) -> None:
+    def __init__(
+        self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None, cells: Cells = NO_CELLS
+    ) -> None:
         self.log: ItemLog = log
         self.branch: str = branch
         self._state = state
@@ -72,6 +77,10 @@ class Domain:
         self.counted: Counted | None = None
         # In a durable run: the state's fields as they were stored last, once somebody has looked at it.
         self.known: dict[str, Known] | None = None
+        # The states of layers; what of them is stored, in a durable run; and how the model sees all of it.
+        self.cells = cells
+        self.stored: StoredCells | None = None
+        self.view: Projector | None = None
 
     @property
     def state(self) -> Any:
@@ -93,7 +102,10 @@ class Domain:
         origin = log.origin
         if origin is not None:
             log.origin = (origin[0], branch)
-        return Domain(log, None, branch, source=self)
+        domain = Domain(log, None, branch, source=self, cells=self.cells)
+        if self.view is not None:
+            domain.view = self.view.fork()
+        return domain
 
 
 class Engine(Protocol):
@@ -108,6 +120,7 @@ class Engine(Protocol):
     services: Services
     metadata: Mapping[str, JsonValue]
     last_step: StepMeta | None
+    last_layer_usage: LayerUsage | None
     turns: int
     stop: Control | None
 
@@ -146,9 +159,8 @@ class Engine(Protocol):
         """Seconds since it began."""
         ...
 
-    @property
-    def memory(self) -> Any:
-        """The memory bundle."""
+    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+        """The memory bundle as a step has it, or as one that may only read."""
         ...
 
     @property
@@ -400,9 +412,14 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def memory(self) -> M_co:
-        """The memory bundle."""
-        memory: M_co = self.engine.memory
+        """The memory bundle, each layer bound to this step."""
+        memory: M_co = self.engine.bind(self, reads=False)
         return memory
+
+    @property
+    def last_layer_usage(self) -> LayerUsage | None:
+        """Tokens of the last model call's request by where they came from; `None` before the first one."""
+        return self.engine.last_layer_usage
 
     @property
     def services(self) -> Services:
@@ -630,9 +647,9 @@ class Outside:
     step_count = 0
     tokens = NO_USAGE
     cost: Decimal = Decimal(0)
-    memory: Any = None
     input: object = None
     last_step: StepMeta | None = None
+    last_layer_usage: LayerUsage | None = None
     stop: Control | None = None
     parent_context: Context[Any, Any] | None = None
     user_id: str | None = None
@@ -658,6 +675,9 @@ class Outside:
 
     def touch(self, ctx: Context[Any, Any], /) -> None:
         """Nothing to guard: no step runs."""
+
+    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+        return None
 
     def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
         return Remaining()

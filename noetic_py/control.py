@@ -17,6 +17,7 @@ from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, No
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
+    from noetic_py.memory.view import LayerUsage
 
 __all__ = ["Checkpoint", "Control", "RunResult", "RunStatus", "StopKind", "Transcript"]
 
@@ -107,6 +108,7 @@ class RunResult(Generic[O_co, S_co]):
         seconds: Active time.
         checkpoint: The journal's end.
         error: What broke the run, `None` when nothing did.
+        last_layer_usage: Tokens of the last model call's request by where they came from, `None` without layers.
     """
 
     run_id: str
@@ -122,6 +124,7 @@ class RunResult(Generic[O_co, S_co]):
     _transcript: Callable[[], Transcript] = field(alias="transcript")
     reason: str | None = None
     error: NoeticError | None = None
+    last_layer_usage: LayerUsage | None = None
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property

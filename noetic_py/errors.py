@@ -39,6 +39,7 @@ NoeticError
 │   ├── UnknownTool             a name that no tool has
 │   ├── ToolArgumentsInvalid    the arguments do not fit the tool's parameters
 │   └── ToolFailed              the tool's function raised
+├── LayerError                  a memory layer failed, or is not there: layer, hook
 ├── ModelRetry                  raised by tools and validators to ask the model again with a message
 ├── LogError
 │   ├── UnpairedOutput          an output without an open call
@@ -97,6 +98,7 @@ __all__ = [
     "Interrupted",
     "InvalidId",
     "ItemSchemaMismatch",
+    "LayerError",
     "LeaseLost",
     "LimitExceeded",
     "LogError",
@@ -165,7 +167,7 @@ class NoeticError(Exception):
     hint: str | None
     result: RunResult[Any, Any] | None
     # Where the state stood when the failure passed a handler that could have caught it: the engine's own note.
-    left: tuple[object, Any] | None = None
+    left: tuple[object, Any, Any] | None = None
 
     def __init__(self, message: str = "", *, path: tuple[str, ...] = (), hint: str | None = None) -> None:
         super().__init__(message)
@@ -576,6 +578,26 @@ class ToolArgumentsInvalid(ToolError):
 
 class ToolFailed(ToolError):
     """The tool's function raised."""
+
+
+class LayerError(NoeticError):
+    """A memory layer has failed, or is not in this execution.
+
+    Args:
+        message: What happened.
+        layer: The layer's id.
+        hook: In which hook, `""` outside of one.
+    """
+
+    layer: str
+    hook: str
+
+    def __init__(
+        self, message: str, *, layer: str, hook: str = "", path: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.layer = layer
+        self.hook = hook
 
 
 class ModelRetry(NoeticError):

@@ -19,6 +19,7 @@ from noetic_py.budget import TokenUsage
 if TYPE_CHECKING:
     from noetic_py.control import RunStatus
     from noetic_py.items import FunctionCall, FunctionCallOutput, Item
+    from noetic_py.memory.view import View
 
 __all__ = [
     "BudgetWarning",
@@ -27,6 +28,7 @@ __all__ = [
     "Emitted",
     "Event",
     "ItemsAppended",
+    "LayerFailed",
     "LoopIteration",
     "LoopParked",
     "ModelFailed",
@@ -42,6 +44,7 @@ __all__ = [
     "TextDelta",
     "ToolFinished",
     "ToolStarted",
+    "ViewMade",
 ]
 
 
@@ -150,6 +153,13 @@ class ModelFailed(Event):
 
 
 @frozen(eq=False)
+class ViewMade(Event):
+    """A request was put together of the conversation and what layers recalled; see `view.explain()`."""
+
+    view: View
+
+
+@frozen(eq=False)
 class TextDelta(Event):
     """A piece of an answer's text; not final before its step is committed."""
 
@@ -204,6 +214,21 @@ class LoopParked(Event):
     """
 
     iteration: int
+
+
+@frozen(eq=False)
+class LayerFailed(Event):
+    """A memory layer has failed, and the run goes on without what it would have done.
+
+    Attributes:
+        layer: The layer's id.
+        hook: In which hook; `"mirror"` when its state could not be put into the store.
+        error: Why.
+    """
+
+    layer: str
+    hook: str
+    error: str
 
 
 @frozen(eq=False)

@@ -114,6 +114,7 @@ class Harness(Generic[M_co]):
         runtime: Runtime = SYSTEM,
     ) -> None:
         from noetic_py._engine import run as engine
+        from noetic_py._engine.layers import layers_for
         from noetic_py._engine.state import Resources
         from noetic_py.plugins import load_plugins
 
@@ -132,7 +133,8 @@ class Harness(Generic[M_co]):
         settings: Any = dict(model_settings or {})
         self._resources = Resources(
             runtime=runtime,
-            memory=Memory() if memory is None else memory,
+            layers=layers_for(Memory() if memory is None else memory),
+            storage=self._backend,
             model=model,
             models=self._plugins.models,
             tools=tuple(tools),
@@ -563,7 +565,8 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         require_step(step, "resume")
         check_resume_options(options)
-        codec = keeping.codec_for(step, *(() if state_type is None else (state_type,)))
+        states = [] if state_type is None else [state_type]
+        codec = keeping.codec_for(step, *states, *self._resources.layers.state_types)
         kept = keeping.Kept(backend, options.get("durability", "step"), None)
 
         async def take() -> tuple[Run, RunPlan]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from noetic_py.context import Context
     from noetic_py.items import FunctionCall, Item
     from noetic_py.log import ItemView
+    from noetic_py.memory.view import LayerUsage
 
 __all__ = ["ReadContext", "ReadView", "Services", "StepMeta"]
 
@@ -188,6 +189,11 @@ class ReadContext(Protocol[M_co, S_co]):
         ...
 
     @property
+    def last_layer_usage(self) -> LayerUsage | None:
+        """Tokens of the last model call's request by where they came from."""
+        ...
+
+    @property
     def services(self) -> Services:
         """The run's services."""
         ...
@@ -298,8 +304,14 @@ class ReadView(Generic[M_co, S_co]):
 
     @property
     def memory(self) -> M_co:
-        """The memory bundle."""
-        return self._ctx.memory
+        """The memory bundle, to be read."""
+        memory: M_co = self._ctx.engine.bind(self._ctx, reads=True)
+        return memory
+
+    @property
+    def last_layer_usage(self) -> LayerUsage | None:
+        """Tokens of the last model call's request by where they came from."""
+        return self._ctx.last_layer_usage
 
     @property
     def last_step(self) -> StepMeta | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from decimal import Decimal
-from typing import Any, ClassVar, Self, overload
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeAlias, overload
 
 from noetic_py._types import T
 from noetic_py.errors import ConfigError, StateTypeError
 
-__all__ = ["StateBag", "copy_state", "restore_state", "state_fields"]
+__all__ = ["NO_CELLS", "Cells", "StateBag", "copy_state", "restore_state", "state_fields"]
 
 _ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
 
@@ -84,9 +85,12 @@ class StateBag:
 
     def view(self) -> Mapping[str, object]:
         """A live read-only view."""
-        from types import MappingProxyType
-
         return MappingProxyType(self._data)
+
+
+Cells: TypeAlias = Mapping[str, Any]
+"""The states of layers by the layer's id; replaced when one changes, and never changed in place."""
+NO_CELLS: Cells = MappingProxyType({})
 
 
 def copy_state(state: object) -> Any:

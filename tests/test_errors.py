@@ -56,6 +56,8 @@ VALUES: dict[str, Any] = {
     "install": "pip install rich",
     "channel": "jobs",
     "waiting": 3,
+    "layer": "notes",
+    "hook": "recall",
     "failures": (("test:a", ModelUnavailable("gone", model="test:a")),),
 }
 

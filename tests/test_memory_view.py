@@ -190,7 +190,9 @@ def test_the_same_content_is_the_same_bytes_and_other_content_has_other_ids() ->
     contents.append([Message.user([InputFile(data=b"2")])])
     ids: list[str] = []
     for content in contents:
-        again = as_items("facts", [evolve(item, id="other") for item in content] if not isinstance(content, str) else content)
+        again = as_items(
+            "facts", [evolve(item, id="other") for item in content] if not isinstance(content, str) else content
+        )
         once = as_items("facts", content)
         assert [to_wire_json(item) for item in once] == [to_wire_json(item) for item in again]
         ids += [item.id for item in once]
@@ -469,7 +471,9 @@ def test_a_narrowed_history_keeps_the_tail() -> None:
 
 
 def test_a_narrowed_history_is_mended() -> None:
-    log = ItemLog([Message.user("go"), FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")])
+    log = ItemLog(
+        [Message.user("go"), FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")]
+    )
     log.extend([Message.assistant("seen"), Message.user("on")])
     view = Projector().assemble(Head(COUNTER), log.rendered("x"), projected=[log[0], log[1], log[3], log[4]])
     assert list(view.items) == [log[0], log[3], log[4]]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from noetic_py._engine.call import Call, RunCalls
+from noetic_py._engine.call import Call, RunCalls, Shown
 from noetic_py._engine.execute import HANDLERS
+from noetic_py._engine.memory import judged, mend_model_error
 from noetic_py._engine.state import Frame
+from noetic_py._engine.view import project
 from noetic_py.budget import NO_USAGE
 from noetic_py.context import StepMeta
+from noetic_py.errors import ModelError
 from noetic_py.events import ReasoningDelta, TextDelta
 from noetic_py.items import FunctionCall, Item
+from noetic_py.log import ItemView
 from noetic_py.models.base import (
     Model,
     ModelEvent,
@@ -54,23 +58,47 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
     x = frame.x
     instructions = await _instructions(frame, ask.spec)
     definitions = tuple([tool.definition() for tool in ask.tools.values()])
-    whole = frame.log.rendered("interrupted")
+    whole: Sequence[Item] = frame.log.rendered("interrupted")
     request = ModelRequest(whole, instructions, definitions, _settings(frame, ask.spec), ask.schema)
-    token = CALLS.set(RunCalls(frame, ask.spec, whole)) if isinstance(ask.model, ModelWrapper) else None
-    try:
-        answer = Call(frame, ask.spec, ask.model, request, whole) if token is None else ask.model.respond(request)
-        async with answer as stream:
-            if x.run.bus.active:
-                async for event in stream:
-                    _publish(frame, event)
-            response = await stream.response()
-    finally:
-        if token is not None:
-            CALLS.reset(token)
+    if x.layers:
+        response = await _with_layers(frame, ask, request, frame.log.rendered("interrupted"))
+    else:
+        response = await _asked(frame, ask, Shown(whole), request)
     response = _fresh(frame, response)
     frame.log.extend(response.items)
     x.last_step = StepMeta((), frame.used_tokens or NO_USAGE, frame.used_cost, response.items)
     return response
+
+
+async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) -> ModelResponse:
+    """Send the request, and listen while somebody watches."""
+    token = CALLS.set(RunCalls(frame, ask.spec, shown)) if isinstance(ask.model, ModelWrapper) else None
+    try:
+        answer = Call(frame, ask.spec, ask.model, request, shown) if token is None else ask.model.respond(request)
+        async with answer as stream:
+            if frame.x.run.bus.active:
+                async for event in stream:
+                    _publish(frame, event)
+            return await stream.response()
+    finally:
+        if token is not None:
+            CALLS.reset(token)
+
+
+async def _with_layers(frame: Frame, ask: Ask, request: ModelRequest, history: ItemView) -> ModelResponse:
+    """Ask with what the layers recall, and let them look at the answer before anybody else does."""
+    view = await project(frame, ask.spec, ask.model, request, history)
+    request = evolve(request, items=view.items, stable=view.stable)
+    try:
+        response = await _asked(frame, ask, Shown(view.items, view.tokens), request)
+    except ModelError as error:
+        mended = await mend_model_error(frame, error)
+        if mended is None:
+            raise
+        response = mended
+    if frame.domain.view is not None:
+        frame.domain.view.answered(response.usage)
+    return await judged(frame, response)
 
 
 def _publish(frame: Frame, event: ModelEvent) -> None:

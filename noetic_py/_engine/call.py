@@ -34,9 +34,22 @@ from noetic_py.runtime import Runtime
 from noetic_py.steps.model import ModelSpec
 from noetic_py.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
 
-__all__ = ["Call", "RunCalls"]
+__all__ = ["Call", "RunCalls", "Shown"]
 
 _TOKEN_LIMITS = ("tokens", "input_tokens", "output_tokens", "cached_input_tokens", "cost")
+
+
+@frozen(eq=False)
+class Shown:
+    """The conversation as a step shows it to the model.
+
+    Attributes:
+        items: The items.
+        tokens: What the whole request takes with them; counted when it is wanted, when `None`.
+    """
+
+    items: Sequence[Item]
+    tokens: int | None = None
 
 
 class Call:
@@ -49,7 +62,7 @@ class Call:
         spec: What the step says of its model round.
         model: The model, which is no wrapper.
         request: What is asked.
-        whole: The conversation as the step renders it, of which a wrapper may have made something else.
+        shown: The conversation as the step shows it, of which a wrapper may have made something else.
     """
 
     # Whether an answer may take several calls, so that the journal has to say how many there were.
@@ -65,14 +78,12 @@ class Call:
     _manager: AbstractAsyncContextManager[ModelStream]
     _reservation: Reservation
 
-    def __init__(
-        self, frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, whole: Sequence[Item]
-    ) -> None:
+    def __init__(self, frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, shown: Shown) -> None:
         self._frame = frame
         self._spec = spec
         self._model = model
         self._request = request
-        self._whole = whole
+        self._shown = shown
         self._price = price_of(model)
 
     async def __aenter__(self) -> ModelStream:
@@ -183,13 +194,17 @@ class Call:
         if isinstance(counter, TiktokenCounter) and not counter.ready:
             # Loading the ranks takes half a second, in which other runs shall go on.
             await anyio.to_thread.run_sync(counter.load)
-        self._read = read = self._history(counter) + _around(self._spec, counter, request)
+        if self._shown.tokens is not None and request.items is self._shown.items:
+            read = self._shown.tokens
+        else:
+            read = self._history(counter) + _around(self._spec, counter, request)
+        self._read = read
         cap = profile_of(self._model).max_output_tokens
         return await lease.reserve(input_tokens=read, max_output=most, cost_of=cost_of, output_cap=cap)
 
     def _history(self, counter: TokenCounter) -> int:
         items = self._request.items
-        if items is self._whole:
+        if items is self._shown.items:
             return _counted(self._frame.domain, counter, items)
         return sum(counter.count_item(item).value for item in items)
 
@@ -292,12 +307,12 @@ class RunCalls:
     Attributes:
         frame: The step.
         spec: What the step says of its model round.
-        whole: The conversation as the step renders it.
+        shown: The conversation as the step shows it.
     """
 
     frame: Frame
     spec: ModelSpec
-    whole: Sequence[Item]
+    shown: Shown
 
     @property
     def runtime(self) -> Runtime:
@@ -310,7 +325,7 @@ class RunCalls:
 
     def open(self, model: Model, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
         """A call of a model that is no wrapper."""
-        return _SubCall(self.frame, self.spec, model, request, self.whole)
+        return _SubCall(self.frame, self.spec, model, request, self.shown)
 
 
 def _not_entered() -> RuntimeError:

@@ -154,7 +154,7 @@ class Detached:
         log = ItemLog()
         branch = f"{frame.branch}.{self._name}"
         log.origin = (run.run_id, branch)
-        self._domain = Domain(log, state, branch)
+        self._domain = Domain(log, state, branch, cells=frame.domain.cells)
         spec = SpawnSpec(step, "share", "new", None, options.budget)
         self._step: AnyStep = Step(id=step.id, kind="detached", spec=(spec, self))
         self._above = _above(run, frame, self._domain)
@@ -189,7 +189,7 @@ class Detached:
                 output = await execute(self._step, self._value, self._above, self._name, self._domain)
         except NoeticError as failure:
             error = failure
-            settle_state(self._domain.state, failure)
+            settle_state(self._domain, failure)
         finally:
             self.child.ended()
             self._lease.close()

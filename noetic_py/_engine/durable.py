@@ -13,6 +13,7 @@ from noetic_py._engine.fold import COMPOSITES, Node, Own, inside, left_by, tree
 from noetic_py._engine.state import Execution, Frame, Run
 from noetic_py._engine.types import declared_output
 from noetic_py.budget import NO_USAGE, Lease
+from noetic_py.checkpoints.cells import StoredCells, apply_cells, unlike
 from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields, mismatch
 from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFailed, StepFinished, Voided
 from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_usage, read_usage
@@ -22,7 +23,7 @@ from noetic_py.context import Domain, StepMeta
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.items import FunctionCall
 from noetic_py.models.base import ModelResponse
-from noetic_py.state import copy_state
+from noetic_py.state import Cells, copy_state
 from noetic_py.steps.flow import Mode
 from noetic_py.steps.spawn import SPAWNS
 from noetic_py.steps.step import NOT_DONE, Step
@@ -159,12 +160,12 @@ def _fail_again(
         return error
     # Steps below it had finished: when nobody handles the failure, what they have left is seen again.
     _stands_here(parent, path)
-    given = [part.delta for part in left_by(child, own=domain is not parent.domain) if part.delta]
+    given = [part for part in left_by(child, own=domain is not parent.domain) if part.delta or part.memory]
     if given:
         left = copy_state(domain.state)
-        for delta in given:
-            apply_changes(left, delta, run.store.codec)
-        error.left = (domain.state, left)
+        for part in given:
+            apply_changes(left, part.delta, run.store.codec)
+        error.left = (domain.state, left, _recalled(parent.x, domain.cells, given))
     ledger.remember(parent)
     return error
 
@@ -184,7 +185,11 @@ def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) 
 def _other_state(run: Run, domain: Domain, left: list[Own]) -> str | None:
     """In what the state differs from the one that the step has changed."""
     given = [change for part in left for change in part.delta]
-    if not given or run.store is None:
+    if run.store is None:
+        return None
+    if left and left[0].memory and (layer := unlike(domain.cells, left[0].memory, run.store.codec)) is not None:
+        return f"the step meets another memory than was recorded: layer {layer!r} differs"
+    if not given:
         return None
     if domain.known is None:
         domain.known = known_fields(domain.state, run.store.codec)
@@ -225,12 +230,14 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     length = domain.log.size
     for part in left:
         domain.log.extend(part.items)
-    if run.store is not None and any(part.delta for part in left):
+    if run.store is not None and any(part.delta or part.memory for part in left):
         # Looking at the state through a frame notes what it was, for whoever has to go back.
         state = Frame(step, parent, parent.x, path, domain, parent.lease, length).state
         for part in left:
             apply_changes(state, part.delta, run.store.codec)
         domain.known = known_fields(state, run.store.codec)
+        domain.cells = _recalled(parent.x, domain.cells, left)
+        domain.stored = StoredCells(domain.cells)
     if not own:
         ledger.returned(parent, domain.log.size)
     _recall(parent.x, child)
@@ -239,6 +246,15 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     output = output_of(child, step, run)
     parent.last_output = (path[-1], output)
     return output
+
+
+def _recalled(x: Execution, cells: Cells, left: list[Own]) -> Cells:
+    """The states of layers, as finished work has left them."""
+    store = x.run.store
+    if store is not None:
+        for part in left:
+            cells = apply_cells(cells, part.memory, x.layers.state_type, store.codec)
+    return cells
 
 
 def output_of(node: Node, step: AnyStep, run: Run) -> Any:
@@ -410,8 +426,10 @@ def put_down(frame: Frame, node: Node) -> None:
     for own in inside(node):
         domain.log.extend(own.items)
         apply_changes(domain.state, own.delta, store.codec)
+    domain.cells = _recalled(frame.x, domain.cells, inside(node))
     if domain.known is not None:
         domain.known = known_fields(domain.state, store.codec)
+        domain.stored = StoredCells(domain.cells)
     frame.mark = frame.written = domain.log.size
 
 
@@ -488,6 +506,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
     record.items = frame.domain.log.since(frame.mark)
     try:
         record.delta = ledger.capture(frame)
+        record.memory = ledger.capture_cells(frame)
         record.fingerprint = fingerprint(step) if step.kind not in _UNNAMED else ""
         record.digest = _digest(step, value if step.bound is None else step.bound.value, frame)
         record.attempt = frame.attempt
@@ -510,7 +529,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
 
 
 # The engine's own steps: what they are follows from the step around them.
-_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached"})
+_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory"})
 
 
 def _output(frame: Frame, value: Any, output: Any) -> Any:
@@ -558,7 +577,7 @@ def disown(frame: Frame, failure: NoeticError) -> None:
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:
     """A digest of what the step was given, where that is not derived from what is recorded."""
     store = frame.x.run.store
-    if store is None or step.kind in ("answer", "gather", "detached", "parallel_path"):
+    if store is None or step.kind in ("answer", "gather", "detached", "parallel_path", "memory"):
         return None
     essence = value
     if step.kind == "tool_call":

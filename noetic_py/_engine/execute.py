@@ -27,7 +27,7 @@ from noetic_py.errors import (
     UnknownPrice,
 )
 from noetic_py.events import StepStarted
-from noetic_py.state import copy_state, restore_state
+from noetic_py.state import Cells, copy_state, restore_state
 from noetic_py.steps.step import Body, Step
 from noetic_py.steps.step import frame as frame_name
 
@@ -144,7 +144,7 @@ async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
 async def _breathe(x: Execution) -> None:
     """Let others run, and start nothing in an execution that was stopped."""
     await checkpoint()
-    node: Execution | None = x
+    node: Execution | None = None if x.closing else x
     while node is not None:
         if node.stop is not None:
             # Only code that shields itself from cancellation comes here.
@@ -250,15 +250,16 @@ async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitab
 
 def settle_failure(frame: Frame, error: NoeticError) -> None:
     """Nobody below handled the failure: what finished steps left becomes visible again in the frame's domain."""
-    settle_state(frame.domain.state, error)
+    settle_state(frame.domain, error)
     restore_log(frame, error.path)
 
 
-def settle_state(state: Any, error: NoeticError) -> None:
-    """The state becomes what finished steps had left before the failure."""
+def settle_state(domain: Domain, error: NoeticError) -> None:
+    """The state becomes what finished steps had left before the failure, and so do those of layers."""
     left = error.left
-    if left is not None and left[0] is state:
-        restore_state(state, left[1])
+    if left is not None and left[0] is domain.state:
+        restore_state(domain.state, left[1])
+        domain.cells = left[2]
 
 
 def restore_log(frame: Frame, cause: tuple[str, ...] = ()) -> None:
@@ -321,7 +322,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         await x.run.dismiss(frame.at)
     frame.drop_unwritten()
     if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain.state):
-        failure.left = (frame.domain.state, _state_left(frame))
+        failure.left = (frame.domain.state, *_state_left(frame))
     frame.rewind()
     forget_loop_stops(frame, frame.at)
     durable.disown(frame, failure)
@@ -346,16 +347,18 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     frame.node = frame.visited = frame.last_output = frame.prepared = frame.takes = None
 
 
-def _state_left(frame: Frame) -> Any:
+def _state_left(frame: Frame) -> tuple[Any, Cells]:
     """The state as finished steps left it: without what the bodies around the failure have not written either."""
     state = frame.domain.state
-    left = state
+    left, cells = state, frame.domain.cells
     node = frame.up
     while node is not None and not node.domain.untouched and node.domain.state is state:
         if node.touched and not node.clean:
             left = node.saved
+            if node.domain is frame.domain:
+                cells = node.saved_cells
         node = node.up
-    return copy_state(left)
+    return copy_state(left), cells
 
 
 def _after_stop(frame: Frame, own: bool) -> None:

@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from noetic_py._engine import durable, ledger
 from noetic_py._engine.custody import give_back
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute, forget_loop_stops
+from noetic_py._engine.memory import fork_layers, join_returned
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.context import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
@@ -142,6 +143,8 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
     domain = frame.domain
     own = outcomes.domains[index] = domain.fork(f"{domain.branch}.{path.name}")
     try:
+        if frame.x.layers and path.step.kind != "tool_call":
+            await fork_layers(frame, index, own)
         outcomes.values[index] = await execute(path.step, path.value, frame, path.name, own)
     except Exception as error:  # noqa: BLE001 # an outcome like a value: the section decides what it means
         outcomes.errors[index] = as_error(frame, error)
@@ -161,6 +164,7 @@ async def run_parallel(value: Any, frame: Frame) -> Any:
         winner = first_of(frame, paths, outcomes.values)
         await _void_losers(frame, paths, winner)
         return _win(frame, paths, outcomes, winner)
+    await _return_layers(frame, paths, outcomes)
     results: list[Any]
     if spec.mode == "all":
         results = all_values(frame, paths, outcomes)
@@ -199,6 +203,14 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
         elif tuple(before) != ids:
             raise ReplayDiverged(f"the paths were {', '.join(before)}, and are {', '.join(ids)} now", path=frame.path)
     return [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(steps)]
+
+
+async def _return_layers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> None:
+    """What layers take of the paths that have succeeded, in the order of the paths."""
+    if frame.x.layers:
+        ended = sorted(outcomes.values)
+        children = {f"{frame.x.id}/{paths[at].name}": (outcomes.domains[at], outcomes.values[at]) for at in ended}
+        await join_returned(frame, children)
 
 
 def _require(frame: Frame, value: Any) -> AnyStep:
@@ -265,6 +277,8 @@ def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | 
     if not domain.untouched:
         # Reading frame.state notes what it was, so that a step around the race can still go back.
         restore_state(frame.state, copy_state(domain.state))
+    if domain.cells is not frame.domain.cells:
+        frame.put_cells(domain.cells)
     return value
 
 
@@ -299,7 +313,9 @@ async def run_gather(value: Any, frame: Frame) -> list[Any]:
     paths = [Path(step, value, f"{step.id}[{index}]") for index, step in enumerate(spec.steps)]
     if not paths:
         return []
-    return all_values(frame, paths, await run_paths(frame, paths, "all"))
+    outcomes = await run_paths(frame, paths, "all")
+    await _return_layers(frame, paths, outcomes)
+    return all_values(frame, paths, outcomes)
 
 
 DOORS.section = gather_step

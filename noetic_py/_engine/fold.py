@@ -24,7 +24,7 @@ from noetic_py.items import FunctionCallOutput
 from noetic_py.steps.spawn import NOTHING_SHARED, SPAWNS
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import Change, JournalRecord, Path
+    from noetic_py.checkpoints.records import Change, JournalRecord, LayerDeltas, Path
     from noetic_py.items import Item
 
 __all__ = ["COMPOSITES", "Node", "Own", "ended_with", "inside", "items_below", "left_by", "tree", "visible"]
@@ -39,10 +39,11 @@ COMPOSITES = frozenset({"run", "sequence", "loop", "branch", "parallel", "gather
 
 @frozen(eq=False)
 class Own:
-    """A stretch of a body's own work: the items it appended, and how it changed the state."""
+    """A stretch of a body's own work: the items it appended, and how it changed the state and those of layers."""
 
     items: tuple[Item, ...]
     delta: tuple[Change, ...] = ()
+    memory: LayerDeltas = ()
     # Where in the journal it is; -1 for what is no record's own.
     position: int = -1
 
@@ -234,13 +235,13 @@ def _place(
     if isinstance(record, ChildReplayed):
         return
     if isinstance(record, Segment):
-        node.layout.append(Own(record.items, record.delta, position))
+        node.layout.append(Own(record.items, record.delta, record.memory, position))
         return
     node.kind = record.kind
     if isinstance(record, StepOpened):
         node.start_again(record.fence)
         return
-    node.layout.append(Own(record.items, record.delta, position))
+    node.layout.append(Own(record.items, record.delta, record.memory, position))
     node.takes = record.takes
     if isinstance(record, StepFinished):
         node.finished = record

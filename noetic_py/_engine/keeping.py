@@ -63,7 +63,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         CodecError: Its input, its state or its conversation cannot be stored.
     """
     state = plan.domain.state
-    codec = codec_for(plan.step, type(state), type(plan.value))
+    codec = codec_for(plan.step, type(state), type(plan.value), *run.resources.layers.state_types)
     opening = Opening(
         fingerprint=fingerprint(plan.step),
         items=tuple(plan.domain.log.frozen()),

@@ -16,11 +16,12 @@ from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import Change, Intent, JournalRecord, Path
+    from noetic_py.checkpoints.records import Change, Intent, JournalRecord, LayerDeltas, Path
     from noetic_py.items import Item
 
 __all__ = [
     "capture",
+    "capture_cells",
     "close_segment",
     "decided",
     "failed",
@@ -38,15 +39,16 @@ def close_segment(frame: Frame) -> None:
     """A child is about to start, and the body has appended something: that is a segment of its own."""
     log = frame.domain.log
     items = log.since(frame.mark)
-    known = frame.domain.known
+    known, stored = frame.domain.known, frame.domain.stored
     delta = capture(frame)
-    if not items and not delta:
+    memory = capture_cells(frame)
+    if not items and not delta and not memory:
         return
-    segment = Segment(frame.at, frame.attempt, items, delta)
+    segment = Segment(frame.at, frame.attempt, items, delta, memory)
     try:
         prepare(frame, segment)
     except NoeticError:
-        frame.domain.known = known
+        frame.domain.known, frame.domain.stored = known, stored
         raise
     frame.mark = log.size
     frame.clean = False
@@ -103,11 +105,29 @@ def capture(frame: Frame) -> tuple[Change, ...]:
     return delta
 
 
+def capture_cells(frame: Frame) -> LayerDeltas:
+    """How the body has changed the states of layers since they were stored last, in a durable run.
+
+    Raises:
+        CodecError: A state cannot be stored.
+    """
+    store, domain = frame.x.run.store, frame.domain
+    if store is None or not frame.touched or domain.stored is None or domain.stored.cells is domain.cells:
+        return ()
+    try:
+        deltas, domain.stored = domain.stored.changes(domain.cells, store.codec)
+    except CodecError as error:
+        error.at(frame.at)
+        raise
+    return deltas
+
+
 def returned(frame: Frame, length: int) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
     frame.mark = frame.written = length
     if frame.touched:
         frame.saved = copy_state(frame.domain.state)
+        frame.saved_cells = frame.domain.cells
         frame.clean = False
 
 
@@ -115,6 +135,7 @@ def remember(frame: Frame) -> None:
     """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
     if frame.touched and frame.clean:
         frame.saved = copy_state(frame.domain.state)
+        frame.saved_cells = frame.domain.cells
         frame.clean = False
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from noetic_py.context import Domain
-from noetic_py.state import StateBag, copy_state, restore_state, state_fields
+from noetic_py.state import Cells, StateBag, copy_state, restore_state, state_fields
 
-__all__ = ["join_states"]
+__all__ = ["join_cells", "join_states", "joined"]
 
 _MISSING = object()
 
@@ -25,6 +25,22 @@ def join_states(target: Any, paths: Sequence[Domain]) -> None:
     base = copy_state(target)
     for state in touched:
         restore_state(target, _joined(base, state, copy_state(target)))
+
+
+def join_cells(target: Cells, paths: Sequence[Cells]) -> Cells:
+    """The states of layers with what each path has changed of them; all paths began with `target`."""
+    made = dict(target)
+    for cells in paths:
+        for layer, value in cells.items():
+            base = target.get(layer, _MISSING)
+            if value is not base:
+                made[layer] = value if made.get(layer, _MISSING) is base else joined(base, value, made[layer])
+    return made
+
+
+def joined(base: Any, changed: Any, now: Any) -> Any:
+    """`now` with the changes that lead from `base` to `changed`; none of these is changed itself."""
+    return _joined(base, changed, copy_state(now))
 
 
 def _joined(base: Any, changed: Any, now: Any) -> Any:

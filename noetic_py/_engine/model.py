@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -11,12 +12,13 @@ from attrs import frozen
 from noetic_py._engine.answer import ANSWER, Ask
 from noetic_py._engine.execute import HANDLERS, execute, restore_log
 from noetic_py._engine.flow import Path, first_of, run_paths
-from noetic_py._engine.merge import join_states
+from noetic_py._engine.memory import appended, is_guided, remember
+from noetic_py._engine.merge import join_cells, join_states
 from noetic_py._engine.output import OutputPlan, output_plan
 from noetic_py._engine.state import Frame
 from noetic_py._engine.tool import TOOL_CALL, Call
 from noetic_py.context import StepMeta
-from noetic_py.errors import CodecError, ConfigError, ModelParseError, ModelRefused, ModelRetry, NoOutput
+from noetic_py.errors import CodecError, ConfigError, LayerError, ModelParseError, ModelRefused, ModelRetry, NoOutput
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, ItemBase, Message, Refusal
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.step import frame as frame_name
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
 __all__ = ["run_model"]
+
+
+_MOST_GUIDES = 3
+"""How often layers may have the model answer a round again."""
 
 
 @frozen(eq=False)
@@ -40,13 +46,22 @@ class _Fit:
 async def run_model(value: Any, frame: Frame) -> Any:
     """Ask, run the tools, read the output; ask again while it does not fit."""
     spec: ModelSpec = frame.step.spec
-    _take_input(frame, value)
+    await _append(frame, _input(frame, value))
     model = _model(frame, spec)
     tools = await _tools(frame, spec)
     plan = _plan(spec)
     ask = Ask(model, spec, tools, None if plan is None else plan.schema)
-    for attempt in range(spec.output_retries + 1):
+    if spec.output_retries < 0:
+        raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
+    guided = 0
+    for attempt in count():
         response: ModelResponse = await execute(ANSWER, ask, frame, frame_name("answer", attempt))
+        if is_guided(response):
+            guided += 1
+            if guided <= _MOST_GUIDES:
+                continue
+            raise _guided_too_often(frame, response)
+        await remember(frame, response, frame_name("memory[store]", attempt))
         calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
         meta = _meta(frame, response, calls)
         if calls:
@@ -58,34 +73,50 @@ async def run_model(value: Any, frame: Frame) -> Any:
         fit = await _fit(spec, plan, _text(response))
         if fit.problem is None:
             return fit.value
-        if attempt == spec.output_retries:
+        if attempt - guided >= spec.output_retries:
             raise ModelParseError(
                 fit.problem,
                 model=model.name,
                 path=frame.path,
                 hint="raise output_retries=, simplify the output type, or use a stronger model",
             ) from fit.error
-        frame.log.append(Message.user(f"{fit.problem}\nAnswer again."))
-    raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
+        await _append(frame, [Message.user(f"{fit.problem}\nAnswer again.")])
+    raise AssertionError
 
 
-def _take_input(frame: Frame, value: Any) -> None:
-    log = frame.log
+async def _append(frame: Frame, items: Sequence[Item]) -> None:
+    """Put input into the conversation, as layers want it."""
+    if items and frame.x.layers:
+        items = await appended(frame, items)
+    frame.log.extend(items)
+
+
+def _guided_too_often(frame: Frame, response: ModelResponse) -> LayerError:
+    return LayerError(
+        f"layers have asked for another answer {_MOST_GUIDES + 1} times; at last: {_text(response)}",
+        layer="",
+        hook="after_model_call",
+        path=frame.path,
+        hint="let after_model_call return Halt(reason) where guiding does not help, or say more clearly what is wrong",
+    )
+
+
+def _input(frame: Frame, value: Any) -> Sequence[Item]:
     if value is None:
-        return
+        return ()
     if isinstance(value, str):
-        log.append(Message.user(value))
-    elif isinstance(value, ItemBase):
-        log.extend([value])  # type: ignore[list-item] # an Item, as every item class is one
-    elif _is_many(value):
-        log.extend(value)
-    else:
-        raise ConfigError(
-            f"call_model got {type(value).__name__} as its input",
-            code="model-input",
-            path=frame.path,
-            hint="a text, a Message, a list of items, or None; put a step that makes one of these before it",
-        )
+        return [Message.user(value)]
+    if isinstance(value, ItemBase):
+        return [value]  # type: ignore[list-item] # an Item, as every item class is one
+    if _is_many(value):
+        items: Sequence[Item] = value
+        return items
+    raise ConfigError(
+        f"call_model got {type(value).__name__} as its input",
+        code="model-input",
+        path=frame.path,
+        hint="a text, a Message, a list of items, or None; put a step that makes one of these before it",
+    )
 
 
 def _is_many(value: object) -> bool:
@@ -104,7 +135,7 @@ def _model(frame: Frame, spec: ModelSpec) -> Model:
 
 async def _tools(frame: Frame, spec: ModelSpec) -> dict[str, Tool[..., Any, Any, Any]]:
     """One set by name on the wire; the step's own tools win over the harness's."""
-    given = (*frame.x.run.resources.tools, *spec.tools)
+    given: tuple[Any, ...] = (*frame.x.run.resources.tools, *_functions(frame), *spec.tools)
     if not given:
         return {}
     found: dict[str, Tool[..., Any, Any, Any]] = {}
@@ -113,6 +144,14 @@ async def _tools(frame: Frame, spec: ModelSpec) -> dict[str, Tool[..., Any, Any,
         for tool in listed:
             found[tool.wire_name] = tool
     return found
+
+
+def _functions(frame: Frame) -> Sequence[Tool[..., Any, Any, Any]]:
+    """The functions of the layers that are in this execution."""
+    layers = frame.x.layers
+    if not layers.tools:
+        return ()
+    return [tool for tool in layers.tools if tool.name.partition("/")[0] in frame.domain.cells]
 
 
 def _plan(spec: ModelSpec) -> OutputPlan | None:
@@ -211,6 +250,8 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[
     domains = [outcomes.domains[index] for index in range(len(calls))]
     if not all(domain.untouched for domain in domains):
         join_states(frame.state, domains)
+    if any(domain.cells is not frame.domain.cells for domain in domains):
+        frame.put_cells(join_cells(frame.domain.cells, [domain.cells for domain in domains]))
 
 
 HANDLERS["model"] = run_model

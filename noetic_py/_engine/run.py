@@ -17,13 +17,16 @@ from noetic_py._engine import model as _model
 from noetic_py._engine import schedule as _schedule
 from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import tool as _tool
+from noetic_py._engine import upkeep as _upkeep
 from noetic_py._engine.durable import count_turns, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below, visible
+from noetic_py._engine.memory import close_layers, open_layers
 from noetic_py._engine.resume import Past
 from noetic_py._engine.state import Execution, Frame, Run
 from noetic_py._engine.store import Kept
 from noetic_py.budget import Budget, Lease
+from noetic_py.checkpoints.cells import apply_cells
 from noetic_py.checkpoints.delta import apply_changes
 from noetic_py.checkpoints.records import Opening, RunEnded, RunStarted
 from noetic_py.context import Domain
@@ -40,7 +43,7 @@ from noetic_py.steps.step import Step
 __all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
-INTERPRETERS = (_channels, _checkpoint, _detached, _flow, _loop, _model, _schedule, _spawn, _tool)
+INTERPRETERS = (_channels, _checkpoint, _detached, _flow, _loop, _model, _schedule, _spawn, _tool, _upkeep)
 
 
 @frozen(eq=False)
@@ -86,6 +89,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
             output = await _wrap_up(x, root, plan.budget, lease, stop.error)
             await run.dismiss()
+        await close_layers(x, root)
         return await _result(run, x, plan, history, _Ending(output, stop, error), now)
     except BaseException as cancelled:
         if isinstance(cancelled, Exception):
@@ -95,6 +99,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         restore_log(root)
         left = _Ending(no_value(), Control("cancel", reason=reason), None)
         with anyio.CancelScope(shield=True):
+            await close_layers(x, root)
             run.left = await _result(run, x, plan, history, left, now)
         raise
     finally:
@@ -128,6 +133,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
             plan.domain.log.extend(own.items)
             if run.store is not None:
                 apply_changes(plan.domain.state, own.delta, run.store.codec)
+                plan.domain.cells = apply_cells(plan.domain.cells, own.memory, x.layers.state_type, run.store.codec)
 
 
 async def _attempt(
@@ -143,6 +149,7 @@ async def _attempt(
     try:
         lease.keep_reserve()
         with x.scope:
+            await open_layers(x, root)
             output = await execute(plan.step, plan.value, root, plan.step.id)
             if x.run.detached:
                 await x.run.join_detached()
@@ -278,6 +285,7 @@ async def _result(
         transcript=transcript,
         reason=reason,
         error=broken,
+        last_layer_usage=x.last_layer_usage,
     )
     if broken is not None:
         broken.result = result

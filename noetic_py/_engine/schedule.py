@@ -31,11 +31,13 @@ async def run_every(value: Any, frame: Frame) -> None:
         due = runtime.monotonic() + spec.interval
         log = frame.log.fork()
         log.origin = frame.log.origin
-        domain = Domain(log, frame.state, frame.branch)
+        domain = Domain(log, frame.state, frame.branch, cells=frame.domain.cells)
         try:
             await execute(spec.body, None, frame, f"{spec.body.id}[{tick}]", domain)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
+        if domain.cells is not frame.domain.cells:
+            frame.put_cells(domain.cells)
         if frame.loop_stops:
             return
 

@@ -9,14 +9,16 @@ import anyio
 
 from noetic_py._engine import durable
 from noetic_py._engine.execute import HANDLERS, close_lease, execute, open_lease, under_budget
+from noetic_py._engine.layers import layers_for
+from noetic_py._engine.memory import close_layers, join_returned, open_layers, spawn_layers
 from noetic_py._engine.state import Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Domain
 from noetic_py.control import Control
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.log import ItemLog
-from noetic_py.state import StateBag
-from noetic_py.steps.spawn import SPAWNS, SpawnSpec
+from noetic_py.state import NO_CELLS, StateBag
+from noetic_py.steps.spawn import SPAWNS, MemorySpec, SpawnSpec
 
 __all__ = ["head", "run_child", "run_spawn"]
 
@@ -36,10 +38,16 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
     """Run the child, and make of its end a value or an error of the parent's."""
     spec: SpawnSpec = frame.step.spec
     parent = frame.x
-    parent.enter_child()
-    lease = Lease(None, frame.lease, depth=parent.depth + 1)
+    inside = frame.step.kind == "with_memory"
+    depth = parent.depth + (not inside)
+    if not inside:
+        parent.enter_child()
+    lease = Lease(None, frame.lease, depth=depth)
     try:
-        child = Execution(parent.run, lease, depth=parent.depth + 1, parent=frame, input=value)
+        layers = layers_for(spec.memory) if isinstance(spec, MemorySpec) else None
+        child = Execution(parent.run, lease, depth=depth, parent=frame, input=value, layers=layers)
+        if inside:
+            child.id, child.passes = parent.id, True
         root = head(child, frame, frame.step, _domain(frame, spec))
         if frame.node is not None:
             durable.recover(parent.run, lease, frame.at, attempts=False)
@@ -48,7 +56,10 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
             if child.stop is not None:
                 durable.put_down(root, frame.node)
         try:
-            return await run_child(child, root, spec, value)
+            output = await run_child(child, root, spec, value)
+            if child.layers and layers is None:
+                await join_returned(frame, {child.id: (root.domain, output)})
+            return output
         finally:
             child.ended()
             child.frame = None
@@ -60,7 +71,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
                 frame.domain.known = root.domain.known
     finally:
         lease.close()
-        parent.run.children -= 1
+        parent.run.children -= not inside
 
 
 async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
@@ -69,11 +80,16 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
     if spec.timeout is not None:
         child.scope.deadline = anyio.current_time() + spec.timeout
     output: Any = None
-    with child.scope:
-        if spec.budget is None:
-            output = await execute(step, value, root, step.id)
-        else:
-            output = await _under_budget(root, spec.budget, step, value)
+    try:
+        with child.scope:
+            await (open_layers(child, root) if isinstance(spec, MemorySpec) else spawn_layers(root))
+            if spec.budget is None:
+                output = await execute(step, value, root, step.id)
+            else:
+                output = await _under_budget(root, spec.budget, step, value)
+    finally:
+        if isinstance(spec, MemorySpec):
+            await close_layers(child, root)
     if child.stop is not None:
         return _stopped(child.stop, root)
     if child.scope.cancelled_caught:
@@ -107,15 +123,16 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
         log = ItemLog() if spec.items == "new" else frame.log.fork()
         branch = f"{frame.branch}.{frame.step.id}"
         log.origin = (frame.x.run_id, branch)
+    cells = NO_CELLS if isinstance(spec, MemorySpec) else frame.domain.cells
     if callable(spec.state):
-        return Domain(log, spec.state(), branch)
+        return Domain(log, spec.state(), branch, cells=cells)
     if spec.state == "new":
-        return Domain(log, StateBag(), branch)
+        return Domain(log, StateBag(), branch, cells=cells)
     if spec.state == "deepcopy":
-        return Domain(log, None, branch, source=frame.domain)
+        return Domain(log, None, branch, source=frame.domain, cells=cells)
     # Looking at the state notes what it was, so that a step around the spawn can still go back.
     state = frame.state
-    domain = Domain(log, state if spec.state == "share" else copy.copy(state), branch)
+    domain = Domain(log, state if spec.state == "share" else copy.copy(state), branch, cells=cells)
     if domain.state is state:
         domain.known = frame.domain.known
     return domain

@@ -16,25 +16,29 @@ from attrs import evolve, frozen
 from noetic_py._types import OnDiverge, T
 from noetic_py.budget import Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Entry, Live, log_lost
+from noetic_py.checkpoints.cells import StoredCells
 from noetic_py.checkpoints.delta import known_fields
 from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
 from noetic_py.control import Control, RunResult, StopKind
 from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
-from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted
-from noetic_py.state import copy_state, restore_state
+from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted, ViewMade
+from noetic_py.state import NO_CELLS, Cells, copy_state, restore_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from noetic_py._engine.custody import Taken
     from noetic_py._engine.fold import Node
+    from noetic_py._engine.layers import Layers
     from noetic_py._engine.store import Store
+    from noetic_py._engine.upkeep import Upkeep
     from noetic_py.channels import Reader
+    from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.records import Intent, JournalRecord, Segment, StepFailed, StepFinished
     from noetic_py.items import Item
     from noetic_py.log import ItemLog
-    from noetic_py.memory.layer import Memory
+    from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
@@ -55,13 +59,16 @@ Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOpti
 class Resources:
     """What a harness lends to its runs."""
 
-    __slots__ = ("group", "launch", "lease", "memory", "model", "models", "runtime", "settings", "tools")
+    __slots__ = (
+        "_storage", "group", "launch", "layers", "lease", "model", "models", "runtime", "settings", "tools",
+    )  # fmt: skip
 
     def __init__(
         self,
         *,
         runtime: Runtime,
-        memory: Memory,
+        layers: Layers,
+        storage: CheckpointBackend | None,
         model: str | Model | None,
         models: Callable[[str], Model],
         tools: Sequence[Any],
@@ -69,7 +76,8 @@ class Resources:
         settings: ModelSettings,
     ) -> None:
         self.runtime = runtime
-        self.memory = memory
+        self.layers = layers
+        self._storage = storage
         self.model = model
         self.models = models
         self.tools = tools
@@ -78,6 +86,15 @@ class Resources:
         # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.launch: Launch | None = None
+
+    @property
+    def storage(self) -> CheckpointBackend:
+        """Where layers keep what outlives a run: the harness's backend, or its own memory when it has none."""
+        if self._storage is None:
+            from noetic_py.checkpoints.in_memory import InMemoryBackend
+
+            self._storage = InMemoryBackend(runtime=self.runtime)
+        return self._storage
 
 
 class Doors:
@@ -89,6 +106,8 @@ class Doors:
     receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
     receive_now: Callable[[Frame, Channel[Any]], Any]
     checkpoint: Callable[[Frame], Awaitable[None]]
+    bind: Callable[[Frame, bool], Any]
+    upkeep: Callable[[Execution], Upkeep]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
 
 
@@ -133,6 +152,7 @@ class Run:
         "unpriced",
         "user_id",
         "verdict",
+        "view",
     )  # fmt: skip
 
     def __init__(
@@ -171,11 +191,11 @@ class Run:
         self.stopped: list[Control] = []
         # Whether a step without options of its own needs nothing around its body.
         self.bare = tracer is None
-        self.executed = 0
-        self.children = 0
+        self.executed = self.children = 0
         # How many executions are being stopped: a step looks for a stop only then.
         self.stopping = 0
         self.unpriced = False
+        self.view: View | None = None
         self.turns = 0
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None] | None = None
@@ -235,6 +255,12 @@ class Run:
         self._over = True
         if self._board is not None:
             self._board.close()
+
+    def seen(self, view: View, path: tuple[str, ...]) -> None:
+        """Note what a model is shown."""
+        self.view = view
+        if self.bus.active:
+            self.bus.publish(ViewMade(path, view))
 
     def cancel_detached(self, path: tuple[str, ...]) -> None:
         """Cancel what the steps at and below a path have started beside the flow."""
@@ -317,12 +343,14 @@ class Execution:
     """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
 
     __slots__ = (
-        "_began", "_memory", "_parent", "depth", "frame", "id", "input", "last_step", "lease",
-        "metadata", "request_id", "run", "run_id", "scope", "services", "stop", "thread_id",
-        "tool_failures", "turns", "user_id",
+        "_began", "_parent", "_upkeep", "closing", "depth", "frame", "id", "input", "last_layer_usage", "last_step",
+        "layers", "lease", "metadata", "passes", "request_id", "run", "run_id", "scope", "services", "stop",
+        "thread_id", "tool_failures", "turns", "user_id",
     )  # fmt: skip
 
-    def __init__(self, run: Run, lease: Lease, *, depth: int, parent: Frame | None, input: object) -> None:
+    def __init__(
+        self, run: Run, lease: Lease, *, depth: int, parent: Frame | None, input: object, layers: Layers | None = None
+    ) -> None:
         self.run = run
         self.run_id = run.run_id
         self.id = run.run_id if parent is None else run.runtime.new_id()
@@ -335,7 +363,14 @@ class Execution:
         self.request_id = run.request_id
         self.services = run.services
         self.metadata = run.metadata
-        self._memory = run.resources.memory
+        inherited: Layers = run.resources.layers if parent is None else parent.x.layers
+        self.layers: Layers = inherited if layers is None else layers
+        self.last_layer_usage: LayerUsage | None = None
+        self._upkeep: Upkeep | None = None
+        # Whether a stop that is asked for here is its parent's: it is a part of that, with other memory.
+        self.passes = False
+        # Whether its layers are being closed, which no stop keeps from happening.
+        self.closing = False
         self.last_step: StepMeta | None = None
         self.turns = 0
         # In how many rounds a tool refused its arguments or asked for another try, and the latest of them.
@@ -384,9 +419,25 @@ class Execution:
         """What the leases in force for a step still allow."""
         return _frame(ctx).lease.remaining(self.run.runtime.monotonic())
 
+    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+        frame = _frame(ctx)
+        if reads or not self.layers:
+            return DOORS.bind(frame, reads)
+        if frame.bundle is None:
+            frame.bundle = DOORS.bind(frame, reads)
+        return frame.bundle
+
     @property
-    def memory(self) -> Any:
-        return self._memory
+    def upkeep(self) -> Upkeep:
+        """What is done for its layers."""
+        if self._upkeep is None:
+            self._upkeep = DOORS.upkeep(self)
+        return self._upkeep
+
+    @property
+    def parent_frame(self) -> Frame | None:
+        """The step in flight that has spawned it."""
+        return self._parent
 
     # -- what a context asks for
 
@@ -395,15 +446,20 @@ class Execution:
         frame = _frame(ctx)
         domain = frame.domain
         saved = copy_state(domain.state)
-        if self.run.store is not None and domain.known is None:
-            domain.known = known_fields(domain.state, self.run.store.codec)
+        if self.run.store is not None:
+            if domain.known is None:
+                domain.known = known_fields(domain.state, self.run.store.codec)
+            if domain.stored is None:
+                domain.stored = StoredCells(domain.cells)
         frame.touched = True
         frame.clean = False
         frame.saved = saved
+        frame.saved_cells = domain.cells
         node: Frame | None = frame
         while node is not None and node.domain is domain and not node.has_base:
             node.has_base = True
             node.base = saved
+            node.base_cells = domain.cells
             node = node.up
 
     def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
@@ -422,6 +478,8 @@ class Execution:
     @property
     def at(self) -> tuple[str, ...]:
         """The execution's own path: of the run empty, of a spawn's child the spawn's."""
+        if self.passes and self._parent is not None:
+            return self._parent.x.at
         return () if self.frame is None else self.frame.at
 
     def request(self, control: Control, frame: Frame | None = None) -> bool:
@@ -429,6 +487,8 @@ class Execution:
         return self.run.in_its_thread(partial(self._request, control, frame))
 
     def _request(self, control: Control, frame: Frame | None) -> bool:
+        if self.passes and self._parent is not None:
+            return self._parent.x._request(control, frame)
         if self.stop is not None:
             return False
         self.stop = control
@@ -552,6 +612,8 @@ class Frame(Context[Any, Any]):
         clean: Whether everything the body did itself is in the journal; then so it is for all frames above.
         saved: The state before the body's unwritten work, while `_touched` and not clean.
         base: The state at the step's start, once somebody below may change it.
+        saved_cells: The states of layers likewise.
+        base_cells: The same of them.
         start: The log's length at the step's start.
         mark: The log's length up to which the items have their place: a segment, or a child.
         written: The log's length up to which they are in the journal.
@@ -566,6 +628,10 @@ class Frame(Context[Any, Any]):
     has_base = False
     base: Any = None
     saved: Any = None
+    base_cells: Cells = NO_CELLS
+    saved_cells: Cells = NO_CELLS
+    # The layers as the step has them, once it has asked.
+    bundle: Any = None
     busy: str | None = None
     token: Token[Context[Any, Any] | None] | None = None
     control: Control | None = None
@@ -609,7 +675,7 @@ class Frame(Context[Any, Any]):
         self.domain = domain
         self.at = path
         self.touched = False
-        self.x = x
+        self.x: Execution = x
         self.step = step
         self.up = parent
         self.lease = lease
@@ -631,6 +697,7 @@ class Frame(Context[Any, Any]):
         self.segments = None
         if self.has_base:
             restore_state(self.domain.state, copy_state(self.base))
+            self.domain.cells = self.base_cells
             self._look_again()
         self.touched = False
         self.clean = True
@@ -642,6 +709,7 @@ class Frame(Context[Any, Any]):
         self.segments = None
         if self.touched and not self.clean:
             restore_state(self.domain.state, copy_state(self.saved))
+            self.domain.cells = self.saved_cells
             self._look_again()
 
     def _look_again(self) -> None:
@@ -649,6 +717,13 @@ class Frame(Context[Any, Any]):
         store = self.x.run.store
         if store is not None and self.domain.known is not None:
             self.domain.known = known_fields(self.domain.state, store.codec)
+            self.domain.stored = StoredCells(self.domain.cells)
+
+    def put_cells(self, cells: Cells) -> None:
+        """Put states of layers in place of those that are there, as work of the body's own."""
+        if not self.touched:
+            self.x.touch(self)
+        self.domain.cells = cells
 
 
 def _frame(ctx: Context[Any, Any]) -> Frame:

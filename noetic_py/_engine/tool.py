@@ -9,6 +9,7 @@ import anyio
 from attrs import frozen
 
 from noetic_py._engine.execute import HANDLERS
+from noetic_py._engine.memory import after_tool_call, appended, before_tool_call
 from noetic_py._engine.state import Frame
 from noetic_py.context import CURRENT, StepMeta
 from noetic_py.errors import (
@@ -56,6 +57,11 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     if bus.active:
         bus.publish(ToolStarted(frame.path, call))
     failed = False
+    if frame.x.layers:
+        answer = await before_tool_call(frame, call)
+        if isinstance(answer, str):
+            return _blocked(frame, call, answer)
+        value = Call(answer, value.tool, value.known)
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
@@ -64,10 +70,27 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     except (ToolError, ModelRetry) as error:
         failed, output = True, _again(frame, value, error)
     item = FunctionCallOutput(call_id=call.call_id, output=output)
+    if frame.x.layers:
+        item = await _as_layers_want(frame, call, item)
     frame.log.append(item)
     if bus.active:
         bus.publish(ToolFinished(frame.path, item, failed))
     return item
+
+
+def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutput:
+    """A layer does not let the call be made: the model is told so."""
+    item = FunctionCallOutput(call_id=call.call_id, output=message)
+    frame.log.append(item)
+    if frame.x.run.bus.active:
+        frame.x.run.bus.publish(ToolFinished(frame.path, item, True))
+    return item
+
+
+async def _as_layers_want(frame: Frame, call: FunctionCall, item: FunctionCallOutput) -> FunctionCallOutput:
+    item = await after_tool_call(frame, call, item)
+    items = await appended(frame, [item])
+    return next(each for each in items if isinstance(each, FunctionCallOutput) and each.call_id == item.call_id)
 
 
 def _again(frame: Frame, value: Call, error: ToolError | ModelRetry) -> str:

@@ -11,12 +11,13 @@ import attrs
 from typing_extensions import TypeIs
 
 from noetic_py._engine.graph import children
+from noetic_py._engine.layers import layers_for
 from noetic_py.codec.structure import is_model, is_named_tuple
 from noetic_py.items import ItemBase
 from noetic_py.steps.flow import ParallelSpec, SequenceSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.model import ModelSpec
-from noetic_py.steps.spawn import SpawnSpec
+from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 from noetic_py.steps.step import Step
 
 __all__ = ["declared_input", "declared_output", "known_types"]
@@ -77,6 +78,8 @@ def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
         yield from _hints(spec).values()
     elif isinstance(spec, ModelSpec):
         yield from spec.outputs
+    elif isinstance(spec, MemorySpec):
+        yield from layers_for(spec.memory).state_types
     elif isinstance(spec, ParallelSpec) and spec.merge is not None:
         yield from _hints(spec.merge).values()
     for _, child in children(step):

@@ -33,6 +33,7 @@ __all__ = [
     "Decision",
     "Intent",
     "JournalRecord",
+    "LayerDeltas",
     "Opening",
     "Path",
     "RunEnded",
@@ -66,6 +67,10 @@ class Change:
     before: str | None
     tree: Any = None
     kept: bool = False
+
+
+LayerDeltas: TypeAlias = tuple[tuple[str, tuple[Change, ...]], ...]
+"""How layers' states were changed, by the layer's id."""
 
 
 @define(eq=False)
@@ -133,6 +138,7 @@ class Segment:
     attempt: int
     items: tuple[Item, ...]
     delta: tuple[Change, ...] = ()
+    memory: LayerDeltas = ()
 
 
 @define(eq=False)
@@ -159,6 +165,7 @@ class StepFinished:
         control: The stop that the step's body asked for.
         winner: The index of a race's winning path.
         delta: How the last segment changed the state; in a durable run.
+        memory: How it changed layers' states; in a durable run.
         fingerprint: Of the step's definition; in a durable run.
         digest: Of the input, `None` where it is derived from what is recorded; in a durable run.
         takes: The messages that the body has taken, by the paths of their sends; in a durable run.
@@ -174,6 +181,7 @@ class StepFinished:
     control: Control | None = None
     winner: int | None = None
     delta: tuple[Change, ...] = ()
+    memory: LayerDeltas = ()
     fingerprint: str = ""
     digest: str | None = None
     takes: tuple[Path, ...] = ()
@@ -218,6 +226,7 @@ class StepStopped:
         calls: How many model calls the attempt has made.
         tool: The tool that it has called.
         takes: The messages that the kept work has taken; in a durable run.
+        memory: How it changed layers' states; in a durable run.
     """
 
     path: Path
@@ -231,6 +240,7 @@ class StepStopped:
     calls: int = 0
     tool: str | None = None
     takes: tuple[Path, ...] = ()
+    memory: LayerDeltas = ()
 
 
 @define(eq=False)

@@ -22,6 +22,7 @@ from noetic_py.checkpoints.records import (
     Decision,
     Intent,
     JournalRecord,
+    LayerDeltas,
     Opening,
     Path,
     RunEnded,
@@ -124,6 +125,14 @@ def _changes(delta: tuple[Change, ...]) -> list[Any]:
 
 def _read_changes(tree: Any) -> tuple[Change, ...]:
     return tuple(Change(*each) for each in tree or ())
+
+
+def _layers(deltas: LayerDeltas) -> list[Any]:
+    return [[layer, _changes(delta)] for layer, delta in deltas]
+
+
+def _read_layers(tree: Any) -> LayerDeltas:
+    return tuple((layer, _read_changes(delta)) for layer, delta in tree or ())
 
 
 def dump_usage(usage: TokenUsage | None) -> Any:
@@ -239,6 +248,7 @@ def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
         "d": record.digest,
         "i": _items(record.items, codec),
         "s": _changes(record.delta),
+        "y": _layers(record.memory),
         "u": dump_usage(record.usage),
         "c": _cost(record.cost),
         "x": _control(record.control, codec),
@@ -266,6 +276,7 @@ def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
     record.digest = fields.get("d")
     record.items = _read_items(fields.get("i"), codec)
     record.delta = _read_changes(fields.get("s"))
+    record.memory = _read_layers(fields.get("y"))
     record.usage = read_usage(fields.get("u"))
     record.cost = _read_cost(fields.get("c"))
     record.control = _read_control(fields.get("x"), codec)
@@ -318,6 +329,7 @@ def _dump_stopped(record: StepStopped, codec: Codec) -> Fields:
         "c": _cost(record.cost),
         "x": _control(record.control, codec),
         "t": [list(take) for take in record.takes],
+        **({"y": _layers(record.memory)} if record.memory else {}),
         **_called(record),
     }
     return fields
@@ -336,13 +348,19 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
         fields.get("m", 0),
         fields.get("tool"),
         tuple(tuple(take) for take in fields.get("t", ())),
+        _read_layers(fields.get("y")),
     )
 
 
 _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "RunStarted": _dump_started,
     "StepOpened": lambda record, _: [record.kind, record.attempt, record.fence],
-    "Segment": lambda record, codec: [record.attempt, _items(record.items, codec), _changes(record.delta)],
+    "Segment": lambda record, codec: [
+        record.attempt,
+        _items(record.items, codec),
+        _changes(record.delta),
+        *((_layers(record.memory),) if record.memory else ()),
+    ],
     "ChildReplayed": lambda record, _: [],
     "Voided": lambda record, _: [],
     "StepFinished": _dump_finished,
@@ -366,8 +384,8 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
 
 
 def _load_segment(path: Path, fields: Any, codec: Codec) -> Segment:
-    attempt, items, delta = fields
-    return Segment(path, attempt, _read_items(items, codec), _read_changes(delta))
+    attempt, items, delta, *memory = fields
+    return Segment(path, attempt, _read_items(items, codec), _read_changes(delta), _read_layers(*memory or ((),)))
 
 
 def _load_revised(path: Path, fields: Any, _: Codec) -> StateRevised:

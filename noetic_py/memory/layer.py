@@ -77,7 +77,7 @@ class MemoryLayer(Generic[LayerStateT]):
     """The version of the state's form; `migrate` makes the newest of an older one."""
 
     id: str = ""
-    slot: float = Slot.ENTITY
+    slot: int = Slot.ENTITY
     scope: Scope = Scope.THREAD
     budget: TokenBudget = "auto"
     placement: Literal["anchor", "live", "auto"] = "auto"

@@ -97,6 +97,8 @@ class ModelRequest:
         tools: Function tools: mappings with `name`, `description`, `parameters` (a JSON schema) and `strict`.
         settings: The call's settings.
         output: The schema the answer has to follow, `None` for free text.
+        stable: How many items at the start are likely to be the same in the next call of this conversation, for
+            providers that want to be told what to cache.
     """
 
     items: Sequence[Item]
@@ -104,6 +106,7 @@ class ModelRequest:
     tools: Sequence[Mapping[str, JsonValue]] = ()
     settings: ModelSettings = field(factory=ModelSettings)
     output: OutputSchema | None = None
+    stable: int = 0
 
 
 @frozen

@@ -7,13 +7,14 @@ from typing import Any, overload
 
 from attrs import frozen
 
-from noetic_py._types import S2, M, R, S, Share, ShareItems, T
+from noetic_py._types import M2, S2, M, R, S, Share, ShareItems, T
 from noetic_py.budget import Budget
 from noetic_py.errors import ConfigError
+from noetic_py.memory.layer import Memory
 from noetic_py.steps.flow import AnyStep
 from noetic_py.steps.step import Step, check_id, read_options, require_step
 
-__all__ = ["spawn"]
+__all__ = ["MemorySpec", "SpawnSpec", "spawn", "with_memory"]
 
 
 @frozen(eq=False)
@@ -25,6 +26,13 @@ class SpawnSpec:
     items: ShareItems
     timeout: float | None
     budget: Budget | None
+
+
+@frozen(eq=False)
+class MemorySpec(SpawnSpec):
+    """A spawn, or a step, that has other memory than its parent."""
+
+    memory: Memory
 
 
 @frozen
@@ -41,6 +49,7 @@ SPAWNS: Mapping[str, Shared] = {
     "spawn_shared": Shared(items=True, state=False),
     "spawn_state": Shared(items=False, state=True),
     "spawn_whole": Shared(items=True, state=True),
+    "with_memory": Shared(items=True, state=True),
 }
 """The kinds of spawns."""
 
@@ -58,6 +67,18 @@ def spawn(
 ) -> Step[T, R, M, S]: ...
 @overload
 def spawn(
+    step: Step[T, R, M2, S],
+    /,
+    *,
+    memory: M2,
+    state: Share = ...,
+    items: ShareItems = ...,
+    timeout: float | None = ...,
+    budget: Budget | None = ...,
+    id: str | None = ...,
+) -> Step[T, R, Memory, S]: ...
+@overload
+def spawn(
     step: Step[T, R, M, S2],
     /,
     *,
@@ -67,10 +88,23 @@ def spawn(
     budget: Budget | None = ...,
     id: str | None = ...,
 ) -> Step[T, R, M, object]: ...
+@overload
+def spawn(
+    step: Step[T, R, M2, S2],
+    /,
+    *,
+    memory: M2,
+    state: Callable[[], S2],
+    items: ShareItems = ...,
+    timeout: float | None = ...,
+    budget: Budget | None = ...,
+    id: str | None = ...,
+) -> Step[T, R, Memory, object]: ...
 def spawn(
     step: Any,
     /,
     *,
+    memory: Any = None,
     state: Any = "deepcopy",
     items: ShareItems = "new",
     timeout: float | None = None,
@@ -83,6 +117,7 @@ def spawn(
 
     Args:
         step: The step.
+        memory: Layers of the child's own, in place of its parent's.
         state: The child's state: the parent's own (`"share"`), a shallow or deep copy of it, a new `StateBag`
             (`"new"`), or what a function without arguments makes.
         items: The conversation it begins with: none (`"new"`), a copy or a view of the parent's, or the parent's own.
@@ -106,14 +141,56 @@ def spawn(
     if budget is not None and not isinstance(budget, Budget):
         raise ConfigError(f"budget={budget!r} is no Budget", code="spawn", hint="budget=Budget(steps=10)")
     read_options({"timeout": timeout})
+    spec = SpawnSpec(inner, state, items, timeout, budget)
+    if memory is not None:
+        spec = MemorySpec(inner, state, items, timeout, budget, _check_memory(memory, "spawn"))
     made: AnyStep = Step(
         id=check_id(id) if id is not None else f"spawn:{inner.id}",
         kind=_kind(Shared(items == "share", state == "share")),
-        spec=SpawnSpec(inner, state, items, timeout, budget),
+        spec=spec,
         goes_on=False,
         named=id is not None,
     )
     return made
+
+
+@overload
+def with_memory(step: Step[T, R, M2, S], /, *, memory: M2, id: str | None = ...) -> Step[T, R, Memory, S]: ...
+@overload
+def with_memory(step: Step[T, R, M, S], /, *, memory: Memory, id: str | None = ...) -> Step[T, R, M, S]: ...
+def with_memory(step: Any, /, *, memory: Any, id: str | None = None) -> Any:
+    """Run a step with other layers: the conversation, the state and the stop are its parent's, the memory is not.
+
+    Args:
+        step: The step.
+        memory: Its layers; an instance of a [`Memory`][noetic_py.Memory] subclass.
+        id: The step's id, `"with_memory:"` and the step's when left out.
+
+    Raises:
+        ConfigError: An argument is of the wrong kind; code `"with-memory"`.
+    """
+    inner = require_step(step, "with_memory")
+    made: AnyStep = Step(
+        id=check_id(id) if id is not None else f"with_memory:{inner.id}",
+        kind="with_memory",
+        spec=MemorySpec(inner, "share", "share", None, None, _check_memory(memory, "with_memory")),
+        goes_on=inner.goes_on,
+        named=id is not None,
+    )
+    return made
+
+
+def _check_memory(memory: object, where: str) -> Memory:
+    from noetic_py.memory.checks import check_memory
+
+    if not isinstance(memory, Memory):
+        raise ConfigError(
+            f"{where}(memory={memory!r}): no Memory",
+            code=where.replace("_", "-"),
+            hint="an instance of a Memory subclass",
+        )
+    check_memory(memory)
+    return memory
 
 
 def _kind(shared: Shared) -> str:
