@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 
 from attrs import define
 
-from noetic_py._types import S2, A, B, C, M, M_co, R, S, S_co, T
+from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
@@ -575,34 +575,16 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.checkpoint(self)
 
-    @overload
     def spawn_detached(
         self,
-        step: Step[T, R, Memory, StateBag],
+        step: Step[T, R, M2, S2],
         input: T,
         *,
-        budget: Budget | None = ...,
-        owner: Literal["run", "harness"] = ...,
-    ) -> DetachedRun[R]: ...
-    @overload
-    def spawn_detached(
-        self,
-        step: Step[T, R, Memory, S2],
-        input: T,
-        *,
-        state: S2 | None = ...,
-        budget: Budget | None = ...,
-        owner: Literal["run", "harness"] = ...,
-    ) -> DetachedRun[R]: ...
-    def spawn_detached(
-        self,
-        step: Any,
-        input: Any,
-        *,
-        state: Any = None,
+        memory: M2 | None = None,
+        state: S2 | None = None,
         budget: Budget | None = None,
         owner: Literal["run", "harness"] = "run",
-    ) -> Any:
+    ) -> DetachedRun[R]:
         """Start a step beside this one, and go on: `handle = ctx.spawn_detached(research, topic)`.
 
         It has a conversation and a state of its own. Owned by the run it shares the run's channels, journal and
@@ -613,6 +595,8 @@ class Context(Generic[M_co, S_co]):
         Args:
             step: The step.
             input: Its input.
+            memory: Layers of its own; those of this step, as their `on_spawn` makes them, or of the harness, when left
+                out.
             state: Its state; a deep copy of this step's for the run's own, a new `StateBag` for the harness's, when
                 left out.
             budget: Limits for it alone.
@@ -623,10 +607,7 @@ class Context(Generic[M_co, S_co]):
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        started: DetachedRun[Any] = DetachedRun(
-            self.engine.spawn_detached(self, step, input, DetachOptions(state, budget, owner))
-        )
-        return started
+        return DetachedRun(self.engine.spawn_detached(self, step, input, DetachOptions(memory, state, budget, owner)))
 
     def read_only(self) -> ReadContext[M_co, S_co]:
         """A live view that offers nothing to change the run with."""

@@ -27,6 +27,7 @@ from noetic_py.options import ResumeOptions, RunOptions, check_options, check_re
 from noetic_py.runs import Runs, card_of
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import StateBag
+from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
 from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
 from noetic_py.tracing import tracer
@@ -667,6 +668,8 @@ class Harness(Generic[M_co]):
             given["budget"] = options.budget
         if run_id is not None:
             given["run_id"] = run_id
+        if options.memory is not None:
+            step = with_memory(step, memory=options.memory)
         handle = self._start(step, value, options.state, None, given, again=run_id is not None)
         self._launched[handle.run_id] = handle
         return Launched(handle)

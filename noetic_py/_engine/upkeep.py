@@ -107,7 +107,7 @@ class Upkeep:
         found, version = await storage.get_versioned(_key(layer.schema_version), written)
         if found is not None:
             return found[1], version, found[0]
-        async for key, older in storage.items(tuple[str, object]):
+        for key, older in await storage.scan(tuple[str, object], limit=1):
             return _migrated(layer, older[1], int(key.removeprefix("v")), kind), 0, older[0]
         return _NEVER, 0, ""
 

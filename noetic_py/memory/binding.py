@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from noetic_py.errors import NoContextError
@@ -54,9 +53,9 @@ class Alone:
 
     __slots__ = ("_layer", "_value")
 
-    def __init__(self, layer: str, initial: Callable[[], Any]) -> None:
-        self._layer = layer
-        self._value = initial()
+    def __init__(self, layer: Any) -> None:
+        self._layer: str = layer.id or type(layer).__name__
+        self._value = layer.initial()
 
     def read(self) -> Any:
         """The state."""

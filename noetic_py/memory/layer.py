@@ -38,8 +38,54 @@ def _make_frozen(cls: type[Any]) -> None:
     define(cls, frozen=True, slots=False, kw_only=True, eq=False)
 
 
+def _set_state(layer: object, name: str, value: object) -> None:
+    if name != "state":
+        raise AttributeError(f"{type(layer).__name__}.{name} is fixed; what changes is self.state")
+    object.__setattr__(layer, name, value)
+
+
+def _nothing() -> Any:
+    return None
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
-class MemoryLayer(Generic[LayerStateT]):
+class LayerBase(Generic[LayerStateT]):
+    """What of a layer is no setting: checkers take annotated fields so in the classes below this one, not in this."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _make_frozen(cls)
+        type.__setattr__(cls, "__setattr__", _set_state)
+
+    # -- what it stands on
+
+    @property
+    def binding(self) -> Binding:
+        """What the handle stands on; for the library's own use."""
+        found: Binding | None = self.__dict__.get("_binding")
+        if found is None:
+            found = self.__dict__["_binding"] = Alone(self)
+        return found
+
+    def bound(self, binding: Binding) -> Any:
+        """The same layer on something else; for the library's own use."""
+        handle = copy.copy(self)
+        handle.__dict__["_binding"] = binding
+        return handle
+
+    @property
+    def state(self) -> LayerStateT:
+        """The layer's state; `None` once it was set to that, which also forgets what is stored of it."""
+        state: LayerStateT = self.binding.read()
+        return state
+
+    @state.setter
+    def state(self, value: LayerStateT) -> None:
+        binding = self.binding
+        binding.write(value, binding.read())
+
+
+class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     r"""One kind of memory: settings, a state, functions, and hooks that the run calls.
 
     A subclass names the type of its state, declares its settings as annotated fields, and overrides the hooks it needs:
@@ -86,37 +132,7 @@ class MemoryLayer(Generic[LayerStateT]):
     fail_closed: bool = False
     timeouts: Mapping[HookName, float] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _make_frozen(cls)
-        type.__setattr__(cls, "__setattr__", _set_state)
-
-    # -- what it stands on
-
-    @property
-    def binding(self) -> Binding:
-        """What the handle stands on; for the library's own use."""
-        found: Binding | None = self.__dict__.get("_binding")
-        if found is None:
-            found = self.__dict__["_binding"] = Alone(self.id or type(self).__name__, self.initial)
-        return found
-
-    def bound(self, binding: Binding) -> Any:
-        """The same layer on something else; for the library's own use."""
-        handle = copy.copy(self)
-        handle.__dict__["_binding"] = binding
-        return handle
-
-    @property
-    def state(self) -> LayerStateT:
-        """The layer's state; `None` once it was set to that, which also forgets what is stored of it."""
-        state: LayerStateT = self.binding.read()
-        return state
-
-    @state.setter
-    def state(self, value: LayerStateT) -> None:
-        binding = self.binding
-        binding.write(value, binding.read())
+    # -- what it can reach
 
     @property
     def ctx(self) -> ReadContext[Any, Any]:
@@ -239,20 +255,6 @@ class MemoryLayer(Generic[LayerStateT]):
 
     async def dispose(self) -> None:
         """The last that is called."""
-
-
-def _set_state(layer: MemoryLayer[Any], name: str, value: object) -> None:
-    if name != "state":
-        raise AttributeError(f"{type(layer).__name__}.{name} is fixed; what changes is self.state")
-    object.__setattr__(layer, name, value)
-
-
-_make_frozen(MemoryLayer)
-type.__setattr__(MemoryLayer, "__setattr__", _set_state)
-
-
-def _nothing() -> Any:
-    return None
 
 
 _HOOKS: dict[type[Any], frozenset[HookName]] = {}
