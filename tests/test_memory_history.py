@@ -179,6 +179,15 @@ def test_a_call_that_was_closed_for_the_reader_gets_its_output_later() -> None:
     assert same_as_new(index, list(log), counter)
 
 
+def test_a_closing_output_at_its_old_place_proves_nothing() -> None:
+    counter, index, log = Counting(), HistoryIndex(), ItemLog(conversation("u c1 c2 o2"))
+    index.update(log.rendered("stopped"), counter)
+    log.rollback(2)
+    log.extend([made("c33", 33), made("o33", 34)])
+    assert index.update(log.rendered("stopped"), counter) == 2
+    assert same_as_new(index, list(log.rendered("stopped")), counter)
+
+
 def test_a_log_that_begins_anew() -> None:
     counter, index = Counting(), HistoryIndex()
     index.update(conversation("u m u"), counter)

@@ -121,7 +121,7 @@ def assert_contained(item: Item, layer: str = "facts") -> None:
 
 @pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_content_stays_inside(payload: str) -> None:
-    wrapped = [
+    wrapped: list[Item] = [
         Message.user(payload),
         Message.developer(payload),
         Message.system(payload),
@@ -190,7 +190,9 @@ def test_the_same_content_is_the_same_bytes_and_other_content_has_other_ids() ->
     contents.append([Message.user([InputFile(data=b"2")])])
     ids: list[str] = []
     for content in contents:
-        again = as_items("facts", [evolve(item, id="other") for item in content] if not isinstance(content, str) else content)
+        again = as_items(
+            "facts", [evolve(item, id="other") for item in content] if not isinstance(content, str) else content
+        )
         once = as_items("facts", content)
         assert [to_wire_json(item) for item in once] == [to_wire_json(item) for item in again]
         ids += [item.id for item in once]
@@ -201,7 +203,7 @@ def test_the_same_content_is_the_same_bytes_and_other_content_has_other_ids() ->
 
 def test_what_is_no_item_is_refused() -> None:
     broken: list[Item] = [Message.user("fine")]
-    broken.extend(itertools.chain.from_iterable([["text"]]))  # type: ignore[list-item, arg-type]  # what a layer may do
+    broken.extend(itertools.chain.from_iterable([["text"]]))  # type: ignore[list-item]  # what a layer may do
     with pytest.raises(TypeError, match="layer 'facts' recalled a str"):
         as_items("facts", broken)
 
@@ -469,7 +471,9 @@ def test_a_narrowed_history_keeps_the_tail() -> None:
 
 
 def test_a_narrowed_history_is_mended() -> None:
-    log = ItemLog([Message.user("go"), FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")])
+    log = ItemLog(
+        [Message.user("go"), FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")]
+    )
     log.extend([Message.assistant("seen"), Message.user("on")])
     view = Projector().assemble(Head(COUNTER), log.rendered("x"), projected=[log[0], log[1], log[3], log[4]])
     assert list(view.items) == [log[0], log[3], log[4]]
@@ -541,6 +545,7 @@ def test_who_moved_the_start_is_named() -> None:
 def test_an_anchored_layer_that_has_to_move_is_named() -> None:
     projector, log = Projector(), chat(3)
     head = Head(COUNTER, "Be careful.", window=1000)
+    blocks: list[Block] = []
     for turn in range(3):
         content = "the tide is high " * 50 + str(turn)
         blocks = [block("names", "Ada", slot=1), block("facts", content, slot=2, placement="anchor")]

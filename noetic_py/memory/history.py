@@ -88,13 +88,12 @@ class HistoryIndex:
     def _same(self, items: Sequence[Item], grows: bool) -> int:
         last = min(self._size, len(items))
         known = self._items
-        if not grows:
-            pairs = enumerate(zip(known[:last], items, strict=False))
-            return next((place for place, (ours, theirs) in pairs if ours is not theirs and ours != theirs), last)
-        if last == 0 or _equal(items[last - 1], known[last - 1]):
+        # In what changes at its end only, the same object at the same place has the same before it. An equal one has
+        # not: the outputs that close open calls are made anew each time.
+        if grows and last and items[last - 1] is known[last - 1]:
             return last
-        # In what only grows and shrinks at its end, what is the same comes first and what differs after.
-        return bisect_left(range(last), True, key=lambda place: not _equal(items[place], known[place]))
+        pairs = enumerate(zip(known[:last], items, strict=False))
+        return next((place for place, (ours, theirs) in pairs if ours is not theirs and ours != theirs), last)
 
     def _go_back(self, size: int) -> None:
         """Forget the items from `size` on, and as many before it as make a closed cut."""
@@ -178,10 +177,6 @@ class HistoryIndex:
         # What follows a cut gets less from cut to cut.
         found = bisect_left(self._cuts, True, 0, self._known, key=lambda place: end - sums[place] <= limit)
         return min(self._cuts[found], latest) if found < self._known else latest
-
-
-def _equal(one: Item, other: Item) -> bool:
-    return one is other or one == other
 
 
 def _is_input(item: Item) -> bool:
