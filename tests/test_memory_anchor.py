@@ -415,6 +415,28 @@ def test_a_fork_goes_on_with_the_epoch_and_its_own_way() -> None:
     assert kinds_of(mine, "facts") == ["anchor"]
 
 
+def test_what_a_fork_sees_is_no_habit_of_the_other() -> None:
+    talk = Talk()
+    talk.ask(block("facts", "1"))
+    child, log = talk.projector.fork(), talk.log.fork()
+    for content in ["2", "3", "4"]:
+        child.assemble(HEAD, log.rendered("x"), [block("facts", content)])
+    talk.ask(block("facts", "1"))
+    view = talk.ask(block("facts", "1"), head=evolve(HEAD, instructions="Hm."))
+    assert kinds_of(view, "facts") == ["anchor"]
+
+
+def test_a_fork_without_room_leaves_the_pins_of_the_other_whole() -> None:
+    talk = Talk()
+    whole = talk.ask(block("facts", "the tide is high " * 30))
+    child = talk.projector.fork()
+    tight = child.assemble(evolve(HEAD, window=60), talk.log.rendered("x"), [block("facts", "the tide is high " * 30)])
+    assert tight.usage.layers["facts"] < whole.usage.layers["facts"]
+    view = talk.ask(block("facts", "the tide is high " * 30))
+    assert view.usage.layers == whole.usage.layers
+    assert (view.epoch, view.moved) == (1, None)
+
+
 def test_a_fork_of_a_narrowed_conversation() -> None:
     talk = Talk()
     talk.ask(block("facts", "1"))
