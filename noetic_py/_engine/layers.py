@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.hooks import HookName
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.reading import ReadContext
+    from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
     from noetic_py.tools import Tool
 
@@ -144,6 +145,11 @@ class Live:
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
         return self._frame.x.upkeep.storage(self._layer)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's clock, ids and randomness."""
+        return self._frame.x.run.runtime
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer, below the step in flight."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from noetic_py.errors import NoContextError
+from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class Binding(Protocol):
     @property
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
+        ...
+
+    @property
+    def runtime(self) -> Runtime:
+        """The clock, ids and randomness."""
         ...
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
@@ -82,6 +88,11 @@ class Alone:
             NoContextError: Always.
         """
         raise _nowhere(self._layer, "store")
+
+    @property
+    def runtime(self) -> Runtime:
+        """The machine's."""
+        return SYSTEM
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Nothing to run it in.
@@ -140,6 +151,11 @@ class Draft:
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
         return self.below.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's."""
+        return self.below.runtime
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""
