@@ -77,7 +77,8 @@ class Domain:
         self.counted: Counted | None = None
         # In a durable run: the state's fields as they were stored last, once somebody has looked at it.
         self.known: dict[str, Known] | None = None
-        # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and how the model sees all of it.
+        # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and
+        # how the model sees all of it.
         self.cells = self.began = cells
         self.stored: StoredCells | None = None
         self.view: Projector | None = None

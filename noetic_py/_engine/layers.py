@@ -11,7 +11,7 @@ from noetic_py._engine.state import DOORS, Frame
 from noetic_py.errors import LayerError, NoContextError
 from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import functions_of
-from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of, state_type_of
+from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
 from noetic_py.reading import ReadView
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Layers:
     def state_type(self, layer: str) -> Any:
         """The type of a layer's state, for whoever reads it back."""
         found = self.by_id.get(layer)
-        kind = None if found is None else state_type_of(type(found))
+        kind = None if found is None else found.state_type
         return object if kind is None else kind
 
 

@@ -59,9 +59,9 @@ class Alone:
 
     __slots__ = ("_layer", "_value")
 
-    def __init__(self, layer: Any) -> None:
-        self._layer: str = layer.id or type(layer).__name__
-        self._value = layer.initial()
+    def __init__(self, layer: str, state: Any) -> None:
+        self._layer = layer
+        self._value = state
 
     def read(self) -> Any:
         """The state."""
@@ -121,6 +121,10 @@ class Draft:
             self._base = self.below.read()
             self._value = copy_state(self._base)
         return self._value
+
+    def peek(self) -> Any:
+        """The state as `read` would give it, without making the copy: for who never changes it in place."""
+        return self._value if self._read else self.below.read()
 
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
