@@ -460,6 +460,8 @@ async def begin(frame: Frame, value: Any) -> Found | None:
         intent = run.once[frame.at] = Intent(frame.at, _digest(frame.step, value, frame))
         run.journal.append(intent)
         await run.store.commit(run.journal)
+        # A commit may take longer than the lease lasts, and what follows may be done by one owner only.
+        await run.store.hold()
     return None
 
 
