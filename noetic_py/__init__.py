@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
+    from noetic_py.budget import Usage as Usage
     from noetic_py.channels import Channel as Channel
     from noetic_py.channels import ChannelHandle as ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend as CheckpointBackend
@@ -186,6 +187,7 @@ __all__ = [
     "Tool",
     "ToolFinished",
     "ToolStarted",
+    "Usage",
     "branch",
     "call_model",
     "call_tool",
@@ -290,6 +292,7 @@ _HOMES = {
     "Tool": "noetic_py.tools",
     "ToolFinished": "noetic_py.events",
     "ToolStarted": "noetic_py.events",
+    "Usage": "noetic_py.budget",
     "branch": "noetic_py.steps.flow",
     "call_model": "noetic_py.steps.model",
     "call_tool": "noetic_py.steps.tool",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 from attrs import field, frozen
 
 from noetic_py._types import O_co, S_co, T
-from noetic_py.budget import TokenUsage
+from noetic_py.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, NoeticError, NoOutput, Suspended
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ class RunResult(Generic[O_co, S_co]):
         seconds: Active time.
         checkpoint: The journal's end.
         error: What broke the run, `None` when nothing did.
+        possibly_spent: The part of `usage`, `cost` and `model_calls` that nobody knows to be spent: the reservations of
+            calls that were in flight when a process of the run died. Calls are reserved where a budget limits tokens
+            or money.
     """
 
     run_id: str
@@ -122,6 +125,7 @@ class RunResult(Generic[O_co, S_co]):
     _transcript: Callable[[], Transcript] = field(alias="transcript")
     reason: str | None = None
     error: NoeticError | None = None
+    possibly_spent: Usage = NOTHING_USED
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property

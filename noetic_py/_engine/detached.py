@@ -226,6 +226,7 @@ class Detached:
             transcript=transcript,
             reason=reason,
             error=broken,
+            possibly_spent=self._run.possibly_spent(path),
         )
         if broken is not None:
             broken.result = result

@@ -169,7 +169,8 @@ def _spent(records: Sequence[JournalRecord]) -> list[Spent]:
     for call in chain.from_iterable(begun.values()):
         # Nobody knows whether the provider has charged it: its whole reservation counts as spent.
         tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
-        found.append(Spent(call.path, Usage(tokens, call.reserved_cost, 1), 0, None, _execution(call.path, spawns)))
+        most = Usage(tokens, call.reserved_cost, 1)
+        found.append(Spent(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
     return found
 
 

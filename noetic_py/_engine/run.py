@@ -278,6 +278,7 @@ async def _result(
         transcript=transcript,
         reason=reason,
         error=broken,
+        possibly_spent=run.possibly_spent(),
     )
     if broken is not None:
         broken.result = result

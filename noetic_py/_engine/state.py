@@ -14,7 +14,7 @@ import anyio.from_thread
 from attrs import evolve, frozen
 
 from noetic_py._types import OnDiverge, T
-from noetic_py.budget import Lease, Remaining, TokenUsage, Usage
+from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Entry, Live, log_lost
 from noetic_py.checkpoints.delta import known_fields
 from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
@@ -255,6 +255,16 @@ class Run:
         while self.detached:
             await self.detached[0].done.wait()
 
+    def possibly_spent(self, path: tuple[str, ...] = ()) -> Usage:
+        """What calls below a path had reserved that were in flight when an earlier owner died."""
+        found = NOTHING_USED
+        for spent in self.spent:
+            if not spent.sure and spent.path[: len(path)] == path:
+                used = spent.used
+                cost = found.cost if not used.cost else used.cost + (found.cost or Decimal(0))
+                found = Usage(found.tokens + used.tokens, cost, found.model_calls + used.model_calls)
+        return found
+
     def is_here(self) -> bool:
         """Whether this is the run's own thread."""
         return get_ident() == self._thread
@@ -294,6 +304,7 @@ class Spent:
         tool: The tool that it has called.
         execution: The path of the execution that it belongs to.
         void: How long the path is of the outermost step that has been tried again since.
+        sure: Whether it was used, and not only reserved by a call of which nobody knows what became.
     """
 
     path: tuple[str, ...]
@@ -302,6 +313,7 @@ class Spent:
     tool: str | None
     execution: tuple[str, ...] = ()
     void: int | None = None
+    sure: bool = True
 
 
 class Beside(Protocol):
