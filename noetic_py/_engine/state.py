@@ -90,6 +90,7 @@ class Doors:
     receive_now: Callable[[Frame, Channel[Any]], Any]
     checkpoint: Callable[[Frame], Awaitable[None]]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
+    relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
 
 
 DOORS = Doors()
@@ -116,6 +117,7 @@ class Run:
         "model_settings",
         "on_diverge",
         "once",
+        "relaunched",
         "request_id",
         "resources",
         "root",
@@ -171,12 +173,10 @@ class Run:
         self.stopped: list[Control] = []
         # Whether a step without options of its own needs nothing around its body.
         self.bare = tracer is None
-        self.executed = 0
-        self.children = 0
+        self.executed = self.children = self.turns = 0
         # How many executions are being stopped: a step looks for a stop only then.
         self.stopping = 0
         self.unpriced = False
-        self.turns = 0
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None] | None = None
         self.root: Execution | None = None
@@ -193,6 +193,8 @@ class Run:
         self.sent: set[tuple[str, ...]] = set()
         # Executions beside the flow, while there are any.
         self.detached: list[Beside] = []
+        # Those from before this process had the run that it has looked after, their starters being done; by path.
+        self.relaunched: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun.
         self.early: Control | None = None
 
