@@ -21,8 +21,9 @@ from noetic_py.memory.blocks import Block, Placement, as_items, weigh
 from noetic_py.memory.head import Head
 from noetic_py.memory.projector import Projector
 from noetic_py.memory.view import View
+from noetic_py.testing._random_programs.conversation import pairing_error
 from noetic_py.tokens import EstimatedCounter
-from tests.properties.checks import SEED, examples, pairing_error
+from tests.properties.checks import SEED, examples
 
 COUNTER = EstimatedCounter()
 RUNS = settings(max_examples=examples(sample=300, full=10_000), deadline=None)
