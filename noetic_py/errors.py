@@ -3,10 +3,15 @@
 ```
 NoeticError
 ├── ConfigError                 a definition or a setting is wrong; found before anything ran (code, hint)
+│   └── InvalidLimit            a queue or a pool was given a limit below one (also a ValueError)
 ├── NoContextError              an engine method was called on a context outside a run
 ├── WrongThread                 a harness was used from a second thread or event loop
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
+├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
+├── EntryNotFound               a pool has no entry of that id (also a KeyError)
+├── UnknownListener             stored data names a listener that nobody has given (also a KeyError)
+├── ReadOnlyMemory              a tool wrote to a pool that it may only read
 ├── StepError
 │   ├── StepFailed              the body of a step raised; error_type and error_message say what
 │   ├── StepTimeout             a step ran longer than its timeout (also a TimeoutError)
@@ -95,8 +100,11 @@ __all__ = [
     "ContextOverflow",
     "CorruptRecord",
     "DuplicateCall",
+    "EntryNotFound",
     "Interrupted",
+    "InvalidEntry",
     "InvalidId",
+    "InvalidLimit",
     "ItemSchemaMismatch",
     "LayerError",
     "LeaseLost",
@@ -122,6 +130,7 @@ __all__ = [
     "PluginError",
     "PositionConflict",
     "RateLimited",
+    "ReadOnlyMemory",
     "RealModelRefused",
     "ReplayDiverged",
     "RouteError",
@@ -138,6 +147,7 @@ __all__ = [
     "ToolArgumentsInvalid",
     "ToolError",
     "ToolFailed",
+    "UnknownListener",
     "UnknownPrice",
     "UnknownTool",
     "UnpairedOutput",
@@ -219,6 +229,10 @@ class ConfigError(NoeticError):
         self.code = code
 
 
+class InvalidLimit(ConfigError, ValueError):
+    """A queue or a pool was given a limit below one."""
+
+
 class NoContextError(NoeticError):
     """An engine method was called on a context that belongs to no run."""
 
@@ -233,6 +247,22 @@ class StateTypeError(NoeticError, TypeError):
 
 class InvalidId(NoeticError, ValueError):
     """An id is empty, too long, or holds characters that no id may hold."""
+
+
+class InvalidEntry(NoeticError, ValueError):
+    """An entry that a pool cannot keep: it has no id or no description, or its id is there twice."""
+
+
+class EntryNotFound(NoeticError, KeyError):
+    """A pool has no entry of that id."""
+
+
+class UnknownListener(NoeticError, KeyError):
+    """Stored data names a listener that nobody has given."""
+
+
+class ReadOnlyMemory(NoeticError):
+    """A tool wrote to a pool that it may only read."""
 
 
 class StepError(NoeticError):

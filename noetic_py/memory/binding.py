@@ -111,6 +111,10 @@ class Draft:
             self._value = copy_state(self._base)
         return self._value
 
+    def peek(self) -> Any:
+        """The state as `read` would give it, without making the copy: for who never changes it in place."""
+        return self._value if self._read else self.below.read()
+
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
         if not self._read:

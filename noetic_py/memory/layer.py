@@ -5,7 +5,19 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, Literal, TypeAlias, get_args, get_origin, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ForwardRef,
+    Generic,
+    Literal,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from attrs import define
 from typing_extensions import TypeIs, TypeVar, dataclass_transform
@@ -39,6 +51,10 @@ def _make_frozen(cls: type[Any]) -> None:
 
 
 def _set_state(layer: object, name: str, value: object) -> None:
+    if name == "__orig_class__":
+        # What typing notes of `Queue[str](...)`, and the state's type is read from.
+        layer.__dict__[name] = value
+        return
     if name != "state":
         raise AttributeError(f"{type(layer).__name__}.{name} is fixed; what changes is self.state")
     object.__setattr__(layer, name, value)
@@ -133,6 +149,26 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     timeouts: Mapping[HookName, float] = {}
 
     # -- what it can reach
+
+    @property
+    def alias(self) -> Any:
+        """The class with its brackets, such as `ContextPool[Doc]`, or `None`; for the library's own use."""
+        own = self.__dict__.get("__orig_class__")
+        bundle, name = self.__dict__.get("_field", (None, ""))
+        return own or _annotated(bundle, name)
+
+    @property
+    def state_type(self) -> Any:
+        """The type of the state: what the layer's class says, filled in by brackets behind the class.
+
+        Those of the instance count, as in `ContextPool[Doc]()`, and otherwise those of the bundle's field, as in
+        `shelf: ContextPool[Doc] = ContextPool()`.
+        """
+        alias, cls = self.alias, type(self)
+        if get_origin(alias) is not cls:
+            return state_type_of(cls)
+        names = getattr(cls, "__parameters__", ())
+        return _state_type(cls, dict(zip(names, get_args(alias), strict=False)))
 
     @property
     def ctx(self) -> ReadContext[Any, Any]:
@@ -291,6 +327,14 @@ def _state_type(cls: type[Any], given: Mapping[Any, Any]) -> Any:
     return None if parent is None else _state_type(parent, given)
 
 
+def _annotated(bundle: type[Any] | None, name: str) -> Any:
+    """How a bundle's field is annotated, `None` where that names what cannot be found."""
+    try:
+        return None if bundle is None else get_type_hints(bundle).get(name)
+    except NameError:
+        return None
+
+
 def _is_layer_class(cls: Any) -> TypeIs[type[Any]]:
     return isinstance(cls, type) and issubclass(cls, MemoryLayer)
 
@@ -328,9 +372,10 @@ class Memory:
 
     def __attrs_post_init__(self) -> None:
         for name, layer in layers_of(self).items():
-            if not layer.id:
+            if not layer.id or hasattr(layer, "__parameters__"):
                 named = copy.copy(layer)
-                named.__dict__["id"] = name
+                named.__dict__["id"] = layer.id or name
+                named.__dict__["_field"] = (type(self), name)
                 self.__dict__[name] = named
 
     @overload
