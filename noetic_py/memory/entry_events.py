@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from attrs import frozen
 
-from noetic_py._types import T
+from noetic_py.memory.layers.context_item import T
 
 if TYPE_CHECKING:
     from typing import TypeAlias

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from attrs import Attribute, field, frozen
+from typing_extensions import TypeVar
 
 from noetic_py.errors import StateTypeError
 
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
     from noetic_py.codec import Codec
 
-__all__ = ["ContextItem", "T_co"]
+__all__ = ["ContextItem", "T", "T_co", "codec_or_own"]
 
-T_co = TypeVar("T_co", covariant=True)
+# Without brackets anything goes.
+T = TypeVar("T", default=Any)
+T_co = TypeVar("T_co", covariant=True, default=Any)
 
 
 def _text_or_none(item: ContextItem[Any], attribute: Attribute[str | None], value: object) -> None:
@@ -62,11 +65,9 @@ class ContextItem(Generic[T_co]):
         Raises:
             CodecError: The content cannot be stored.
         """
-        return {
-            "content": _codec(codec).encode(self.content),
-            "description": self.description,
-            "id": self.id,
-        }
+        fields = {"content": self.content, "description": self.description, "id": self.id}
+        dumped: dict[str, Any] = codec_or_own(codec).encode(fields)
+        return dumped
 
     @classmethod
     def load(cls, data: Mapping[str, Any], *, type: Any = object, codec: Codec | None = None) -> ContextItem[T_co]:
@@ -81,11 +82,12 @@ class ContextItem(Generic[T_co]):
             CodecError: It is no such entry.
         """
         form: Any = cls
-        loaded: ContextItem[T_co] = _codec(codec).decode(dict(data), form[type])
+        loaded: ContextItem[T_co] = codec_or_own(codec).decode(dict(data), form[type])
         return loaded
 
 
-def _codec(given: Codec | None) -> Codec:
+def codec_or_own(given: Codec | None) -> Codec:
+    """The codec that was given, or the library's own."""
     if given is not None:
         return given
     from noetic_py.codec import Codec

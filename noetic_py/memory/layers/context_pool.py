@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protoc
 
 from attrs import field
 
-from noetic_py._types import T2, T
+from noetic_py._types import T2
 from noetic_py.errors import EntryNotFound, InvalidEntry
-from noetic_py.memory.layers.context_item import ContextItem, T_co
+from noetic_py.memory.layers.context_item import ContextItem, T, T_co
 from noetic_py.memory.layers.entries import (
     INHERIT,
     EntryLayer,
@@ -58,7 +58,7 @@ class CatalogueView(Protocol[T_co]):
         ...
 
 
-class ContextPool(EntryLayer[T, dict[str, ContextItem[T]]], Generic[T]):
+class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
     """Entries by id, each with a description to choose it by.
 
         pool = ContextPool[Doc](limit=50)

@@ -8,9 +8,8 @@ from typing import Any, Generic, Literal, Self
 
 from attrs import field
 
-from noetic_py._types import T
 from noetic_py.errors import ConfigError
-from noetic_py.memory.layers.context_item import ContextItem
+from noetic_py.memory.layers.context_item import ContextItem, T
 from noetic_py.memory.layers.entries import INHERIT, EntryLayer, Inherit, check_entry, check_limit, limit_field, within
 from noetic_py.memory.listeners import Appended, Appending, Cleared, Clearing, Evicting, Listener
 from noetic_py.memory.scopes import Slot
@@ -18,7 +17,7 @@ from noetic_py.memory.scopes import Slot
 __all__ = ["ContextQueue"]
 
 
-class ContextQueue(EntryLayer[T, tuple[ContextItem[T], ...]], Generic[T]):
+class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
     """A window of entries: what is appended last stays, and the oldest make room.
 
         queue = ContextQueue[str](limit=3)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, 
 
 from attrs import Attribute, field, frozen
 
-from noetic_py._types import T
 from noetic_py.errors import CodecError, InvalidLimit, ReadOnlyMemory, StateTypeError, UnknownListener
 from noetic_py.memory.binding import Alone, Binding, Draft
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.context_item import ContextItem
+from noetic_py.memory.layers.context_item import ContextItem, T, codec_or_own
 from noetic_py.memory.listeners import EVERYWHERE, Attach, E, LayerEvent, Listener, Listeners, as_tags, tell
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class _Dumped(Generic[T]):
     listeners: dict[str, list[str]] = field(factory=dict[str, list[str]])
 
 
-class EntryLayer(MemoryLayer[S], Generic[T, S]):
+class EntryLayer(MemoryLayer[S], Generic[S, T]):
     """Base of the layers that hold entries.
 
     Attributes:
@@ -261,7 +260,9 @@ class EntryLayer(MemoryLayer[S], Generic[T, S]):
             "version": VERSION,
             "limit": getattr(self, "limit", None),
             "tags": sorted(self.tags),
-            "entries": [entry.dump(codec=codec) for entry in self.entries],
+            "entries": codec_or_own(codec).encode(
+                [{"content": each.content, "description": each.description, "id": each.id} for each in self.entries]
+            ),
             "listeners": self.listeners.names(),
         }
 
@@ -289,14 +290,12 @@ class EntryLayer(MemoryLayer[S], Generic[T, S]):
             InvalidEntry: An entry is none that the layer can hold.
             UnknownListener: The data name a listener that is not among them.
         """
-        from noetic_py.codec import Codec
-
         if data.get("version") != VERSION:
             raise CodecError(
                 f"the data are of version {data.get('version')!r}, and this reads {VERSION}", where="version"
             )
         form: Any = _Dumped
-        dumped: _Dumped[T] = (codec or Codec()).decode(dict(data), form[type])
+        dumped: _Dumped[T] = codec_or_own(codec).decode(dict(data), form[type])
         make: Any = cls
         made: Self = make(
             limit=dumped.limit,
