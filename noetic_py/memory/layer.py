@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping, Sequence
+from inspect import get_annotations
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -329,9 +330,21 @@ def _state_type(cls: type[Any], given: Mapping[Any, Any]) -> Any:
 
 def _annotated(bundle: type[Any] | None, name: str) -> Any:
     """How a bundle's field is annotated, `None` where that names what cannot be found."""
+    for base in getattr(bundle, "__mro__", ()):
+        found = get_annotations(base)
+        if name in found:
+            return _evaluated(found[name], base.__module__)
+    return None
+
+
+def _evaluated(annotation: Any, module: str) -> Any:
+    def carrier() -> None: ...
+
+    # By itself, so that what another field names spoils nothing.
+    carrier.__annotations__ = {"it": annotation}
     try:
-        return None if bundle is None else get_type_hints(bundle).get(name)
-    except NameError:
+        return get_type_hints(carrier, vars(sys.modules[module]))["it"]
+    except (NameError, KeyError):
         return None
 
 

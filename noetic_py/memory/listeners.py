@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, get_type_hints, overload
+from typing import Any, Concatenate, Final, Generic, TypeVar, get_type_hints, overload
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -143,11 +143,11 @@ class Attach(Generic[E]):
         self._options = options
 
     @overload
-    def __call__(self, fn: Callable[[E], Awaitable[object]], /) -> Listener: ...
-    @overload
     def __call__(self, fn: Callable[[Any, Any], Awaitable[object]], /) -> Listener: ...
     @overload
     def __call__(self, fn: Callable[[Any, Any, Any], Awaitable[object]], /) -> Listener: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[E, ...], Awaitable[object]], /) -> Listener: ...
     def __call__(self, fn: Callable[..., Awaitable[object]], /) -> Listener:
         made = make_listener(fn, **self._options)
         self._attach(made)
