@@ -3,14 +3,12 @@
 ```
 NoeticError
 ├── ConfigError                 a definition or a setting is wrong; found before anything ran (code, hint)
-│   └── InvalidLimit            a queue or a pool was given a limit below one (also a ValueError)
 ├── NoContextError              an engine method was called on a context outside a run
 ├── WrongThread                 a harness was used from a second thread or event loop
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
 ├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
-├── EntryNotFound               a pool has no entry of that id (also a KeyError)
-├── UnknownListener             stored data names a listener that nobody has given (also a KeyError)
+├── NameNotFound                no entry of a pool, or no listener, goes by a name (also a KeyError)
 ├── ReadOnlyMemory              a tool wrote to a pool that it may only read
 ├── StepError
 │   ├── StepFailed              the body of a step raised; error_type and error_message say what
@@ -100,11 +98,9 @@ __all__ = [
     "ContextOverflow",
     "CorruptRecord",
     "DuplicateCall",
-    "EntryNotFound",
     "Interrupted",
     "InvalidEntry",
     "InvalidId",
-    "InvalidLimit",
     "ItemSchemaMismatch",
     "LayerError",
     "LeaseLost",
@@ -121,6 +117,7 @@ __all__ = [
     "ModelStatusError",
     "ModelStreamError",
     "ModelUnavailable",
+    "NameNotFound",
     "NoContextError",
     "NoOutput",
     "NoeticDeprecationWarning",
@@ -147,7 +144,6 @@ __all__ = [
     "ToolArgumentsInvalid",
     "ToolError",
     "ToolFailed",
-    "UnknownListener",
     "UnknownPrice",
     "UnknownTool",
     "UnpairedOutput",
@@ -229,10 +225,6 @@ class ConfigError(NoeticError):
         self.code = code
 
 
-class InvalidLimit(ConfigError, ValueError):
-    """A queue or a pool was given a limit below one."""
-
-
 class NoContextError(NoeticError):
     """An engine method was called on a context that belongs to no run."""
 
@@ -253,12 +245,8 @@ class InvalidEntry(NoeticError, ValueError):
     """An entry that a pool cannot keep: it has no id or no description, or its id is there twice."""
 
 
-class EntryNotFound(NoeticError, KeyError):
-    """A pool has no entry of that id."""
-
-
-class UnknownListener(NoeticError, KeyError):
-    """Stored data names a listener that nobody has given."""
+class NameNotFound(NoeticError, KeyError):
+    """A pool has no entry of that id, or stored data name a listener that nobody has given."""
 
 
 class ReadOnlyMemory(NoeticError):
@@ -339,11 +327,8 @@ class LoopLimit(StepError):
     limit: int
 
     def __init__(self, limit: int, *, path: tuple[str, ...] = ()) -> None:
-        super().__init__(
-            f"the loop did not stop within {limit} iterations",
-            path=path,
-            hint="give until= a condition that is met, or raise max_iterations=",
-        )
+        hint = "give until= a condition that is met, or raise max_iterations="
+        super().__init__(f"the loop did not stop within {limit} iterations", path=path, hint=hint)
         self.limit = limit
 
 

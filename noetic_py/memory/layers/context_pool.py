@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protoc
 from attrs import field
 
 from noetic_py._types import T2
-from noetic_py.errors import EntryNotFound, InvalidEntry
+from noetic_py.errors import InvalidEntry, NameNotFound
 from noetic_py.memory.layers.context_item import ContextItem, T, T_co
 from noetic_py.memory.layers.entries import (
     INHERIT,
@@ -85,7 +85,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
 
     keyed: ClassVar[bool] = True
 
-    slot: float = Slot.ENTITY
+    slot: int = Slot.ENTITY
     limit: int | None = field(default=None, validator=open_limit_field)
 
     @property
@@ -126,7 +126,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
             default: What to give when there is none; without it that is an error.
 
         Raises:
-            EntryNotFound: There is none.
+            NameNotFound: There is none.
         """
         found: Any = self._look().get(id, default)
         if found is MISSING:
@@ -186,7 +186,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         """Remove an entry.
 
         Raises:
-            EntryNotFound: There is none of that id; no listener was told.
+            NameNotFound: There is none of that id; no listener was told.
             ReadOnlyMemory: The pool was injected into a tool.
             Exception: What a listener raised; the entry is still there, unless it was one of `Removed`.
         """
@@ -255,9 +255,9 @@ def check_for_pool(entry: ContextItem[Any]) -> str:
     return entry.id
 
 
-def _missing(id: str, held: Mapping[str, object]) -> EntryNotFound:
+def _missing(id: str, held: Mapping[str, object]) -> NameNotFound:
     there = ", ".join(map(repr, list(held)[:_SHOWN])) + (", …" if len(held) > _SHOWN else "")
-    return EntryNotFound(f"the pool has no entry {id!r}", hint=f"there are {there}" if held else "it is empty")
+    return NameNotFound(f"the pool has no entry {id!r}", hint=f"there are {there}" if held else "it is empty")
 
 
 _SHOWN: Final = 10

@@ -42,7 +42,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         InvalidLimit: The limit is below one.
     """
 
-    slot: float = Slot.HISTORY
+    slot: int = Slot.HISTORY
     limit: int = field(default=10, validator=limit_field)
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, 
 
 from attrs import Attribute, field, frozen
 
-from noetic_py.errors import CodecError, InvalidLimit, ReadOnlyMemory, StateTypeError, UnknownListener
+from noetic_py.errors import CodecError, ConfigError, NameNotFound, ReadOnlyMemory, StateTypeError
 from noetic_py.memory.binding import Alone, Binding, Draft
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.context_item import ContextItem, T, codec_or_own
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from noetic_py.reading import ReadContext
     from noetic_py.steps.step import Step
 
-__all__ = ["INHERIT", "EntryLayer", "Inherit", "within"]
+__all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit", "within"]
 
 S = TypeVar("S")
 
 VERSION: Final = 1
 """The form of what `dump` gives."""
+
+
+class InvalidLimit(ConfigError, ValueError):
+    """A queue or a pool was given a limit below one."""
 
 
 class Inherit(Enum):
@@ -288,7 +292,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
         Raises:
             CodecError: It is no such data.
             InvalidEntry: An entry is none that the layer can hold.
-            UnknownListener: The data name a listener that is not among them.
+            NameNotFound: The data name a listener that is not among them.
         """
         if data.get("version") != VERSION:
             raise CodecError(
@@ -318,7 +322,7 @@ def _named(names: Mapping[str, Sequence[str]], known: Sequence[Listener]) -> Ite
         for name in each:
             found = next((one for one in known if one.name == name and one.event.__name__ == event), None)
             if found is None:
-                raise UnknownListener(
+                raise NameNotFound(
                     f"the data name a listener {name!r} of {event}, and no such listener was given",
                     hint="load(data, listeners=[...]), each made by @queue.on(...) or @EVERYWHERE.on(...)",
                 )
