@@ -79,6 +79,9 @@ class _Through:
     def __init__(self, below: Binding) -> None:
         self.below = below
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.below, name)
+
     def read(self) -> Any:
         return peek(self.below)
 
