@@ -65,7 +65,7 @@ class Domain:
     A path's state is copied from its section's when it is first looked at; until then nobody can have changed either.
     """
 
-    __slots__ = ("_source", "_state", "branch", "cells", "counted", "known", "log", "stored", "view")
+    __slots__ = ("_source", "_state", "began", "branch", "cells", "counted", "known", "log", "stored", "view")
 
     def __init__(
         self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None, cells: Cells = NO_CELLS
@@ -77,8 +77,9 @@ class Domain:
         self.counted: Counted | None = None
         # In a durable run: the state's fields as they were stored last, once somebody has looked at it.
         self.known: dict[str, Known] | None = None
-        # The states of layers; what of them is stored, in a durable run; and how the model sees all of it.
-        self.cells = cells
+        # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and
+        # how the model sees all of it.
+        self.cells = self.began = cells
         self.stored: StoredCells | None = None
         self.view: Projector | None = None
 

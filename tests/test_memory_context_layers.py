@@ -149,9 +149,11 @@ async def test_looking_in_a_hook_changes_nothing() -> None:
     hook: ContextQueue[Thing] = queue.bound(draft)
     assert await hook.recall("", 100)
     assert hook.entries[0] is queue.entries[0]
-    assert not draft.changed
+    before = draft.changed
+    assert not before
     await hook.append(ContextItem(Thing()))
     assert (len(hook), len(queue)) == (2, 1)
+    assert draft.changed
     assert draft.commit()
     assert len(queue) == 2
 

@@ -257,5 +257,9 @@ class Bound:
     def storage(self) -> Any:
         return self.below.storage
 
+    @property
+    def runtime(self) -> Any:
+        return self.below.runtime
+
     async def call(self, step: Any, input: object) -> Any:
         return await self.below.call(step, input)

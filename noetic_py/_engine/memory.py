@@ -256,6 +256,7 @@ async def spawn_layers(root: Frame) -> None:
     """A child's layers, as its parent's `on_spawn` makes them: the states it has, and the items it begins with."""
     if present(root, "on_spawn"):
         await execute(_SPAWN, _spawned, root, _SPAWN.id)
+        root.domain.began = root.domain.cells
 
 
 async def _spawned(frame: Frame) -> None:
@@ -286,6 +287,7 @@ async def fork_layers(frame: Frame, index: int, domain: Domain) -> None:
         await _seed(below)
 
     await execute(_SPAWN, forked, frame, f"{_SPAWN.id}#{index}", domain)
+    domain.began = domain.cells
 
 
 async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]) -> None:
@@ -295,7 +297,8 @@ async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]
         for layer in layers:
             if layer.id not in domain.cells:
                 continue
-            child = Returned(child_id, domain.cells[layer.id], domain.log.frozen(), value)
+            began = domain.began.get(layer.id)
+            child = Returned(child_id, domain.cells[layer.id], began, domain.log.frozen(), value)
             await call_hook(frame, layer, "on_return", child)
     if layers:
         await frame.x.upkeep.flush(frame)

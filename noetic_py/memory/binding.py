@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from noetic_py.errors import NoContextError
+from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class Binding(Protocol):
         """The layer's own part of the store."""
         ...
 
+    @property
+    def runtime(self) -> Runtime:
+        """The clock, ids and randomness."""
+        ...
+
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""
         ...
@@ -53,9 +59,9 @@ class Alone:
 
     __slots__ = ("_layer", "_value")
 
-    def __init__(self, layer: Any) -> None:
-        self._layer: str = layer.id or type(layer).__name__
-        self._value = layer.initial()
+    def __init__(self, layer: str, state: Any) -> None:
+        self._layer = layer
+        self._value = state
 
     def read(self) -> Any:
         """The state."""
@@ -82,6 +88,11 @@ class Alone:
             NoContextError: Always.
         """
         raise _nowhere(self._layer, "store")
+
+    @property
+    def runtime(self) -> Runtime:
+        """The machine's."""
+        return SYSTEM
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Nothing to run it in.
@@ -144,6 +155,11 @@ class Draft:
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
         return self.below.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's."""
+        return self.below.runtime
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from noetic_py.items import FunctionCall, FunctionCallOutput, Item
     from noetic_py.models.base import ModelResponse
     from noetic_py.reading import ReadContext
+    from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
 
 __all__ = ["Memory", "MemoryLayer", "hooks_of", "layers_of", "state_type_of"]
@@ -81,7 +82,8 @@ class LayerBase(Generic[LayerStateT]):
         """What the handle stands on; for the library's own use."""
         found: Binding | None = self.__dict__.get("_binding")
         if found is None:
-            found = self.__dict__["_binding"] = Alone(self)
+            layer: Any = self
+            found = self.__dict__["_binding"] = Alone(layer.id or type(layer).__name__, layer.initial())
         return found
 
     def bound(self, binding: Binding) -> Any:
@@ -188,6 +190,11 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
             NoContextError: The layer is in no run.
         """
         return self.binding.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's clock, ids and randomness; the machine's for a layer in no run."""
+        return self.binding.runtime
 
     async def call(self, step: Step[T, R, Any, Any], input: T) -> R:
         """Run a step for the layer, from a hook or a function: with a conversation of its own, and without layers.

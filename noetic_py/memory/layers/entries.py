@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from noetic_py.codec import Codec
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.reading import ReadContext
+    from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
 
 __all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit", "within"]
@@ -95,6 +96,10 @@ class _Through:
     @property
     def storage(self) -> LayerStorage:
         return self.below.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.below.runtime
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         return await self.below.call(step, input)
@@ -250,8 +255,8 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             made.__dict__["listeners"] = Listeners(listeners or ())
         made.__dict__["limit"] = limit
         kept = self.entries if limit is None else self.entries[-limit:]
-        made.__dict__["_binding"] = alone = Alone(made)
-        alone.write(self._held(kept, limit), None)
+        state = self._held(kept, limit)
+        made.__dict__["_binding"] = Alone(self.id or type(self).__name__, state)
         return made
 
     def dump(self, *, codec: Codec | None = None) -> dict[str, Any]:
@@ -310,7 +315,8 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             listeners=Listeners(_named(dumped.listeners, (*listeners, *EVERYWHERE))),
             **settings,
         )
-        made.binding.write(made._held(dumped.entries, dumped.limit), None)
+        state = made._held(dumped.entries, dumped.limit)
+        made.__dict__["_binding"] = Alone(made.id or cls.__name__, state)
         return made
 
     def initial(self) -> S:
