@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 from typing_extensions import TypeIs
@@ -97,6 +97,8 @@ def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
     seen.add(id(kind))
     for argument in get_args(kind):
         _collect(argument, found, seen)
+    # A class of one's own that is filled in, such as `ContextItem[Doc]`.
+    kind = get_origin(kind) or kind
     if not _is_class(kind) or issubclass(kind, ItemBase):
         return
     if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):
