@@ -32,7 +32,7 @@ from noetic_py import (
     until,
     with_memory,
 )
-from noetic_py.events import LayerFailed
+from noetic_py.events import LayerFailed, ViewMade
 from noetic_py.memory import (
     Appended,
     Guide,
@@ -45,6 +45,7 @@ from noetic_py.memory import (
     Seed,
     function,
 )
+from noetic_py.plugins import LayerRegistry, hookimpl
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
@@ -922,3 +923,60 @@ async def test_a_stored_state_that_no_longer_fits() -> None:
     with pytest.raises(errors.ConfigError, match=r"define migrate\(self, state, version\)"):
         await run(Unmigrated())
     assert await run(Newer()) == {"x": 0}
+
+
+# ---------------------------------------------------------------------------------------------------- seen from outside
+
+
+async def test_the_view_explains_itself() -> None:
+    class Bundle(Memory):
+        facts: Facts = Facts(placement="anchor")
+        time: Every = Every(placement="live")
+
+    model = ScriptedModel("one", "two")
+    ask = call_model(model, instructions="Be brief.", id="a")
+    flow = ask >> ask.with_options(id="b")
+    async with Harness(memory=Bundle()) as harness:
+        async with harness.stream(flow, "x") as s:
+            made = [event.view async for event in s.events if isinstance(event, ViewMade)]
+            result = await s.result()
+        view = harness.explain_view(result.run_id)
+        assert view is made[-1]
+        with pytest.raises(errors.RunNotFound):
+            harness.explain_view("other")
+    assert len(made) == 2
+    assert [block.layer for block in view.blocks if block.kind == "live"] == ["time"]
+    told = view.explain()
+    assert all(word in told for word in ("system", "tail", "time", "the step's instructions"))
+    assert model.requests[1].items == view.items
+    assert model.requests[1].stable == view.stable
+    assert result.last_layer_usage == view.usage
+
+
+def test_layers_are_registered_by_plugins() -> None:
+    class Acme:
+        @hookimpl
+        def register_memory_layers(self, registry: LayerRegistry) -> None:
+            registry.memory_layer("acme-facts", Facts)
+
+    class Twice:
+        @hookimpl
+        def register_memory_layers(self, registry: LayerRegistry) -> None:
+            registry.memory_layer("context-queue", Facts)
+
+    class Wrong:
+        @hookimpl
+        def register_memory_layers(self, registry: LayerRegistry) -> None:
+            registry.memory_layer("other", str)  # type: ignore[arg-type] # what is tested
+
+    harness = Harness(plugins=[Acme()])
+    assert harness.memory_layers("acme-facts") is Facts
+    assert harness.memory_layers("context-queue").__name__ == "ContextQueue"
+    for name in harness.memory_layers.names:
+        assert issubclass(harness.memory_layers(name), MemoryLayer)
+    with pytest.raises(errors.ConfigError, match="no plugin provides a memory layer 'x'"):
+        harness.memory_layers("x")
+    with pytest.raises(errors.PluginError, match="both provide a memory layer 'context-queue'"):
+        Harness(plugins=[Twice()])
+    with pytest.raises(errors.PluginError, match="is no memory layer"):
+        Harness(plugins=[Wrong()])
