@@ -95,10 +95,9 @@ def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
     if id(kind) in seen:
         return
     seen.add(id(kind))
-    for argument in get_args(kind):
-        _collect(argument, found, seen)
-    # A class of one's own that is filled in, such as `ContextItem[Doc]`.
-    kind = get_origin(kind) or kind
+    for argument in (get_origin(kind), *get_args(kind)):
+        if argument is not None:
+            _collect(argument, found, seen)
     if not _is_class(kind) or issubclass(kind, ItemBase):
         return
     if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
     from noetic_py.testing.faults import Died, FaultyBackend
+    from noetic_py.testing.layers import LayerContract
     from noetic_py.testing.ledger import Ledger, LedgerLine
     from noetic_py.testing.reference import ReferenceContract
     from noetic_py.testing.resumable import assert_resumable_everywhere
@@ -24,6 +25,7 @@ __all__ = [
     "Died",
     "FaultyBackend",
     "LastingContract",
+    "LayerContract",
     "Ledger",
     "LedgerLine",
     "ReferenceContract",
@@ -41,6 +43,7 @@ _MODULES = {
     "Died": "noetic_py.testing.faults",
     "FaultyBackend": "noetic_py.testing.faults",
     "LastingContract": "noetic_py.testing.conformance",
+    "LayerContract": "noetic_py.testing.layers",
     "Ledger": "noetic_py.testing.ledger",
     "LedgerLine": "noetic_py.testing.ledger",
     "ReferenceContract": "noetic_py.testing.reference",
