@@ -1,4 +1,4 @@
-"""Rows 003-11 to 003-14, 003-17 and 003-40: what a run does with entries, queues and pools."""
+"""Rows 003-11 to 003-14, 003-17, 003-40 and 003-47: what a run does with entries, queues and pools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from noetic_py import Context, Harness, Memory, call_model, call_tool, loop, step, tool, until
+from noetic_py import Context, Harness, InMemoryBackend, Memory, call_model, call_tool, loop, step, tool, until
 from noetic_py.errors import ConfigError, InvalidEntry
 from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory import ContextItem, ContextPool, ContextQueue
@@ -146,3 +146,35 @@ async def test_003_40_tools_only_read() -> None:
             await harness.run(call_tool(overstep, args={}), None)
         result = await harness.run(agent(FunctionCall(name="peek", arguments={})), "x")
         assert result.value == "done"
+
+
+async def test_003_47_storing_and_branching_an_execution() -> None:
+    backend = InMemoryBackend()
+    fails = [True]
+
+    @step
+    async def fill(_: object, ctx: Context[Mem]) -> None:
+        for name in "abc":
+            await ctx.memory.window.append(ContextItem(name))
+            await ctx.memory.shelf.add(ContextItem(Doc(name), f"about {name}", name))
+
+    @step
+    async def change(_: object, ctx: Context[Mem]) -> None:
+        await ctx.memory.shelf.add(ContextItem(Doc("new"), "new", "a"), touch=True)
+        await ctx.memory.shelf.remove("b")
+        await ctx.memory.window.append(ContextItem("d"))
+
+    @step
+    async def end(_: object, ctx: Context[Mem]) -> tuple[str, str, str]:
+        if fails.pop():
+            raise RuntimeError("not yet")
+        fails.append(False)
+        return ctx.memory.window.render(), ctx.memory.shelf.catalogue(), ctx.memory.shelf.get("a").content.text
+
+    async with Harness(memory=Mem(), checkpoints=backend) as harness:
+        with pytest.raises(Exception, match="not yet"):
+            await harness.run(fill >> change >> end, None, run_id="r1", thread_id="t")
+    fails.append(False)
+    async with Harness(memory=Mem(), checkpoints=backend) as harness:
+        result = await harness.resume("r1", fill >> change >> end)
+    assert result.value == ("a\nb\nc\nd", "- [c] about c\n- [a] new", "new")
