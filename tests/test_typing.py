@@ -32,11 +32,6 @@ WAITING: Mapping[str, tuple[str, ...]] = {
     "p01_pipeline.py": ("noetic_py.memory.WorkingMemory",),
     "p02_react.py": ("noetic_py.memory.WorkingMemory",),
     "p05_verify.py": ("noetic_py.memory.WorkingMemory", "noetic_py.spawn(memory)"),
-    "p09_inject.py": (
-        "noetic_py.memory.ContextItem",
-        "noetic_py.memory.ContextPool",
-        "noetic_py.memory.ContextQueue",
-    ),
     "p10_approval.py": ("noetic_py.Answer",),
     "p11_chat.py": ("noetic_py.SessionKey", "noetic_py.Harness.interrupt", "noetic_py.Harness.session"),
     "p14_plugin.py": ("noetic_py.plugins.PluginRegistry",),
