@@ -3,6 +3,7 @@
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, Recall, Returned, Seed
 from noetic_py.memory.layer import Memory, MemoryLayer
+from noetic_py.memory.layers.working import NestedMemory, WorkingMemory
 from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "LayerStorage",
     "Memory",
     "MemoryLayer",
+    "NestedMemory",
     "Recall",
     "Returned",
     "Scope",
     "Seed",
     "Slot",
+    "WorkingMemory",
     "function",
 ]

@@ -1,0 +1,1 @@
+"""The layers that come with the library, a module each."""
