@@ -25,6 +25,7 @@ from noetic_py import (
     step,
     until,
 )
+from noetic_py.codec.text import is_list
 from noetic_py.memory import MemoryLayer
 from noetic_py.testing import FaultyBackend, ScriptedModel, Turn
 from noetic_py.testing.faults import When
@@ -81,7 +82,7 @@ def _is_input(item: Item) -> bool:
 
 
 def _calls(turn: Any) -> list[FunctionCall]:
-    items: Sequence[Any] = turn if isinstance(turn, list) else [turn]
+    items: Sequence[Any] = turn if is_list(turn) else [turn]
     return [item for item in items if isinstance(item, FunctionCall)]
 
 

@@ -39,6 +39,8 @@ JSON: Any = st.recursive(
     max_leaves=8,
 )
 
+LIMITED: Any = WorkingMemory
+
 
 @define
 class Attrs:
@@ -124,12 +126,13 @@ async def test_what_is_no_text_is_refused() -> None:
 
 @pytest.mark.parametrize("schema", [Attrs, Model, Typed])
 async def test_a_schema_refuses_what_does_not_fit(schema: type[Any]) -> None:
-    for notes in (WorkingMemory(schema=schema), NestedMemory(schema=schema)):
+    both: list[Any] = [WorkingMemory(schema=schema), NestedMemory(schema=schema)]
+    for notes in both:
         await notes.update({"pages": "4"} if isinstance(notes, WorkingMemory) else {"pages": 4})
         before = notes.snapshot
         for bad in ({"pages": "many"}, {"colour": "blue"}):
             with pytest.raises(ToolArgumentsInvalid, match="do not fit"):
-                await notes.update(bad)  # pyright: ignore[reportArgumentType] # one call for both classes
+                await notes.update(bad)
         assert notes.snapshot == before
 
 
@@ -210,12 +213,12 @@ async def test_threads_keep_their_own() -> None:
 @pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
 async def test_a_budget_is_kept(budget: int) -> None:
     many = {f"key{number}": "some words of a note" for number in range(100)}
-    assert await tokens_shown(WorkingMemory(budget=budget), lambda layer: layer.update(many)) <= budget
+    assert await tokens_shown(LIMITED(budget=budget), lambda layer: layer.update(many)) <= budget
 
 
 async def test_what_there_is_no_room_for_is_counted() -> None:
     many = {f"key{number:02}": "some words of a note" for number in range(100)}
-    (message,) = await shown(WorkingMemory(budget=120), lambda layer: layer.update(many))
+    (message,) = await shown(LIMITED(budget=120), lambda layer: layer.update(many))
     assert "key00: some words" in message.text
     assert "more left out)" in message.text
 

@@ -3,6 +3,11 @@
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, Recall, Returned, Seed
 from noetic_py.memory.layer import Memory, MemoryLayer
+from noetic_py.memory.layers.plan import Plan, PlanItem, PlanStatus
+from noetic_py.memory.layers.static import StaticContent
+from noetic_py.memory.layers.temporal import Moments, Temporal
+from noetic_py.memory.layers.tools import ToolMemory, ToolUse
+from noetic_py.memory.layers.window import HistoryWindow
 from noetic_py.memory.layers.working import NestedMemory, WorkingMemory
 from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 
@@ -11,16 +16,25 @@ __all__ = [
     "Appended",
     "Guide",
     "Halt",
+    "HistoryWindow",
     "HookName",
     "LayerStorage",
     "Memory",
     "MemoryLayer",
+    "Moments",
     "NestedMemory",
+    "Plan",
+    "PlanItem",
+    "PlanStatus",
     "Recall",
     "Returned",
     "Scope",
     "Seed",
     "Slot",
+    "StaticContent",
+    "Temporal",
+    "ToolMemory",
+    "ToolUse",
     "WorkingMemory",
     "function",
 ]

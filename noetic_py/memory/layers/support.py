@@ -21,6 +21,8 @@ __all__ = [
     "canonical",
     "changed_by",
     "check_counts",
+    "fits",
+    "is_one_of",
     "merged",
     "one_line",
     "plain",
@@ -60,6 +62,16 @@ def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise wrong(layer, f"{name}={value!r} is no whole number above 0", code)
+
+
+def is_one_of(layer: MemoryLayer[Any], code: str, name: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a setting that is none of the known ones.
+
+    Raises:
+        ConfigError: It is not; the code is `code`.
+    """
+    if value not in known:
+        raise wrong(layer, f"{name}={value!r} is unknown", code, " or ".join(f'"{each}"' for each in known))
 
 
 def refused(layer: MemoryLayer[Any], function: str, message: str, hint: str | None = None) -> ToolArgumentsInvalid:
@@ -151,6 +163,11 @@ def _key(key: str) -> str:
     return canonical(key) if ":" in key else plain(key)
 
 
+def fits(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> bool:
+    """Whether a budget has room for all lines."""
+    return sum(_tokens(line) + 1 for line in lines) <= _room(layer, budget)
+
+
 def within(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> str:
     """As many lines from the start as a budget has room for, and how many there are besides.
 
@@ -161,11 +178,10 @@ def within(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> str:
         lines: The most important first.
         budget: Tokens.
     """
-    room = budget - _FRAME - _tokens(layer.id)
-    sizes = [_tokens(line) + 1 for line in lines]
-    if sum(sizes) <= room:
+    if fits(layer, lines, budget):
         return "\n".join(lines)
-    room -= _tokens(_MORE) + 2
+    sizes = [_tokens(line) + 1 for line in lines]
+    room = _room(layer, budget) - _tokens(_MORE) - 2
     kept = 0
     while kept < len(lines) and sizes[kept] <= room:
         room -= sizes[kept]
@@ -173,6 +189,10 @@ def within(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> str:
     if room < 0:
         return ""
     return "\n".join([*lines[:kept], _MORE.format(len(lines) - kept)])
+
+
+def _room(layer: MemoryLayer[Any], budget: int) -> int:
+    return budget - _FRAME - _tokens(layer.id)
 
 
 def _tokens(text: str) -> int:

@@ -14,7 +14,7 @@ from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.shape import shape_of
-from noetic_py.memory.layers.support import MergeMode, check_counts, merged, readable, refused, within, wrong
+from noetic_py.memory.layers.support import MergeMode, check_counts, is_one_of, merged, readable, refused, within
 from noetic_py.state import copy_state
 
 __all__ = ["NestedMemory", "WorkingMemory"]
@@ -41,8 +41,7 @@ class Notes(MemoryLayer[dict[str, ValueT]]):
 
     def __attrs_post_init__(self) -> None:
         check_counts(self, "working-memory", max_bytes=self.max_bytes)
-        if self.children not in ("merge", "ignore"):
-            raise wrong(self, f"children={self.children!r} is unknown", "working-memory", '"merge" or "ignore"')
+        is_one_of(self, "working-memory", "children", self.children, ("merge", "ignore"))
         if self.schema is not None:
             shape_of(self.schema)
 
