@@ -121,7 +121,8 @@ async def tokens_shown(layer: MemoryLayer[Any], act: Act, **options: Any) -> int
     async with harness(layer) as built:
         result = await built.run(acting(act) >> call_model(ScriptedModel("done")), "hi", **options)
     assert result.last_layer_usage is not None
-    return result.last_layer_usage.layers.get("layer", 0)
+    tokens: int = result.last_layer_usage.layers.get("layer", 0)
+    return tokens
 
 
 def is_sealed(message: Message) -> bool:

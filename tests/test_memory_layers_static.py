@@ -41,7 +41,11 @@ async def test_a_function_wants_a_run() -> None:
         await StaticContent(content=write).recall("", 100)
 
 
-@pytest.mark.parametrize("content", ["", "  \n", [], ["text"], 3, lambda ctx: "x", None])
+def sync(ctx: ReadContext) -> str:
+    return "x"
+
+
+@pytest.mark.parametrize("content", ["", "  \n", (), ("text",), 3, sync, None])
 def test_wrong_content(content: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         StaticContent(content=content)

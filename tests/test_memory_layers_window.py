@@ -109,7 +109,8 @@ async def test_nothing_of_nothing() -> None:
 )
 async def test_what_is_shown_is_whole(kinds: list[int], limits: dict[str, int]) -> None:
     items = talk(kinds)
-    shown = await HistoryWindow(**limits).project_history(items)
+    made: Any = HistoryWindow
+    shown = await made(**limits).project_history(items)
     assert list(shown) == items[len(items) - len(shown) :]
     assert paired(shown) == list(shown)
     index = HistoryIndex()

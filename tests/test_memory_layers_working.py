@@ -225,8 +225,14 @@ async def test_what_there_is_no_room_for_is_counted() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_hostile_notes_stay_inside(text: str) -> None:
-    for notes in ({"a": text}, {text: "a"}):
-        (message,) = await shown(WorkingMemory(), lambda layer, notes=notes: layer.update(notes))
+    async def by_value(layer: Any) -> None:
+        await layer.update({"a": text})
+
+    async def by_key(layer: Any) -> None:
+        await layer.update({text: "a"})
+
+    for act in (by_value, by_key):
+        (message,) = await shown(WorkingMemory(), act)
         assert is_sealed(message)
         assert len(message.text.splitlines()) == 3
 

@@ -8,9 +8,11 @@ from hashlib import sha256
 
 from attrs import frozen
 
+from noetic_py.errors import NoContextError
 from noetic_py.items import FunctionCall, FunctionCallOutput
+from noetic_py.memory.functions import functions_of
 from noetic_py.memory.hooks import Returned
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import MemoryLayer, layers_of
 from noetic_py.memory.layers.support import (
     MergeMode,
     canonical,
@@ -23,6 +25,7 @@ from noetic_py.memory.layers.support import (
 )
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.base import ModelResponse
+from noetic_py.tools.base import wire_name
 
 __all__ = ["ToolMemory", "ToolUse"]
 
@@ -58,6 +61,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
     Attributes:
         only: Names of the tools that are remembered; `None` for all.
         ignore: Names of tools that are not.
+        functions: Whether functions of layers are remembered too.
         max_calls: How many calls are remembered.
         max_characters: How much of arguments and of an output is kept.
         children: What is taken of a child that has succeeded: its calls, or nothing.
@@ -68,6 +72,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
 
     only: Sequence[str] | None = None
     ignore: Sequence[str] = ()
+    functions: bool = False
     max_calls: int = 50
     max_characters: int = 500
     children: MergeMode = "merge"
@@ -86,7 +91,7 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
 
     async def after_tool_call(self, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:
         """Remembers the call and what it gave."""
-        if call.name not in self.ignore and (self.only is None or call.name in self.only):
+        if self._is_wanted(call.name):
             arguments = _as_sent(call.arguments)
             key = sha256(f"{call.name}\0{arguments}".encode(errors="replace")).hexdigest()[:32]
             known = self.state.get(key)
@@ -99,6 +104,19 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
             )
             self.state = self._newest({**self.state, key: use})
         return output
+
+    def _is_wanted(self, name: str) -> bool:
+        if name in self.ignore or (self.only is not None and name not in self.only):
+            return False
+        return self.functions or name not in self._functions()
+
+    def _functions(self) -> set[str]:
+        try:
+            layers = layers_of(self.ctx.memory).values()
+        except NoContextError:
+            return set()
+        names = [f"{layer.id}/{made.name}" for layer in layers for made in functions_of(type(layer)).values()]
+        return {*names, *map(wire_name, names)}
 
     async def store(self, response: ModelResponse) -> None:
         """Lets go of what is too much: calls that were made at once have not seen each other."""
