@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from noetic_py import FunctionCall, FunctionCallOutput, Harness, Memory, parallel, tool
+from noetic_py import FunctionCall, FunctionCallOutput, Harness, parallel, tool
 from noetic_py.errors import ConfigError
 from noetic_py.memory import Plan, ToolMemory
 from tests.layer_runs import (
     HOSTILE,
     Act,
+    Bundle,
     acting,
     agent,
     assert_lasts,
@@ -125,8 +126,7 @@ async def test_calls_in_separate_rounds() -> None:
 
 @pytest.mark.parametrize(("functions", "kept"), [(False, 0), (True, 1)])
 async def test_functions_of_layers_are_left_out(functions: bool, kept: int) -> None:
-    class Both(Memory):
-        layer: ToolMemory
+    class Both(Bundle):
         plan: Plan = Plan()
 
     call = FunctionCall(name="plan__add", arguments='{"item": "x"}')

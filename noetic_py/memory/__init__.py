@@ -3,8 +3,10 @@
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, Recall, Returned, Seed
 from noetic_py.memory.layer import Memory, MemoryLayer
+from noetic_py.memory.layers.episodic import Episode, Episodic
 from noetic_py.memory.layers.plan import Plan, PlanItem, PlanStatus
 from noetic_py.memory.layers.static import StaticContent
+from noetic_py.memory.layers.task import TaskState
 from noetic_py.memory.layers.temporal import Moments, Temporal
 from noetic_py.memory.layers.tools import ToolMemory, ToolUse
 from noetic_py.memory.layers.window import HistoryWindow
@@ -14,6 +16,8 @@ from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 __all__ = [
     "TIMEOUTS",
     "Appended",
+    "Episode",
+    "Episodic",
     "Guide",
     "Halt",
     "HistoryWindow",
@@ -32,6 +36,7 @@ __all__ = [
     "Seed",
     "Slot",
     "StaticContent",
+    "TaskState",
     "Temporal",
     "ToolMemory",
     "ToolUse",

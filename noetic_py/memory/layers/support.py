@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MergeMode",
+    "began_of",
     "canonical",
     "changed_by",
     "check_counts",
@@ -25,6 +26,7 @@ __all__ = [
     "is_one_of",
     "merged",
     "one_line",
+    "patched",
     "plain",
     "readable",
     "refused",
@@ -88,19 +90,28 @@ def runtime_of(layer: MemoryLayer[Any], own: Runtime | None) -> Runtime:
 # ------------------------------------------------------------------------------------------------------------- children
 
 
-def merged(now: Mapping[str, V], child: Returned[Any], state: Mapping[str, V]) -> dict[str, V]:
+def merged(now: Mapping[str, V], child: Returned[Any], state: Mapping[str, V], *, deep: bool = True) -> dict[str, V]:
     """A layer's entries with what a child has changed of them.
 
     Args:
         now: The entries here.
         child: The child.
         state: The entries in the child.
+        deep: Whether entries that are mappings are merged too, instead of replaced.
     """
-    return changed_by(now, state, getattr(child, "began", None))
+    return changed_by(now, state, began_of(child), deep=deep)
 
 
-def changed_by(now: Mapping[str, V], after: Mapping[str, V], before: Mapping[str, V] | None) -> dict[str, V]:
-    """`now` with what leads from `before` to `after`; mappings inside of both are merged likewise.
+def began_of(child: Returned[Any]) -> Mapping[str, Any] | None:
+    """The entries that a child began with, `None` when that is not known."""
+    found: Mapping[str, Any] | None = getattr(child, "began", None)
+    return found
+
+
+def changed_by(
+    now: Mapping[str, V], after: Mapping[str, V], before: Mapping[str, V] | None, *, deep: bool = True
+) -> dict[str, V]:
+    """`now` with what leads from `before` to `after`; mappings inside of both are merged likewise, where it is deep.
 
     Where nobody knows what there was before, what is there after it counts, and nothing is taken away.
     """
@@ -109,7 +120,7 @@ def changed_by(now: Mapping[str, V], after: Mapping[str, V], before: Mapping[str
     for key, value in after.items():
         old = known.get(key, _MISSING)
         if old is _MISSING or old != value:
-            made[key] = _entry(made.get(key, _MISSING), value, old)
+            made[key] = _entry(made.get(key, _MISSING), value, old) if deep else value
     for key in known:
         if key not in after:
             made.pop(key, None)
@@ -120,6 +131,20 @@ def _entry(now: Any, after: Any, before: Any) -> Any:
     if not is_dict(now) or not is_dict(after):
         return after
     return changed_by(now, after, before if is_dict(before) else None)
+
+
+def patched(values: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with a patch: mappings are merged, everything else is replaced, and `None` takes a key away."""
+    made = dict(values)
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        elif is_dict(value):
+            old = made.get(key)
+            made[key] = patched(old if is_dict(old) else {}, value)
+        else:
+            made[key] = value
+    return made
 
 
 # ----------------------------------------------------------------------------------------------------------------- text

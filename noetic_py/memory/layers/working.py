@@ -8,13 +8,21 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
-from noetic_py.codec.text import is_dict
 from noetic_py.items import JsonValue
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.shape import shape_of
-from noetic_py.memory.layers.support import MergeMode, check_counts, is_one_of, merged, readable, refused, within
+from noetic_py.memory.layers.support import (
+    MergeMode,
+    check_counts,
+    is_one_of,
+    merged,
+    patched,
+    readable,
+    refused,
+    within,
+)
 from noetic_py.state import copy_state
 
 __all__ = ["NestedMemory", "WorkingMemory"]
@@ -135,18 +143,4 @@ class NestedMemory(Notes[JsonValue]):
         Raises:
             ToolArgumentsInvalid: It does not fit the schema, or there would be too much; nothing has changed then.
         """
-        self._put("update", _patched(self.state, patch))
-
-
-def _patched(values: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with a patch: mappings are merged, everything else is replaced, and `None` takes a key away."""
-    made = dict(values)
-    for key, value in patch.items():
-        if value is None:
-            made.pop(key, None)
-        elif is_dict(value):
-            old = made.get(key)
-            made[key] = _patched(old if is_dict(old) else {}, value)
-        else:
-            made[key] = value
-    return made
+        self._put("update", patched(self.state, patch))
