@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from noetic_py import errors as errors
+    from noetic_py import memory as memory
     from noetic_py import until as until
     from noetic_py._types import OnError as OnError
     from noetic_py.budget import Budget as Budget
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from noetic_py.events import Emitted as Emitted
     from noetic_py.events import Event as Event
     from noetic_py.events import ItemsAppended as ItemsAppended
+    from noetic_py.events import LayerFailed as LayerFailed
     from noetic_py.events import LoopIteration as LoopIteration
     from noetic_py.events import LoopParked as LoopParked
     from noetic_py.events import ModelFailed as ModelFailed
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from noetic_py.events import TextDelta as TextDelta
     from noetic_py.events import ToolFinished as ToolFinished
     from noetic_py.events import ToolStarted as ToolStarted
+    from noetic_py.events import ViewMade as ViewMade
     from noetic_py.harness import Harness as Harness
     from noetic_py.items import ContentPart as ContentPart
     from noetic_py.items import Extension as Extension
@@ -68,6 +71,8 @@ if TYPE_CHECKING:
     from noetic_py.log import ItemLog as ItemLog
     from noetic_py.log import ItemView as ItemView
     from noetic_py.memory.layer import Memory as Memory
+    from noetic_py.memory.layer import MemoryLayer as MemoryLayer
+    from noetic_py.memory.view import LayerUsage as LayerUsage
     from noetic_py.models.base import Model as Model
     from noetic_py.models.base import ModelEvent as ModelEvent
     from noetic_py.models.base import ModelRequest as ModelRequest
@@ -92,6 +97,7 @@ if TYPE_CHECKING:
     from noetic_py.steps.loop import loop as loop
     from noetic_py.steps.model import call_model as call_model
     from noetic_py.steps.spawn import spawn as spawn
+    from noetic_py.steps.spawn import with_memory as with_memory
     from noetic_py.steps.step import NOT_DONE as NOT_DONE
     from noetic_py.steps.step import NotDone as NotDone
     from noetic_py.steps.step import Retry as Retry
@@ -134,10 +140,13 @@ __all__ = [
     "ItemView",
     "ItemsAppended",
     "JsonValue",
+    "LayerFailed",
+    "LayerUsage",
     "Lease",
     "LoopIteration",
     "LoopParked",
     "Memory",
+    "MemoryLayer",
     "Message",
     "Model",
     "ModelEvent",
@@ -186,6 +195,7 @@ __all__ = [
     "Tool",
     "ToolFinished",
     "ToolStarted",
+    "ViewMade",
     "branch",
     "call_model",
     "call_tool",
@@ -195,6 +205,7 @@ __all__ = [
     "every",
     "extension_item",
     "loop",
+    "memory",
     "parallel",
     "race",
     "sequence",
@@ -204,6 +215,7 @@ __all__ = [
     "step_tool",
     "tool",
     "until",
+    "with_memory",
 ]
 
 __version__ = "0.1.0"
@@ -237,10 +249,13 @@ _HOMES = {
     "ItemView": "noetic_py.log",
     "ItemsAppended": "noetic_py.events",
     "JsonValue": "noetic_py.items",
+    "LayerFailed": "noetic_py.events",
+    "LayerUsage": "noetic_py.memory.view",
     "Lease": "noetic_py.checkpoints.backend",
     "LoopIteration": "noetic_py.events",
     "LoopParked": "noetic_py.events",
     "Memory": "noetic_py.memory.layer",
+    "MemoryLayer": "noetic_py.memory.layer",
     "Message": "noetic_py.items",
     "Model": "noetic_py.models.base",
     "ModelEvent": "noetic_py.models.base",
@@ -290,6 +305,7 @@ _HOMES = {
     "Tool": "noetic_py.tools",
     "ToolFinished": "noetic_py.events",
     "ToolStarted": "noetic_py.events",
+    "ViewMade": "noetic_py.events",
     "branch": "noetic_py.steps.flow",
     "call_model": "noetic_py.steps.model",
     "call_tool": "noetic_py.steps.tool",
@@ -306,6 +322,7 @@ _HOMES = {
     "step": "noetic_py.steps.code",
     "step_tool": "noetic_py.steps.tool",
     "tool": "noetic_py.tools",
+    "with_memory": "noetic_py.steps.spawn",
 }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 
 from attrs import define
 
-from noetic_py._types import S2, A, B, C, M, M_co, R, S, S_co, T
+from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
@@ -65,7 +65,7 @@ class Domain:
     A path's state is copied from its section's when it is first looked at; until then nobody can have changed either.
     """
 
-    __slots__ = ("_source", "_state", "branch", "cells", "counted", "known", "log", "stored", "view")
+    __slots__ = ("_source", "_state", "began", "branch", "cells", "counted", "known", "log", "stored", "view")
 
     def __init__(
         self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None, cells: Cells = NO_CELLS
@@ -77,8 +77,9 @@ class Domain:
         self.counted: Counted | None = None
         # In a durable run: the state's fields as they were stored last, once somebody has looked at it.
         self.known: dict[str, Known] | None = None
-        # The states of layers; what of them is stored, in a durable run; and how the model sees all of it.
-        self.cells = cells
+        # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and
+        # how the model sees all of it.
+        self.cells = self.began = cells
         self.stored: StoredCells | None = None
         self.view: Projector | None = None
 
@@ -575,34 +576,16 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.checkpoint(self)
 
-    @overload
     def spawn_detached(
         self,
-        step: Step[T, R, Memory, StateBag],
+        step: Step[T, R, M2, S2],
         input: T,
         *,
-        budget: Budget | None = ...,
-        owner: Literal["run", "harness"] = ...,
-    ) -> DetachedRun[R]: ...
-    @overload
-    def spawn_detached(
-        self,
-        step: Step[T, R, Memory, S2],
-        input: T,
-        *,
-        state: S2 | None = ...,
-        budget: Budget | None = ...,
-        owner: Literal["run", "harness"] = ...,
-    ) -> DetachedRun[R]: ...
-    def spawn_detached(
-        self,
-        step: Any,
-        input: Any,
-        *,
-        state: Any = None,
+        memory: M2 | None = None,
+        state: S2 | None = None,
         budget: Budget | None = None,
         owner: Literal["run", "harness"] = "run",
-    ) -> Any:
+    ) -> DetachedRun[R]:
         """Start a step beside this one, and go on: `handle = ctx.spawn_detached(research, topic)`.
 
         It has a conversation and a state of its own. Owned by the run it shares the run's channels, journal and
@@ -613,6 +596,8 @@ class Context(Generic[M_co, S_co]):
         Args:
             step: The step.
             input: Its input.
+            memory: Layers of its own; those of this step, as their `on_spawn` makes them, or of the harness, when left
+                out.
             state: Its state; a deep copy of this step's for the run's own, a new `StateBag` for the harness's, when
                 left out.
             budget: Limits for it alone.
@@ -623,10 +608,7 @@ class Context(Generic[M_co, S_co]):
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        started: DetachedRun[Any] = DetachedRun(
-            self.engine.spawn_detached(self, step, input, DetachOptions(state, budget, owner))
-        )
-        return started
+        return DetachedRun(self.engine.spawn_detached(self, step, input, DetachOptions(memory, state, budget, owner)))
 
     def read_only(self) -> ReadContext[M_co, S_co]:
         """A live view that offers nothing to change the run with."""

@@ -5,7 +5,7 @@ A run that ends because somebody asked for it returns; a run that broke raises, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
@@ -109,6 +109,7 @@ class RunResult(Generic[O_co, S_co]):
         checkpoint: The journal's end.
         error: What broke the run, `None` when nothing did.
         last_layer_usage: Tokens of the last model call's request by where they came from, `None` without layers.
+        memory: The states of the layers as the run left them, by the layer's id; to be read only.
     """
 
     run_id: str
@@ -125,6 +126,7 @@ class RunResult(Generic[O_co, S_co]):
     reason: str | None = None
     error: NoeticError | None = None
     last_layer_usage: LayerUsage | None = None
+    memory: Mapping[str, Any] = field(factory=dict[str, Any])
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property

@@ -23,6 +23,7 @@ __all__ = ["DetachOptions", "DetachedRun", "DetachedWork"]
 class DetachOptions:
     """What `ctx.spawn_detached` was asked for besides a step and its input."""
 
+    memory: Any
     state: Any
     budget: Budget | None
     owner: Literal["run", "harness"]

@@ -7,6 +7,9 @@ NoeticError
 ├── WrongThread                 a harness was used from a second thread or event loop
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
+├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
+├── NameNotFound                no entry of a pool, or no listener, goes by a name (also a KeyError)
+├── ReadOnlyMemory              a tool wrote to a pool that it may only read
 ├── StepError
 │   ├── StepFailed              the body of a step raised; error_type and error_message say what
 │   ├── StepTimeout             a step ran longer than its timeout (also a TimeoutError)
@@ -96,6 +99,7 @@ __all__ = [
     "CorruptRecord",
     "DuplicateCall",
     "Interrupted",
+    "InvalidEntry",
     "InvalidId",
     "ItemSchemaMismatch",
     "LayerError",
@@ -113,6 +117,7 @@ __all__ = [
     "ModelStatusError",
     "ModelStreamError",
     "ModelUnavailable",
+    "NameNotFound",
     "NoContextError",
     "NoOutput",
     "NoeticDeprecationWarning",
@@ -122,6 +127,7 @@ __all__ = [
     "PluginError",
     "PositionConflict",
     "RateLimited",
+    "ReadOnlyMemory",
     "RealModelRefused",
     "ReplayDiverged",
     "RouteError",
@@ -235,6 +241,18 @@ class InvalidId(NoeticError, ValueError):
     """An id is empty, too long, or holds characters that no id may hold."""
 
 
+class InvalidEntry(NoeticError, ValueError):
+    """An entry that a pool cannot keep: it has no id or no description, or its id is there twice."""
+
+
+class NameNotFound(NoeticError, KeyError):
+    """A pool has no entry of that id, or stored data name a listener that nobody has given."""
+
+
+class ReadOnlyMemory(NoeticError):
+    """A tool wrote to a pool that it may only read."""
+
+
 class StepError(NoeticError):
     """Base of what can go wrong in a step."""
 
@@ -309,11 +327,8 @@ class LoopLimit(StepError):
     limit: int
 
     def __init__(self, limit: int, *, path: tuple[str, ...] = ()) -> None:
-        super().__init__(
-            f"the loop did not stop within {limit} iterations",
-            path=path,
-            hint="give until= a condition that is met, or raise max_iterations=",
-        )
+        hint = "give until= a condition that is met, or raise max_iterations="
+        super().__init__(f"the loop did not stop within {limit} iterations", path=path, hint=hint)
         self.limit = limit
 
 

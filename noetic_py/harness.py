@@ -27,6 +27,7 @@ from noetic_py.options import ResumeOptions, RunOptions, check_options, check_re
 from noetic_py.runs import Runs, card_of
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import StateBag
+from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
 from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
 from noetic_py.tracing import tracer
@@ -40,10 +41,15 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.plans import ResumePlan
     from noetic_py.detached import DetachedWork, DetachOptions
+    from noetic_py.memory.view import View
     from noetic_py.models.base import Model, ModelSettings
+    from noetic_py.plugins import LayerRegistry
     from noetic_py.tools import Tool
 
 __all__ = ["Harness"]
+
+_VIEWS = 100
+"""How many ended runs' views are kept."""
 
 
 class Harness(Generic[M_co]):
@@ -148,11 +154,36 @@ class Harness(Generic[M_co]):
         self._live: dict[str, Run] = {}
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
+        # What a model was shown last in the runs that have ended last.
+        self._views: dict[str, View] = {}
 
     @property
     def budget(self) -> Budget | None:
         """The limits that hold for all its runs together."""
         return self._resources.lease.budget
+
+    @property
+    def memory_layers(self) -> LayerRegistry:
+        """The memory layers that can be named: the library's own, and those of plugins."""
+        return self._plugins.layers
+
+    def explain_view(self, run_id: str) -> View:
+        """What the model was shown last in a run: each part, its tokens, why it is there, and what moved the cache.
+
+        `print(harness.explain_view(run_id).explain())` is a table of it. The runs that go on are known, and those that
+        have ended last.
+
+        Raises:
+            RunNotFound: No such run is known here, or no model was asked in it while it had layers.
+        """
+        live = self._live.get(run_id)
+        view = self._views.get(run_id) if live is None else live.view
+        if view is None:
+            raise RunNotFound(
+                f"nothing is known of what a model was shown in run {run_id!r}",
+                hint="a run with layers of this harness, while it goes on or soon after",
+            )
+        return view
 
     # -- its life
 
@@ -246,7 +277,14 @@ class Harness(Generic[M_co]):
             return await self._keep(run, plan, plan.kept, ctx)
         finally:
             del self._live[run.run_id]
+            self._keep_view(run)
             self._launched.pop(run.run_id, None)
+
+    def _keep_view(self, run: Run) -> None:
+        if run.view is not None:
+            self._views[run.run_id] = run.view
+            while len(self._views) > _VIEWS:
+                del self._views[next(iter(self._views))]
 
     async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> RunResult[Any, Any]:
         from noetic_py._engine import keeping
@@ -667,6 +705,8 @@ class Harness(Generic[M_co]):
             given["budget"] = options.budget
         if run_id is not None:
             given["run_id"] = run_id
+        if options.memory is not None:
+            step = with_memory(step, memory=options.memory)
         handle = self._start(step, value, options.state, None, given, again=run_id is not None)
         self._launched[handle.run_id] = handle
         return Launched(handle)

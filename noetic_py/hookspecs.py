@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from noetic_py.plugins import BackendRegistry, ItemTypeRegistry, ModelRegistry
+    from noetic_py.plugins import BackendRegistry, ItemTypeRegistry, LayerRegistry, ModelRegistry
 
 __all__ = ["PROJECT", "VERSION", "Hooks", "hookimpl"]
 
@@ -32,3 +32,7 @@ class Hooks:
     @hookspec
     def register_checkpoint_backends(self, registry: BackendRegistry) -> None:
         """Register backends: `registry.checkpoint_backend("acme", AcmeBackend)` serves `checkpoints="acme:..."`."""
+
+    @hookspec
+    def register_memory_layers(self, registry: LayerRegistry) -> None:
+        """Register layers: `registry.memory_layer("acme-facts", Facts)`, a class below `MemoryLayer`."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from importlib import metadata
-from typing import TYPE_CHECKING
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -21,9 +21,19 @@ from noetic_py.runtime import SYSTEM, Runtime
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.items import Extension
+    from noetic_py.memory.layer import MemoryLayer
     from noetic_py.models.base import Model
 
-__all__ = ["GROUP", "BackendRegistry", "ItemTypeRegistry", "ModelRegistry", "Plugins", "hookimpl", "load_plugins"]
+__all__ = [
+    "GROUP",
+    "BackendRegistry",
+    "ItemTypeRegistry",
+    "LayerRegistry",
+    "ModelRegistry",
+    "Plugins",
+    "hookimpl",
+    "load_plugins",
+]
 
 GROUP = "noetic_py"
 """The entry-point group."""
@@ -172,6 +182,77 @@ class BackendRegistry:
         return sorted(self._factories)
 
 
+class LayerRegistry:
+    """Memory layers by name, for whatever names one in a text: a document, a command line."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[type[MemoryLayer[Any]] | str, str]] = {}
+        self.plugin = ""
+
+    def memory_layer(self, name: str, cls: type[MemoryLayer[Any]], /) -> None:
+        """Declare a layer.
+
+        Args:
+            name: Letters, digits and dashes.
+            cls: A class below [`MemoryLayer`][noetic_py.MemoryLayer].
+
+        Raises:
+            PluginError: The name is taken, or is none; or the class is no layer.
+        """
+        from noetic_py.memory.layer import MemoryLayer
+
+        given: object = cls
+        if not isinstance(given, type) or not issubclass(given, MemoryLayer):
+            raise PluginError(f"{given!r} is no memory layer", hint="a class below MemoryLayer")
+        self._declare(name, cls)
+
+    def _declare(self, name: str, found: type[MemoryLayer[Any]] | str) -> None:
+        if not _is_prefix(name):
+            raise PluginError(f"{name!r} is no name for a memory layer", hint="letters, digits and dashes")
+        taken = self._known.get(name)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both provide a memory layer {name!r}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}; the built-in ones stay",
+            )
+        self._known[name] = (found, self.plugin)
+
+    def built_in(self, name: str, home: str) -> None:
+        """Declare one of the library's own, which is imported when it is asked for."""
+        self._declare(name, home)
+
+    def __call__(self, name: str) -> type[MemoryLayer[Any]]:
+        """The layer's class.
+
+        Raises:
+            ConfigError: No plugin provides it; code `"memory-layer"`.
+        """
+        known = self._known.get(name)
+        if known is None:
+            raise ConfigError(
+                f"no plugin provides a memory layer {name!r}",
+                code="memory-layer",
+                hint=f"there are {', '.join(self.names)}",
+            )
+        found = known[0]
+        if isinstance(found, str):
+            cls: type[MemoryLayer[Any]] = getattr(import_module("noetic_py.memory"), found)
+            return cls
+        return found
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that are served, sorted."""
+        return sorted(self._known)
+
+
+# The library's own layers, by the names of their classes in `noetic_py.memory`.
+_LAYERS = {
+    "context-pool": "ContextPool",
+    "context-queue": "ContextQueue",
+}
+
+
 class _BuiltIn:
     """What the library provides itself, through the hooks that plugins have; it comes first, so nothing shadows it."""
 
@@ -179,6 +260,11 @@ class _BuiltIn:
     def register_checkpoint_backends(self, registry: BackendRegistry) -> None:
         for scheme in ("memory", "sqlite"):
             registry.checkpoint_backend(scheme, partial(_built_in, scheme, registry.runtime))
+
+    @hookimpl
+    def register_memory_layers(self, registry: LayerRegistry) -> None:
+        for name, cls in _LAYERS.items():
+            registry.built_in(name, cls)
 
 
 def _built_in(scheme: str, runtime: Runtime, rest: str) -> CheckpointBackend:
@@ -199,6 +285,7 @@ class Plugins:
         self.models: ModelRegistry = ModelRegistry()
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
         self.backends: BackendRegistry = BackendRegistry(runtime)
+        self.layers: LayerRegistry = LayerRegistry()
 
     @property
     def names(self) -> Sequence[str]:
@@ -215,11 +302,12 @@ class Plugins:
             ("register_models", self.models),
             ("register_item_types", self.item_types),
             ("register_checkpoint_backends", self.backends),
+            ("register_memory_layers", self.layers),
         )
         for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
             if plugin is None:
                 continue
-            self.models.plugin = self.backends.plugin = name
+            self.models.plugin = self.backends.plugin = self.layers.plugin = name
             for hook, registry in hooks:
                 implementation = getattr(plugin, hook, None)
                 if implementation is None:

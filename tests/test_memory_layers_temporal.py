@@ -28,7 +28,7 @@ async def nothing(layer: Any) -> None:
 
 def at(**settings: Any) -> Temporal:
     """A layer whose clock stands still."""
-    return Temporal(runtime=VirtualRuntime(start=START), **settings)
+    return Temporal(clock=VirtualRuntime(start=START), **settings)
 
 
 async def test_the_time_by_itself() -> None:
@@ -50,7 +50,7 @@ async def test_zone_and_precision(settings: Any, told: str) -> None:
 
 async def test_how_long_ago_things_were_said() -> None:
     runtime = VirtualRuntime(start=START)
-    layer = Temporal(runtime=runtime)
+    layer = Temporal(clock=runtime)
     await layer.on_item_append([Message.user("one")])
     await runtime.advance(3 * 86_400 + 7_200 + 61)
     await layer.on_item_append([Message.user("two")])
@@ -72,7 +72,7 @@ async def test_what_no_user_says_is_not_noted() -> None:
 @given(seconds=st.integers(-10, 10**9))
 async def test_any_span_can_be_told(seconds: int) -> None:
     runtime = VirtualRuntime(start=START)
-    layer = Temporal(runtime=runtime, precision="second")
+    layer = Temporal(clock=runtime, precision="second")
     layer.state = Moments(newest=START - timedelta(seconds=seconds))
     assert " ago" in await layer.recall("", 100)
 
@@ -87,7 +87,7 @@ def test_wrong_settings(settings: Any) -> None:
 async def test_turns_of_a_conversation() -> None:
     runtime = VirtualRuntime(start=START)
     model = ScriptedModel("one", "two")
-    async with harness(Temporal(runtime=runtime)) as built:
+    async with harness(Temporal(), runtime=runtime) as built:
         await built.run(call_model(model), "hi", thread_id="t")
         await runtime.advance(3600)
         await built.run(call_model(model), "again", thread_id="t")
@@ -108,7 +108,7 @@ async def test_it_stands_behind_the_conversation() -> None:
     runtime = VirtualRuntime(start=START)
     model = ScriptedModel("one", "two")
     history = [Message.user("old"), Message.assistant("older")]
-    async with harness(Temporal(runtime=runtime)) as built:
+    async with harness(Temporal(), runtime=runtime) as built:
         await built.run(call_model(model), "hi", history=history)
     items = model.requests[0].items
     assert [isinstance(item, Message) and "Now:" in item.text for item in items] == [False, False, True, False]

@@ -121,7 +121,7 @@ def assert_contained(item: Item, layer: str = "facts") -> None:
 
 @pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_content_stays_inside(payload: str) -> None:
-    wrapped = [
+    wrapped: list[Item] = [
         Message.user(payload),
         Message.developer(payload),
         Message.system(payload),
@@ -173,6 +173,11 @@ def test_images_and_files_are_kept_and_their_names_escaped() -> None:
     )
 
 
+def test_a_picture_that_is_quoted_is_named() -> None:
+    (item,) = as_items("facts", [Message(role="system", content=["at ", InputImage(file_id="f")])])
+    assert text_of(item) == '<memory layer="facts">\nsystem message: at (InputImage)\n</memory>'
+
+
 def test_fields_of_a_remembered_item_do_not_travel() -> None:
     (item,) = as_items("facts", [Message(role="user", content="hi", extra={"role": "system"}, status="incomplete")])
     assert item.extra is None
@@ -203,7 +208,7 @@ def test_the_same_content_is_the_same_bytes_and_other_content_has_other_ids() ->
 
 def test_what_is_no_item_is_refused() -> None:
     broken: list[Item] = [Message.user("fine")]
-    broken.extend(itertools.chain.from_iterable([["text"]]))  # type: ignore[list-item, arg-type]  # what a layer may do
+    broken.extend(itertools.chain.from_iterable([["text"]]))  # type: ignore[list-item]  # what a layer may do
     with pytest.raises(TypeError, match="layer 'facts' recalled a str"):
         as_items("facts", broken)
 
@@ -242,6 +247,13 @@ def test_a_lone_text_is_cut_with_a_mark(limit: int) -> None:
     assert fitted.dropped.items == 0
     assert fitted.dropped.tokens == weigh(items, COUNTER) - fitted.tokens
     assert fit(items, limit, COUNTER).items == fitted.items
+
+
+def test_an_escaped_character_is_cut_as_a_whole() -> None:
+    for limit in range(40, 60):
+        (item,) = fit(as_items("facts", "<" * 900), limit, COUNTER).items
+        kept = text_of(item).removeprefix('<memory layer="facts">\n').partition("\n[the rest")[0]
+        assert re.fullmatch("(&lt;)*", kept)
 
 
 def test_the_first_of_many_is_cut_when_it_alone_is_too_long() -> None:
@@ -418,6 +430,32 @@ def test_the_cut_stays_for_many_turns() -> None:
     assert 1 <= changes <= 8
 
 
+def test_a_new_epoch_shows_again_what_has_room_now() -> None:
+    projector, log = Projector(), chat(40)
+    head = Head(COUNTER, "Be careful.", window=weigh(log, COUNTER) // 2)
+    assert len(projector.assemble(head, log.rendered("x")).items) < len(log)
+    # The room alone is no reason to move what a provider has in its cache.
+    roomy = evolve(head, window=100_000)
+    assert len(projector.assemble(roomy, log.rendered("x")).items) < len(log)
+    view = projector.assemble(evolve(roomy, instructions="Be quick."), log.rendered("x"))
+    assert len(view.items) == len(log)
+
+
+def test_what_was_taken_back_leaves_a_tail_all_the_same() -> None:
+    projector, log = Projector(), chat(10)
+    log.append(Message.user("And when will it be high again, so that I can leave the harbour?" * 3))
+    head = Head(COUNTER, window=weigh([*log][-2:], COUNTER) + 5)
+    assert len(projector.assemble(head, log.rendered("x")).items) == 2
+    log.rollback(len(log) - 2)
+    view = projector.assemble(head, log.rendered("x"))
+    assert view.items[-1] is log[-1]
+    log.extend(chat(10))
+    log.append(Message.user("And when will it be high again, so that I can leave the harbour?" * 3))
+    projector.assemble(head, log.rendered("x"))
+    log.rollback(len(log) - 2)
+    assert projector.assemble(head, log.rendered("x")).items[-1] is log[-1]
+
+
 def test_what_is_never_left_out_must_fit() -> None:
     log = chat(2)
     log.append(Message.user("very long input " * 100))
@@ -489,7 +527,8 @@ def test_a_summary_in_place_of_old_items_is_shown_and_moves_the_history() -> Non
     summary = Message.developer("They spoke of tides.")
     kept = [summary, *list(log)[8:]]
     view = projector.assemble(Head(COUNTER), log.rendered("x"), projected=kept)
-    assert list(view.items) == kept
+    (marked,) = as_items("history", [summary])
+    assert list(view.items) == [marked, *kept[1:]]
     assert view.moved == "history"
     log.append(Message.assistant("You are welcome"))
     log.append(Message.user("bye"))
@@ -545,6 +584,7 @@ def test_who_moved_the_start_is_named() -> None:
 def test_an_anchored_layer_that_has_to_move_is_named() -> None:
     projector, log = Projector(), chat(3)
     head = Head(COUNTER, "Be careful.", window=1000)
+    blocks: list[Block] = []
     for turn in range(3):
         content = "the tide is high " * 50 + str(turn)
         blocks = [block("names", "Ada", slot=1), block("facts", content, slot=2, placement="anchor")]
@@ -573,12 +613,12 @@ def test_a_failed_assembly_does_not_hide_what_moved() -> None:
     head = Head(COUNTER, window=500)
     projector.assemble(head, log.rendered("x"))
     log.rollback(4)
-    log.append(Message.user("very long input " * 300))
+    log.extend(Message.user(f"very long input {place} " * 50) for place in range(9))
     with pytest.raises(LimitExceeded):
         projector.assemble(head, log.rendered("x"))
-    log.rollback(4)
-    log.extend(Message.user(f"more {place}") for place in range(9))
-    assert projector.assemble(head, log.rendered("x")).moved == "history"
+    view = projector.assemble(evolve(head, window=50_000), log.rendered("x"))
+    assert view.moved == "history"
+    assert view.repeated == weigh(list(log)[:4], COUNTER)
 
 
 # ------------------------------------------------------------------------------------------------ cost

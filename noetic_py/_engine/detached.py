@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from noetic_py._engine.durable import call, count_turns, put_down, recover, stop_again
 from noetic_py._engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py._engine.fold import items_below
+from noetic_py._engine.layers import layers_for
 from noetic_py._engine.spawn import head, run_child
 from noetic_py._engine.state import DOORS, Execution, Frame, Run
 from noetic_py.budget import Budget, Lease
@@ -29,8 +30,9 @@ from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcr
 from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import Aborted, BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.log import ItemLog
-from noetic_py.state import copy_state
-from noetic_py.steps.spawn import SpawnSpec
+from noetic_py.memory.layer import Memory
+from noetic_py.state import NO_CELLS, copy_state
+from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 from noetic_py.steps.step import Step, require_step
 from noetic_py.steps.step import frame as frame_name
 
@@ -96,6 +98,10 @@ def _check(options: DetachOptions, frame: Frame) -> None:
         raise ConfigError(
             f"owner={options.owner!r} is unknown", code="detached", path=frame.at, hint='"run" or "harness"'
         )
+    if options.memory is not None and not isinstance(options.memory, Memory):
+        raise ConfigError(
+            f"memory={options.memory!r} is no Memory", code="detached", path=frame.at, hint="memory=Mem()"
+        )
     if options.budget is not None and not isinstance(options.budget, Budget):
         raise ConfigError(
             f"budget={options.budget!r} is no Budget", code="detached", path=frame.at, hint="budget=Budget(steps=10)"
@@ -144,7 +150,8 @@ class Detached:
         call(frame, self._name)
         self.path: tuple[str, ...] = (*frame.at, self._name)
         self._lease = Lease(None, frame.lease, depth=caller.depth + 1)
-        self.child = Execution(run, self._lease, depth=caller.depth + 1, parent=frame, input=value)
+        layers = None if options.memory is None else layers_for(options.memory)
+        self.child = Execution(run, self._lease, depth=caller.depth + 1, parent=frame, input=value, layers=layers)
         if frame.node is not None:
             recover(run, self._lease, self.path)
             count_turns(self.child, self.path)
@@ -154,8 +161,11 @@ class Detached:
         log = ItemLog()
         branch = f"{frame.branch}.{self._name}"
         log.origin = (run.run_id, branch)
-        self._domain = Domain(log, state, branch, cells=frame.domain.cells)
         spec = SpawnSpec(step, "share", "new", None, options.budget)
+        if options.memory is not None:
+            spec = MemorySpec(step, "share", "new", None, options.budget, options.memory)
+        cells = frame.domain.cells if options.memory is None else NO_CELLS
+        self._domain = Domain(log, state, branch, cells=cells)
         self._step: AnyStep = Step(id=step.id, kind="detached", spec=(spec, self))
         self._above = _above(run, frame, self._domain)
         run.journal.append(StepOpened(self.path, "detached", 1))

@@ -11,13 +11,14 @@ from noetic_py._engine.state import DOORS, Frame
 from noetic_py.errors import LayerError, NoContextError
 from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import functions_of
-from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of, state_type_of
+from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
 from noetic_py.reading import ReadView
 
 if TYPE_CHECKING:
     from noetic_py.memory.hooks import HookName
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.reading import ReadContext
+    from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
     from noetic_py.tools import Tool
 
@@ -73,7 +74,7 @@ class Layers:
     def state_type(self, layer: str) -> Any:
         """The type of a layer's state, for whoever reads it back."""
         found = self.by_id.get(layer)
-        kind = None if found is None else state_type_of(type(found))
+        kind = None if found is None else found.state_type
         return object if kind is None else kind
 
 
@@ -144,6 +145,11 @@ class Live:
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
         return self._frame.x.upkeep.storage(self._layer)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's clock, ids and randomness."""
+        return self._frame.x.run.runtime
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer, below the step in flight."""

@@ -13,6 +13,7 @@ from noetic_py._engine.execute import HANDLERS, AnyStep, execute
 from noetic_py._engine.hooks import FAILED, as_layer_error, call_at_once, call_hook, present, tell_failed, try_hook
 from noetic_py._engine.layers import AnyLayer
 from noetic_py._engine.state import Execution, Frame
+from noetic_py.checkpoints.records import Voided
 from noetic_py.context import Domain
 from noetic_py.errors import ConfigError, ModelError
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
@@ -57,16 +58,33 @@ async def run_phase(work: Any, frame: Frame) -> Any:
 # ------------------------------------------------------------------------------------------------- opening and closing
 
 
-async def open_layers(x: Execution, root: Frame) -> None:
+async def open_layers(x: Execution, root: Frame, main: str) -> None:
     """Load the layers' states and call `init`, before anything recalls.
+
+    Args:
+        x: The execution.
+        root: What it hangs from.
+        main: The frame of the step that it is there for.
 
     Raises:
         LayerError: A layer could not begin, and does not say that it may be left out.
     """
     if not x.layers:
         return
+    _open_again(root, main)
     await execute(_OPEN, _open, root, _OPEN.id)
     x.upkeep.first = dict(root.domain.cells)
+
+
+def _open_again(root: Frame, main: str) -> None:
+    """An execution that was closed because it was stopped goes on: what closing it has left is void."""
+    node = root.node
+    if node is None or _CLOSE.id not in node.children:
+        return
+    step = node.children.get(main)
+    if step is None or step.finished is None:
+        node.drop(_CLOSE.id)
+        root.x.run.journal.append(Voided((*root.at, _CLOSE.id)))
 
 
 async def _open(frame: Frame) -> None:
@@ -100,15 +118,13 @@ def _leave_out(frame: Frame, layer: AnyLayer, error: Exception) -> None:
 
 async def close_layers(x: Execution, root: Frame) -> None:
     """Call `on_complete`, put into the store what it does not have, and call `dispose`, whatever has ended it."""
-    if not root.domain.cells:
-        return
     store = x.run.store
-    # A run that goes on after it has been stopped ends once more.
-    name = _CLOSE.id if store is None else f"{_CLOSE.id}#{store.fence}"
+    if not root.domain.cells or (store is not None and store.broken):
+        return
     x.closing = True
     try:
         with anyio.CancelScope(shield=True):
-            await execute(_CLOSE, _close, root, name)
+            await execute(_CLOSE, _close, root, _CLOSE.id)
     finally:
         x.closing = False
 
@@ -240,6 +256,7 @@ async def spawn_layers(root: Frame) -> None:
     """A child's layers, as its parent's `on_spawn` makes them: the states it has, and the items it begins with."""
     if present(root, "on_spawn"):
         await execute(_SPAWN, _spawned, root, _SPAWN.id)
+        root.domain.began = root.domain.cells
 
 
 async def _spawned(frame: Frame) -> None:
@@ -270,6 +287,7 @@ async def fork_layers(frame: Frame, index: int, domain: Domain) -> None:
         await _seed(below)
 
     await execute(_SPAWN, forked, frame, f"{_SPAWN.id}#{index}", domain)
+    domain.began = domain.cells
 
 
 async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]) -> None:
@@ -279,7 +297,8 @@ async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]
         for layer in layers:
             if layer.id not in domain.cells:
                 continue
-            child = Returned(child_id, domain.cells[layer.id], domain.log.frozen(), value)
+            began = domain.began.get(layer.id)
+            child = Returned(child_id, domain.cells[layer.id], began, domain.log.frozen(), value)
             await call_hook(frame, layer, "on_return", child)
     if layers:
         await frame.x.upkeep.flush(frame)

@@ -149,7 +149,7 @@ async def _attempt(
     try:
         lease.keep_reserve()
         with x.scope:
-            await open_layers(x, root)
+            await open_layers(x, root, plan.step.id)
             output = await execute(plan.step, plan.value, root, plan.step.id)
             if x.run.detached:
                 await x.run.join_detached()
@@ -286,6 +286,7 @@ async def _result(
         reason=reason,
         error=broken,
         last_layer_usage=x.last_layer_usage,
+        memory=plan.domain.cells,
     )
     if broken is not None:
         broken.result = result

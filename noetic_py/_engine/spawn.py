@@ -82,7 +82,10 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
     output: Any = None
     try:
         with child.scope:
-            await (open_layers(child, root) if isinstance(spec, MemorySpec) else spawn_layers(root))
+            if isinstance(spec, MemorySpec):
+                await open_layers(child, root, step.id)
+            else:
+                await spawn_layers(root)
             if spec.budget is None:
                 output = await execute(step, value, root, step.id)
             else:

@@ -132,6 +132,11 @@ class Store:
             if force:
                 self.check()
 
+    @property
+    def broken(self) -> bool:
+        """Whether a commit was not taken, so that nothing is written any more."""
+        return self._poison is not None
+
     def check(self) -> None:
         """Refuse to go on in a process that cannot write the run any more.
 

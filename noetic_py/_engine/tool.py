@@ -18,10 +18,12 @@ from noetic_py.errors import (
     CodecError,
     ConcurrentStepCall,
     ConfigError,
+    InvalidEntry,
     LimitExceeded,
     LogError,
     ModelRetry,
     NoeticError,
+    StateTypeError,
     ToolArgumentsInvalid,
     ToolError,
     ToolFailed,
@@ -30,6 +32,7 @@ from noetic_py.errors import (
 )
 from noetic_py.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.items import FunctionCall, FunctionCallOutput
+from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.step import Step
 from noetic_py.steps.tool import ToolSpec
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
@@ -131,7 +134,7 @@ async def _called(frame: Frame, value: Call) -> Any:
     _count(frame, tool)
     result = await call_tool(frame, tool, tool.parse(call.arguments))
     try:
-        return render_output(result, tool=tool.name)
+        return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:
         error.at(frame.path)
         raise
@@ -161,9 +164,11 @@ _THROUGH = (
     LimitExceeded,
     ConfigError,
     CodecError,
+    InvalidEntry,
     LogError,
     CheckpointError,
     ConcurrentStepCall,
+    StateTypeError,
     ToolError,
     ModelRetry,
 )
@@ -175,16 +180,22 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
     Raises:
         ToolFailed: It raised, or took too long.
     """
+    kept = False
 
-    def emit(value: object) -> None:
+    async def emit(value: object) -> None:
+        nonlocal kept
+        kept = await _keep(frame, value) or kept
         if frame.x.run.bus.active:
             frame.x.run.bus.publish(Emitted(frame.path, value))
 
     try:
-        if tool.timeout is None:
-            return await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
         with anyio.move_on_after(tool.timeout):
-            return await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
+            result: Any = await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
+            if kept:
+                # Of a generator each entry was kept before it went on.
+                return unrouted(result)
+            await _keep(frame, result)
+            return result
     except _THROUGH:
         raise
     except Exception as error:
@@ -193,11 +204,17 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
     raise ToolFailed(f"tool {tool.name!r} took longer than {tool.timeout:g} s", tool=tool.name, path=frame.path)
 
 
+async def _keep(frame: Frame, value: object) -> bool:
+    """Put an entry that a tool gives into the queue or the pool of the run; says whether it was one."""
+    return is_routed(value) and await route(frame.memory, value, where=frame.path)
+
+
 def _injector(frame: Frame) -> Any:
     services = frame.x.services
 
     def inject(name: str, kind: type[Any]) -> object:
-        return services.get(kind, MISSING)
+        found = services.get(kind, MISSING)
+        return inject_layer(frame.memory, name, kind) if found is MISSING and frame.x.layers else found
 
     return inject
 

@@ -20,7 +20,7 @@ from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 from noetic_py.steps.step import Step
 
-__all__ = ["declared_input", "declared_output", "known_types"]
+__all__ = ["declared_input", "declared_output", "known_types", "types_in"]
 
 AnyStep = Step[Any, Any, Any, Any]
 
@@ -61,12 +61,17 @@ def declared_output(step: AnyStep) -> Any:
             return object
 
 
-def known_types(step: AnyStep, *more: Any) -> list[type]:
-    """Every class that the flow's annotations name, those inside of them too; of two with one name the first."""
+def types_in(*kinds: Any) -> list[type]:
+    """Every class that some types name, those inside of them too; of two with one name the first."""
     found: dict[str, type] = {}
-    for kind in (*more, *_annotated(step, set())):
+    for kind in kinds:
         _collect(kind, found, set())
     return list(found.values())
+
+
+def known_types(step: AnyStep, *more: Any) -> list[type]:
+    """Every class that the flow's annotations name, those inside of them too; of two with one name the first."""
+    return types_in(*more, *_annotated(step, set()))
 
 
 def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:

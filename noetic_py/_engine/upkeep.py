@@ -12,9 +12,9 @@ from noetic_py._engine.execute import execute
 from noetic_py._engine.layers import NO_LAYERS, AnyLayer
 from noetic_py._engine.merge import joined
 from noetic_py._engine.state import DOORS, Frame
+from noetic_py._engine.types import types_in
 from noetic_py.codec import Codec
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
-from noetic_py.memory.layer import state_type_of
 from noetic_py.memory.scopes import LayerStorage, Scope, owner_of
 from noetic_py.steps.spawn import MemorySpec
 from noetic_py.steps.step import Step
@@ -80,8 +80,7 @@ class Upkeep:
             if layer.scope is Scope.EXECUTION
             else owner_of(layer.scope, layer=layer.id, thread_id=x.thread_id, user_id=x.user_id)
         )
-        kind = state_type_of(type(layer))
-        codec = Codec([kind] if isinstance(kind, type) else [])
+        codec = _codec_of(layer)
         return LayerStorage(x.run.resources.storage, codec, layer=layer.id, scope=layer.scope, owner=owner, room=room)
 
     async def load(self, layer: AnyLayer) -> Any:
@@ -107,7 +106,7 @@ class Upkeep:
         found, version = await storage.get_versioned(_key(layer.schema_version), written)
         if found is not None:
             return found[1], version, found[0]
-        async for key, older in storage.items(tuple[str, object]):
+        for key, older in await storage.scan(tuple[str, object], limit=1):
             return _migrated(layer, older[1], int(key.removeprefix("v")), kind), 0, older[0]
         return _NEVER, 0, ""
 
@@ -183,6 +182,11 @@ def _key(version: int) -> str:
     return f"v{version}"
 
 
+def _codec_of(layer: AnyLayer) -> Codec:
+    """What stores a layer's values, and makes again the classes that its state's type names."""
+    return Codec(types_in(layer.state_type))
+
+
 def _migrated(layer: AnyLayer, state: Any, version: int, kind: Any) -> Any:
     if version > layer.schema_version:
         raise ConfigError(
@@ -190,7 +194,7 @@ def _migrated(layer: AnyLayer, state: Any, version: int, kind: Any) -> Any:
             code="layer-version",
             hint="run the newer code, or give the layer another id",
         )
-    codec = Codec([kind] if isinstance(kind, type) else [])
+    codec = _codec_of(layer)
     made = layer.migrate(state, version)
     try:
         return codec.decode(codec.encode(made), kind)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from noetic_py.errors import NoContextError
+from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class Binding(Protocol):
         """The layer's own part of the store."""
         ...
 
+    @property
+    def runtime(self) -> Runtime:
+        """The clock, ids and randomness."""
+        ...
+
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""
         ...
@@ -54,9 +59,9 @@ class Alone:
 
     __slots__ = ("_layer", "_value")
 
-    def __init__(self, layer: str, initial: Callable[[], Any]) -> None:
+    def __init__(self, layer: str, state: Any) -> None:
         self._layer = layer
-        self._value = initial()
+        self._value = state
 
     def read(self) -> Any:
         """The state."""
@@ -83,6 +88,11 @@ class Alone:
             NoContextError: Always.
         """
         raise _nowhere(self._layer, "store")
+
+    @property
+    def runtime(self) -> Runtime:
+        """The machine's."""
+        return SYSTEM
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Nothing to run it in.
@@ -111,6 +121,10 @@ class Draft:
             self._base = self.below.read()
             self._value = copy_state(self._base)
         return self._value
+
+    def peek(self) -> Any:
+        """The state as `read` would give it, without making the copy: for who never changes it in place."""
+        return self._value if self._read else self.below.read()
 
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
@@ -141,6 +155,11 @@ class Draft:
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
         return self.below.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's."""
+        return self.below.runtime
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""

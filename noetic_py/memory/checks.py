@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
-from noetic_py.errors import ConfigError
+from noetic_py.errors import ConfigError, NoeticWarning
 from noetic_py.memory.functions import functions_of
 from noetic_py.memory.hooks import TIMEOUTS
 from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
@@ -31,9 +33,21 @@ def check_memory(memory: Memory) -> None:
             )
         seen[layer.id] = name
         _check_layer(layer)
+        if is_idle(layer):
+            warnings.warn(
+                f"layer {layer.id!r} has neither a hook nor a function, so nothing comes of it",
+                NoeticWarning,
+                stacklevel=4,
+            )
+
+
+# A layer's functions are tools, and providers allow no other letters in the name of one.
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 def _check_layer(layer: MemoryLayer[Any]) -> None:
+    if _ID.fullmatch(layer.id) is None:
+        raise _wrong(layer, "its id is not 1 to 40 ASCII letters, digits, '_' or '-'", "id", 'id="notes"')
     if not isfinite(layer.slot):
         raise _wrong(layer, f"slot={layer.slot!r} is not finite", "slot", "slot=Slot.ENTITY")
     if not isinstance(layer.scope, Scope):

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
-from noetic_py.items import JsonValue
-from noetic_py.models.base import OutputSchema
+from noetic_py.models.base import JsonValue, OutputSchema
 from noetic_py.tokens import TokenCounter
 
 __all__ = ["Head"]

@@ -15,7 +15,7 @@ from noetic_py.codec.text import is_dict
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.tokens import TokenCounter
 
-__all__ = ["HistoryIndex", "paired"]
+__all__ = ["HistoryIndex"]
 
 
 class HistoryIndex:
@@ -88,13 +88,12 @@ class HistoryIndex:
     def _same(self, items: Sequence[Item], grows: bool) -> int:
         last = min(self._size, len(items))
         known = self._items
-        if not grows:
-            pairs = enumerate(zip(known[:last], items, strict=False))
-            return next((place for place, (ours, theirs) in pairs if ours is not theirs and ours != theirs), last)
-        if last == 0 or _equal(items[last - 1], known[last - 1]):
+        # In what changes at its end only, the same object at the same place has the same before it. An equal one has
+        # not: the outputs that close open calls are made anew each time.
+        if grows and last and items[last - 1] is known[last - 1]:
             return last
-        # In what only grows and shrinks at its end, what is the same comes first and what differs after.
-        return bisect_left(range(last), True, key=lambda place: not _equal(items[place], known[place]))
+        pairs = enumerate(zip(known[:last], items, strict=False))
+        return next((place for place, (ours, theirs) in pairs if ours is not theirs and ours != theirs), last)
 
     def _go_back(self, size: int) -> None:
         """Forget the items from `size` on, and as many before it as make a closed cut."""
@@ -180,10 +179,6 @@ class HistoryIndex:
         return min(self._cuts[found], latest) if found < self._known else latest
 
 
-def _equal(one: Item, other: Item) -> bool:
-    return one is other or one == other
-
-
 def _is_input(item: Item) -> bool:
     return isinstance(item, Message) and item.role != "assistant"
 
@@ -235,39 +230,3 @@ def _opaque_call(item: Opaque) -> str | None:
         return None
     found: object = data.get("call_id") if is_dict(data) else None
     return found if isinstance(found, str) else None
-
-
-# ---------------------------------------------------------------------------------------------------- narrowing
-
-
-def paired(items: Sequence[Item]) -> Sequence[Item]:
-    """The items without what a provider refuses when a history was narrowed with no regard for it.
-
-    A call goes that has no output behind it or whose id was used before, an output that has no call before it, and
-    reasoning of which nothing follows.
-    """
-    waiting: dict[str, int] = {}
-    seen: set[str] = set()
-    whole: set[int] = set()
-    for place, item in enumerate(items):
-        if isinstance(item, FunctionCall) and item.call_id not in seen:
-            seen.add(item.call_id)
-            waiting[item.call_id] = place
-        elif isinstance(item, FunctionCallOutput):
-            call = waiting.pop(item.call_id, None)
-            if call is not None:
-                whole |= {call, place}
-    kept: list[Item] = []
-    follows = False
-    for place in range(len(items) - 1, -1, -1):
-        item = items[place]
-        if isinstance(item, FunctionCall | FunctionCallOutput) and place not in whole:
-            continue
-        if isinstance(item, Reasoning) and not follows:
-            continue
-        follows = not _is_input(item) and not isinstance(item, FunctionCallOutput)
-        kept.append(item)
-    if len(kept) == len(items):
-        return items
-    kept.reverse()
-    return kept

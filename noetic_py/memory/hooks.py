@@ -129,11 +129,13 @@ class Returned(Generic[S]):
     Attributes:
         id: Its execution's id.
         state: What the layer's state has become in it.
+        began: What it was when the child began; what differs is the child's own doing.
         items: Its conversation.
         value: What it gave.
     """
 
     id: str
     state: S
+    began: S
     items: ItemView
     value: Any = None

@@ -5,7 +5,20 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, ForwardRef, Generic, Literal, TypeAlias, get_args, get_origin, overload
+from inspect import get_annotations
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    ForwardRef,
+    Generic,
+    Literal,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from attrs import define
 from typing_extensions import TypeIs, TypeVar, dataclass_transform
@@ -20,6 +33,7 @@ if TYPE_CHECKING:
     from noetic_py.items import FunctionCall, FunctionCallOutput, Item
     from noetic_py.models.base import ModelResponse
     from noetic_py.reading import ReadContext
+    from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
 
 __all__ = ["Memory", "MemoryLayer", "hooks_of", "layers_of", "state_type_of"]
@@ -38,8 +52,59 @@ def _make_frozen(cls: type[Any]) -> None:
     define(cls, frozen=True, slots=False, kw_only=True, eq=False)
 
 
+def _set_state(layer: object, name: str, value: object) -> None:
+    if name == "__orig_class__":
+        # What typing notes of `Queue[str](...)`, and the state's type is read from.
+        layer.__dict__[name] = value
+        return
+    if name != "state":
+        raise AttributeError(f"{type(layer).__name__}.{name} is fixed; what changes is self.state")
+    object.__setattr__(layer, name, value)
+
+
+def _nothing() -> Any:
+    return None
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
-class MemoryLayer(Generic[LayerStateT]):
+class LayerBase(Generic[LayerStateT]):
+    """What of a layer is no setting: checkers take annotated fields so in the classes below this one, not in this."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _make_frozen(cls)
+        type.__setattr__(cls, "__setattr__", _set_state)
+
+    # -- what it stands on
+
+    @property
+    def binding(self) -> Binding:
+        """What the handle stands on; for the library's own use."""
+        found: Binding | None = self.__dict__.get("_binding")
+        if found is None:
+            layer: Any = self
+            found = self.__dict__["_binding"] = Alone(layer.id or type(layer).__name__, layer.initial())
+        return found
+
+    def bound(self, binding: Binding) -> Any:
+        """The same layer on something else; for the library's own use."""
+        handle = copy.copy(self)
+        handle.__dict__["_binding"] = binding
+        return handle
+
+    @property
+    def state(self) -> LayerStateT:
+        """The layer's state; `None` once it was set to that, which also forgets what is stored of it."""
+        state: LayerStateT = self.binding.read()
+        return state
+
+    @state.setter
+    def state(self, value: LayerStateT) -> None:
+        binding = self.binding
+        binding.write(value, binding.read())
+
+
+class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     r"""One kind of memory: settings, a state, functions, and hooks that the run calls.
 
     A subclass names the type of its state, declares its settings as annotated fields, and overrides the hooks it needs:
@@ -86,37 +151,27 @@ class MemoryLayer(Generic[LayerStateT]):
     fail_closed: bool = False
     timeouts: Mapping[HookName, float] = {}
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _make_frozen(cls)
-        type.__setattr__(cls, "__setattr__", _set_state)
-
-    # -- what it stands on
+    # -- what it can reach
 
     @property
-    def binding(self) -> Binding:
-        """What the handle stands on; for the library's own use."""
-        found: Binding | None = self.__dict__.get("_binding")
-        if found is None:
-            found = self.__dict__["_binding"] = Alone(self.id or type(self).__name__, self.initial)
-        return found
-
-    def bound(self, binding: Binding) -> Any:
-        """The same layer on something else; for the library's own use."""
-        handle = copy.copy(self)
-        handle.__dict__["_binding"] = binding
-        return handle
+    def alias(self) -> Any:
+        """The class with its brackets, such as `ContextPool[Doc]`, or `None`; for the library's own use."""
+        own = self.__dict__.get("__orig_class__")
+        bundle, name = self.__dict__.get("_field", (None, ""))
+        return own or _annotated(bundle, name)
 
     @property
-    def state(self) -> LayerStateT:
-        """The layer's state; `None` once it was set to that, which also forgets what is stored of it."""
-        state: LayerStateT = self.binding.read()
-        return state
+    def state_type(self) -> Any:
+        """The type of the state: what the layer's class says, filled in by brackets behind the class.
 
-    @state.setter
-    def state(self, value: LayerStateT) -> None:
-        binding = self.binding
-        binding.write(value, binding.read())
+        Those of the instance count, as in `ContextPool[Doc]()`, and otherwise those of the bundle's field, as in
+        `shelf: ContextPool[Doc] = ContextPool()`.
+        """
+        alias, cls = self.alias, type(self)
+        if get_origin(alias) is not cls:
+            return state_type_of(cls)
+        names = getattr(cls, "__parameters__", ())
+        return _state_type(cls, dict(zip(names, get_args(alias), strict=False)))
 
     @property
     def ctx(self) -> ReadContext[Any, Any]:
@@ -135,6 +190,11 @@ class MemoryLayer(Generic[LayerStateT]):
             NoContextError: The layer is in no run.
         """
         return self.binding.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's clock, ids and randomness; the machine's for a layer in no run."""
+        return self.binding.runtime
 
     async def call(self, step: Step[T, R, Any, Any], input: T) -> R:
         """Run a step for the layer, from a hook or a function: with a conversation of its own, and without layers.
@@ -241,20 +301,6 @@ class MemoryLayer(Generic[LayerStateT]):
         """The last that is called."""
 
 
-def _set_state(layer: MemoryLayer[Any], name: str, value: object) -> None:
-    if name != "state":
-        raise AttributeError(f"{type(layer).__name__}.{name} is fixed; what changes is self.state")
-    object.__setattr__(layer, name, value)
-
-
-_make_frozen(MemoryLayer)
-type.__setattr__(MemoryLayer, "__setattr__", _set_state)
-
-
-def _nothing() -> Any:
-    return None
-
-
 _HOOKS: dict[type[Any], frozenset[HookName]] = {}
 _STATES: dict[type[Any], Any] = {}
 
@@ -287,6 +333,26 @@ def _state_type(cls: type[Any], given: Mapping[Any, Any]) -> Any:
         return _state_type(origin, dict(zip(names, found, strict=False)))
     parent = next((base for base in cls.__bases__ if base is not MemoryLayer and _is_layer_class(base)), None)
     return None if parent is None else _state_type(parent, given)
+
+
+def _annotated(bundle: type[Any] | None, name: str) -> Any:
+    """How a bundle's field is annotated, `None` where that names what cannot be found."""
+    for base in getattr(bundle, "__mro__", ()):
+        found = get_annotations(base)
+        if name in found:
+            return _evaluated(found[name], base.__module__)
+    return None
+
+
+def _evaluated(annotation: Any, module: str) -> Any:
+    def carrier() -> None: ...
+
+    # By itself, so that what another field names spoils nothing.
+    carrier.__annotations__ = {"it": annotation}
+    try:
+        return get_type_hints(carrier, vars(sys.modules[module]))["it"]
+    except (NameError, KeyError):
+        return None
 
 
 def _is_layer_class(cls: Any) -> TypeIs[type[Any]]:
@@ -326,9 +392,10 @@ class Memory:
 
     def __attrs_post_init__(self) -> None:
         for name, layer in layers_of(self).items():
-            if not layer.id:
+            if not layer.id or hasattr(layer, "__parameters__"):
                 named = copy.copy(layer)
-                named.__dict__["id"] = name
+                named.__dict__["id"] = layer.id or name
+                named.__dict__["_field"] = (type(self), name)
                 self.__dict__[name] = named
 
     @overload

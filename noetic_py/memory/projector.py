@@ -27,7 +27,8 @@ from noetic_py.memory.allocate import Allocation, Demand, allocate, allocate_unk
 from noetic_py.memory.anchor import MISSED, SUPERSEDES_PERCENT, Anchors
 from noetic_py.memory.blocks import Block, Dropped
 from noetic_py.memory.head import Head
-from noetic_py.memory.history import HistoryIndex, paired
+from noetic_py.memory.history import HistoryIndex
+from noetic_py.memory.narrowing import narrowed, paired
 from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
 from noetic_py.memory.view import LayerUsage, View, ViewBlock
 
@@ -149,7 +150,8 @@ class Projector:
             blocks: What each layer recalled; a layer that recalled nothing has a block without items, and one whose
                 recall failed has no block.
             deltas: What changed in layers that `stale` named, by layer, from `as_items`.
-            projected: The history as the layers narrowed it, `None` when none of them does.
+            projected: The history as the layers narrowed it, `None` when none of them does. What they added to it is
+                marked as memory.
 
         Raises:
             LimitExceeded: What is never left out does not fit the window: instructions, tools, the newest input or
@@ -180,11 +182,9 @@ class Projector:
         if projected is None:
             self._narrowed = None
             return self._since_shown(_Past(history, self._log, tail, same, None))
-        newest = history[tail:]
-        of_tail = {item.id for item in newest}
-        wanted = [item for item in projected if item.id not in of_tail]
+        wanted = narrowed(projected, history, tail)
         kept = paired(wanted)
-        items = [*kept, *newest]
+        items = [*kept, *history[tail:]]
         if self._narrowed is None:
             self._narrowed = HistoryIndex()
         same = self._narrowed.update(items, head.counter, grows=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +46,7 @@ class Slot(IntEnum):
 
 
 def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -> str:
-    """Whose state a scope means in a run.
+    """Whose state a scope means in a run; empty for everybody's.
 
     Raises:
         ConfigError: The scope is a person's, and the run has no `user_id`; code `"layer-scope"`.
@@ -78,7 +78,7 @@ class LayerStorage:
         codec: How a value is stored.
         layer: The layer's id.
         scope: Whose values.
-        owner: Which of these.
+        owner: Which of these; empty for everybody's.
         room: `"data"`, or `"state"` for what the library itself keeps of the layer.
     """
 
@@ -90,7 +90,7 @@ class LayerStorage:
         self._backend = backend
         self._codec = codec
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
-        self._scope: tuple[str, ...] = (_ROOM, room, scope.value, owner, layer)
+        self._scope: tuple[str, ...] = (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
 
     async def get(self, key: str, type: Any = object) -> Any:
         """The value of a key as a type, `None` when it has none.
@@ -132,17 +132,21 @@ class LayerStorage:
         """
         return await self._backend.remove(self._scope, key, expected=expected)
 
-    async def items(self, type: Any = object) -> AsyncIterator[tuple[str, Any]]:
-        """All keys and their values, by key in the order of code points, read in pages.
+    async def scan(
+        self, type: Any = object, *, after: str | None = None, limit: int = 100
+    ) -> Sequence[tuple[str, Any]]:
+        """A page of keys and their values, by key in the order of code points.
+
+        Args:
+            type: What the values are.
+            after: The last key of the page before.
+            limit: How many at most.
 
         Raises:
             CodecError: What is stored is no such value.
         """
-        after: str | None = None
-        while page := await self._backend.scan(self._scope, after=after):
-            for each in page:
-                yield each.key, self._read(each.key, each.value, type)
-            after = page[-1].key
+        page = await self._backend.scan(self._scope, after=after, limit=limit)
+        return [(each.key, self._read(each.key, each.value, type)) for each in page]
 
     def _read(self, key: str, data: bytes, type: Any) -> Any:
         from noetic_py.codec.text import inside

@@ -40,11 +40,11 @@ async def assert_resumable_everywhere(
 ) -> int:
     """Run a flow, kill it before and after every one of its commits, resume it, and compare how it comes out.
 
-    Each time a new flow goes on in a new harness, as in a new process. Value, status, state, conversation, usage and
-    the counts of steps and model calls have to be those of the run that nobody killed, and no body may run again whose
-    step was committed. So the flow has to do the same each time: give it a model that answers what it is asked, such as
-    a [`ScriptedModel`][noetic_py.testing.ScriptedModel] whose turns are functions of the request, and no clock or
-    chance but the runtime's.
+    Each time a new flow goes on in a new harness, as in a new process. Value, status, state, memory, conversation,
+    usage and the counts of steps and model calls have to be those of the run that nobody killed, and no body may run
+    again whose step was committed. So the flow has to do the same each time: give it a model that answers what it is
+    asked, such as a [`ScriptedModel`][noetic_py.testing.ScriptedModel] whose turns are functions of the request, and no
+    clock or chance but the runtime's.
 
     Args:
         flow: Makes the flow.
@@ -152,6 +152,7 @@ def _outcome(result: RunResult[Any, Any]) -> _Outcome:
             "value": result.output_or(None),
             "error": None if error is None else (type(error).__name__, error.path),
             "state": result.state,
+            "memory": dict(result.memory),
             "items": _told(result.items),
             "usage": result.usage,
             "cost": result.cost,

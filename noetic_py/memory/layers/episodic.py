@@ -22,7 +22,6 @@ from noetic_py.memory.layers.support import (
     one_line,
     plain,
     refused,
-    runtime_of,
     within,
     wrong,
 )
@@ -69,7 +68,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         max_characters: How much of a question and of an outcome is kept.
         recent: How many of the newest are recalled whatever the question is, within `max_recalled`.
         children: What is taken of a child that has succeeded: the episodes it has noted, or nothing.
-        runtime: A clock of the layer's own, in place of the run's.
+        clock: A clock of the layer's own, in place of the run's.
 
     Raises:
         ConfigError: A setting is wrong; code `"episodic"`.
@@ -80,7 +79,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
     max_characters: int = 500
     recent: int = 1
     children: MergeMode = "merge"
-    runtime: Runtime | None = None
+    clock: Runtime | None = None
     scope: Scope = Scope.USER
     slot: int = Slot.HISTORY
 
@@ -143,7 +142,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
 
     def _add(self, source: str, asked: str, outcome: str) -> None:
         key = sha256(source.encode(errors="replace")).hexdigest()[:32]
-        now = runtime_of(self, self.runtime).now().astimezone(UTC)
+        now = (self.clock or self.runtime).now().astimezone(UTC)
         made = Episode(one_line(asked, self.max_characters), one_line(outcome, self.max_characters), now)
         self.state = self._newest({**self.state, key: made})
 

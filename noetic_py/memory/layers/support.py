@@ -1,4 +1,4 @@
-"""What the layers of the library share: bounds, refusals, the run's clock, text for the model, changes of children."""
+"""What the layers of the library share: bounds, refusals, text for the model, changes of children."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from noetic_py.codec.text import is_dict
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory.blocks import escape
-from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.tokens import EstimatedCounter
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MergeMode",
-    "began_of",
     "canonical",
     "changed_by",
     "check_counts",
@@ -30,7 +28,6 @@ __all__ = [
     "plain",
     "readable",
     "refused",
-    "runtime_of",
     "within",
     "wrong",
 ]
@@ -81,12 +78,6 @@ def refused(layer: MemoryLayer[Any], function: str, message: str, hint: str | No
     return ToolArgumentsInvalid(message, tool=f"{layer.id or type(layer).__name__}/{function}", hint=hint)
 
 
-def runtime_of(layer: MemoryLayer[Any], own: Runtime | None) -> Runtime:
-    """The clock of a layer: its own, that of the run it is in, or the machine's."""
-    found: object = own if own is not None else getattr(layer.binding, "runtime", None)
-    return found if isinstance(found, Runtime) else SYSTEM
-
-
 # ------------------------------------------------------------------------------------------------------------- children
 
 
@@ -99,13 +90,7 @@ def merged(now: Mapping[str, V], child: Returned[Any], state: Mapping[str, V], *
         state: The entries in the child.
         deep: Whether entries that are mappings are merged too, instead of replaced.
     """
-    return changed_by(now, state, began_of(child), deep=deep)
-
-
-def began_of(child: Returned[Any]) -> Mapping[str, Any] | None:
-    """The entries that a child began with, `None` when that is not known."""
-    found: Mapping[str, Any] | None = getattr(child, "began", None)
-    return found
+    return changed_by(now, state, child.began, deep=deep)
 
 
 def changed_by(

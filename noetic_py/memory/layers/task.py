@@ -17,7 +17,6 @@ from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.shape import shape_of
 from noetic_py.memory.layers.support import (
-    began_of,
     changed_by,
     check_counts,
     is_one_of,
@@ -158,8 +157,7 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         if self.merge == "shallow":
             self._set("on_return", merged(self.state, child, child.state, deep=False))
         elif self.merge == "namespaced":
-            before = began_of(child)
-            known = self.state if before is None else before
+            known = child.began
             gone = dict.fromkeys(sorted(set(known) - set(child.state)))
             changes = {key: value for key, value in child.state.items() if key not in known or known[key] != value}
             if changes or gone:

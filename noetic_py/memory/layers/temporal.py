@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from noetic_py.items import Item, Message
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.support import is_one_of, runtime_of, wrong
+from noetic_py.memory.layers.support import is_one_of, wrong
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.base import ModelResponse
 from noetic_py.runtime import Runtime
@@ -56,7 +56,7 @@ class Temporal(MemoryLayer[Moments]):
     Attributes:
         timezone: In which zone times are told, by its name in the time zone database.
         precision: Down to what times and spans are told.
-        runtime: A clock of the layer's own, in place of the run's.
+        clock: A clock of the layer's own, in place of the run's.
 
     Raises:
         ConfigError: The zone or the precision is unknown; code `"temporal"`.
@@ -64,7 +64,7 @@ class Temporal(MemoryLayer[Moments]):
 
     timezone: str = "UTC"
     precision: Precision = "minute"
-    runtime: Runtime | None = None
+    clock: Runtime | None = None
     slot: int = Slot.HISTORY
     placement: Literal["anchor", "live", "auto"] = "live"
 
@@ -75,7 +75,7 @@ class Temporal(MemoryLayer[Moments]):
     @property
     def now(self) -> datetime:
         """The time in the layer's zone."""
-        return runtime_of(self, self.runtime).now().astimezone(_zone(self))
+        return (self.clock or self.runtime).now().astimezone(_zone(self))
 
     async def on_item_append(self, items: Sequence[Item]) -> Sequence[Item]:
         """Notes when the user has said something."""

@@ -1,0 +1,338 @@
+"""Listeners of queues and pools: the events they are told of, and how they are attached.
+
+    @queue.on(Appended)
+    async def log(event: Appended[str]) -> None:
+        print(len(event.current))
+
+A listener with one parameter gets the event. One with as many parameters as the event has values gets these in order,
+lists of its own among them: `async def log(queue, appended, current)`. Keyword-only parameters whose class is a memory
+layer are filled from the run, as those of a tool are.
+
+What is told before something happens (`Appending`, `Evicting`, `Adding`, `Removing`, `Clearing`) can be prevented by
+raising; then nothing of that call happens. What is told afterwards has happened, whatever the listener raises.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Concatenate, Final, Generic, TypeVar, get_type_hints, overload
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.lowlevel import RunVar
+from attrs import field, frozen
+
+from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.memory.entry_events import (
+    Added,
+    Adding,
+    Appended,
+    Appending,
+    Cleared,
+    Clearing,
+    Evicting,
+    LayerEvent,
+    Removed,
+    Removing,
+)
+from noetic_py.tools.calling import MISSING
+from noetic_py.tools.signature import Injected, Parameter
+
+__all__ = [
+    "EVERYWHERE",
+    "Added",
+    "Adding",
+    "Appended",
+    "Appending",
+    "Cleared",
+    "Clearing",
+    "Evicting",
+    "LayerEvent",
+    "Listener",
+    "Listeners",
+    "Removed",
+    "Removing",
+    "tell",
+]
+
+
+E = TypeVar("E", bound=LayerEvent)
+
+# --------------------------------------------------------------------------------------------------------- listeners
+
+
+@frozen(eq=False)
+class Listener:
+    """An async function that is told of events of one kind. Called, it is the function.
+
+    Attributes:
+        event: The kind; an event of a class below it counts too.
+        fn: The function.
+        name: What stored data call it: `module:qualified.name` unless it was given another.
+        lock: Whether it is run for one event at a time.
+        tags: It is told of layers that share one of them; of all layers when it has none.
+    """
+
+    event: type[LayerEvent]
+    fn: Callable[..., Awaitable[object]]
+    name: str
+    lock: bool = False
+    tags: frozenset[str] = frozenset()
+    _spread: bool = field(alias="spread", default=False)
+    _injected: tuple[Injected, ...] = field(alias="injected", default=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[object]:
+        """Call the function."""
+        return self.fn(*args, **kwargs)
+
+    def hears(self, event: LayerEvent, tags: Iterable[str]) -> bool:
+        """Whether the listener is to be told of an event of a layer with these tags."""
+        return isinstance(event, self.event) and (not self.tags or not self.tags.isdisjoint(tags))
+
+    async def tell(self, event: Any) -> None:
+        """Run the function for an event.
+
+        Raises:
+            TypeError: It needs a layer by a keyword, and the queue or the pool is in no run.
+        """
+        values = event.values() if self._spread else (event,)
+        filled = _filled(self._injected, event.layer) if self._injected else {}
+        if not self.lock:
+            await self.fn(*values, **filled)
+            return
+        async with _lock_of(self):
+            await self.fn(*values, **filled)
+
+
+_LOCKS: Final[RunVar[WeakKeyDictionary[Listener, anyio.Lock]]] = RunVar("noetic_py.memory.listeners")
+
+
+def _lock_of(listener: Listener) -> anyio.Lock:
+    """The listener's lock in this event loop; a listener may outlive several."""
+    try:
+        locks = _LOCKS.get()
+    except LookupError:
+        locks = WeakKeyDictionary[Listener, anyio.Lock]()
+        _LOCKS.set(locks)
+    found = locks.get(listener)
+    if found is None:
+        found = locks[listener] = anyio.Lock()
+    return found
+
+
+def _filled(injected: tuple[Injected, ...], layer: Any) -> dict[str, object]:
+    from noetic_py.memory.routing import inject_layer
+
+    try:
+        memory = layer.ctx.memory
+    except NoContextError:
+        return {}
+    found = {each.name: inject_layer(memory, each.name, each.type, each.hint) for each in injected}
+    return {name: value for name, value in found.items() if value is not MISSING}
+
+
+class Attach(Generic[E]):
+    """What `on(...)` returns: makes a listener of a function, and attaches it."""
+
+    __slots__ = ("_attach", "_options")
+
+    def __init__(self, attach: Callable[[Listener], None], options: Mapping[str, Any]) -> None:
+        self._attach = attach
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[[Any, Any], Awaitable[object]], /) -> Listener: ...
+    @overload
+    def __call__(self, fn: Callable[[Any, Any, Any], Awaitable[object]], /) -> Listener: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[E, ...], Awaitable[object]], /) -> Listener: ...
+    def __call__(self, fn: Callable[..., Awaitable[object]], /) -> Listener:
+        made = make_listener(fn, **self._options)
+        self._attach(made)
+        return made
+
+
+class Listeners:
+    """The listeners of a queue or a pool, in order; branches begin with a copy of it."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        self._listeners: list[Listener] = []
+        for each in listeners:
+            self.append(each)
+
+    def on(self, event: type[E], *, name: str | None = None, lock: bool = False, tags: Iterable[str] = ()) -> Attach[E]:
+        """Attach the async function that is decorated, and put a [`Listener`][noetic_py.memory.Listener] in its place.
+
+        A function may be attached for several events and to several layers.
+
+        Args:
+            event: What it is told of.
+            name: What stored data call it; `module:qualified.name` when left out.
+            lock: Run it for one event at a time.
+            tags: Tell it of layers only that share one of these.
+
+        Raises:
+            ConfigError: It is no async function, or takes neither the event nor its values; code `"layer-listener"`.
+        """
+        return Attach(self.append, {"event": event, "name": name, "lock": lock, "tags": tags})
+
+    def append(self, listener: Listener) -> None:
+        """Attach a listener; one that is attached already is not told twice.
+
+        Raises:
+            ConfigError: It is no listener; code `"layer-listener"`.
+        """
+        if not isinstance(listener, Listener):
+            raise _refused(listener, "is no listener", "@queue.on(Appended) makes one of an async function")
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Detach a listener; one that is not attached is ignored."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def copy(self) -> Listeners:
+        """The same listeners, to be changed by itself."""
+        return Listeners(self._listeners)
+
+    def names(self) -> dict[str, list[str]]:
+        """Their names by event, for stored data."""
+        found: dict[str, list[str]] = {}
+        for each in self._listeners:
+            found.setdefault(each.event.__name__, []).append(each.name)
+        return found
+
+    def __iter__(self) -> Iterator[Listener]:
+        return iter(tuple(self._listeners))
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def __contains__(self, listener: object) -> bool:
+        return listener in self._listeners
+
+    def __repr__(self) -> str:
+        return f"Listeners({[each.name for each in self._listeners]})"
+
+
+EVERYWHERE: Final = Listeners()
+"""Listeners that are told of all queues and pools, after those of the layer itself: `@EVERYWHERE.on(Appended)`."""
+
+
+async def tell(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
+    """Tell the listeners of a layer of an event, and then those of all layers, each function once.
+
+    One that is attached or detached meanwhile counts from the next event on.
+    """
+    told: list[object] = []
+    for listener in (*listeners, *EVERYWHERE):
+        if listener.fn not in told and listener.hears(event, tags):
+            told.append(listener.fn)
+            await listener.tell(event)
+
+
+# ------------------------------------------------------------------------------------------------------- registering
+
+
+def make_listener(
+    fn: Callable[..., Any], *, event: type[LayerEvent], name: str | None, lock: bool, tags: Iterable[str]
+) -> Listener:
+    """Make a listener of a function, or of what another listener runs.
+
+    Raises:
+        ConfigError: It cannot be one; code `"layer-listener"`.
+    """
+    if isinstance(fn, Listener):
+        fn = fn.fn
+    if not _is_event(event):
+        raise _refused(event, "is no event", "queue.on(Appended)")
+    if not _is_async(fn):
+        raise _refused(fn, "is no async function", "write async def")
+    spread, injected = _read(fn, event)
+    return Listener(
+        event=event,
+        fn=fn,
+        name=name or _name_of(fn),
+        lock=lock,
+        tags=as_tags(tags),
+        spread=spread,
+        injected=injected,
+    )
+
+
+def as_tags(tags: Iterable[str]) -> frozenset[str]:
+    """Tags as a set.
+
+    Raises:
+        ConfigError: It is one text, or holds something else than texts; code `"layer-tags"`.
+    """
+    found = frozenset(tags)
+    if isinstance(tags, str) or not all(isinstance(each, str) for each in found):
+        raise ConfigError(f"tags={tags!r} are no texts", code="layer-tags", hint='tags=["session"]')
+    return found
+
+
+def _refused(what: object, why: str, hint: str) -> ConfigError:
+    shown = getattr(what, "__qualname__", None) or repr(what)
+    return ConfigError(f"{shown} {why}", code="layer-listener", hint=hint)
+
+
+def _is_event(event: object) -> bool:
+    return isinstance(event, type) and issubclass(event, LayerEvent)
+
+
+def _inner(fn: Any) -> Any:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn
+
+
+def _is_async(fn: Any) -> bool:
+    inner = _inner(fn)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004 # looked at, not called
+
+
+def _name_of(fn: Any) -> str:
+    inner = _inner(fn)
+    named = inner if hasattr(inner, "__qualname__") else inner.__class__
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+_BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _read(fn: Callable[..., object], event: type[LayerEvent]) -> tuple[bool, tuple[Injected, ...]]:
+    """Whether the function takes the event's values one by one, and what the run fills."""
+    parameters = inspect.signature(fn).parameters.values()
+    by_position = [each for each in parameters if each.kind in _BY_POSITION]
+    needed = sum(each.default is inspect.Parameter.empty for each in by_position)
+    starred = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
+    injected = _keywords(fn, [each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY])
+    if needed <= 1 and (by_position or starred):
+        return False, injected
+    if needed and needed <= event.VALUES and (starred or len(by_position) >= event.VALUES):
+        return True, injected
+    also = f" or the {event.VALUES} values of it" if event.VALUES > 1 else ""
+    raise _refused(fn, f"takes {needed} values", f"a listener of {event.__name__} takes the event{also}")
+
+
+def _keywords(fn: Any, parameters: list[inspect.Parameter]) -> tuple[Injected, ...]:
+    if not parameters:
+        return ()
+    try:
+        hints = get_type_hints(_inner(fn), include_extras=True)
+    except NameError as error:
+        raise _refused(fn, f"has an annotation that names nothing: {error}", "import the name at run time") from error
+    found: list[Injected] = []
+    for each in parameters:
+        asked = Parameter(each.name, hints.get(each.name), each.default, "injected").as_injected()
+        if getattr(asked.type, "__noetic_layer__", False) is True:
+            found.append(asked)
+        elif asked.required:
+            raise _refused(fn, f"takes {each.name!r} by keyword", "only a memory layer is filled there")
+    return tuple(found)

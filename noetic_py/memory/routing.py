@@ -1,0 +1,168 @@
+"""What a run does with entries and layers on its own: it keeps what is returned, and fills what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from typing_extensions import TypeIs
+
+from noetic_py.errors import ConfigError, NoeticError, StateTypeError
+from noetic_py.memory.layer import Memory, MemoryLayer, layers_of
+from noetic_py.memory.layers.context_item import ContextItem
+from noetic_py.memory.layers.context_pool import CatalogueView, ContextPool, check_for_pool
+from noetic_py.memory.layers.context_queue import ContextQueue
+from noetic_py.tools.calling import MISSING
+
+__all__ = ["inject_layer", "is_routed", "receipt", "route", "unrouted"]
+
+LayerT = TypeVar("LayerT", bound=MemoryLayer[Any])
+
+
+def is_routed(value: object) -> bool:
+    """Whether a run keeps the value itself: a `ContextItem`, or a list or tuple of nothing else.
+
+    Raises:
+        StateTypeError: It is a list or tuple of entries and other values.
+    """
+    entries = _entries(value)
+    if entries and _is_array(value) and len(entries) < len(value):
+        raise StateTypeError(
+            "a list of entries and other values was returned, and what is to become of it is not clear",
+            hint="return entries only, or yield one value after another",
+        )
+    return bool(entries)
+
+
+async def route(memory: Memory, value: object, *, where: tuple[str, ...]) -> bool:
+    """Put returned entries where they belong: without an id into the queue, with one into the pool.
+
+    Of a list each goes its way in order, once it is clear that all of them can go. The listeners of the queue and the
+    pool are told.
+
+    Args:
+        memory: The run's layers.
+        value: What a tool or a step returned, or yielded.
+        where: The path of the step, for errors.
+
+    Returns:
+        Whether there was anything to keep; the caller of the run is not to see it then.
+
+    Raises:
+        ConfigError: There is no layer for it (code `"layer-missing"`), or more than one (`"layer-ambiguous"`).
+        InvalidEntry: One has an id and no description.
+        StateTypeError: It is a list of entries and other values.
+    """
+    try:
+        if not is_routed(value):
+            return False
+        entries = _entries(value)
+        places = [(entry, _place(memory, entry)) for entry in entries]
+        for entry, layer in places:
+            await (layer.append(entry) if isinstance(layer, ContextQueue) else layer.add(entry))
+    except NoeticError as error:
+        raise error.at(where) from error.__cause__
+    return True
+
+
+def unrouted(values: Sequence[object]) -> list[object]:
+    """What remains of the values of a generator for its caller, when each entry was routed as it was yielded."""
+    return [value for value in values if not isinstance(value, ContextItem)]
+
+
+def receipt(value: object) -> str:
+    """What the model is told of entries that were kept: where they are."""
+    kept = [entry for entry in _entries(value) if entry.id is not None]
+    if not kept:
+        return "Noted."
+    return "\n".join(f"Stored as [{entry.id}]: {entry.description}" for entry in kept)
+
+
+def _entries(value: object) -> tuple[ContextItem[Any], ...]:
+    several = value if _is_array(value) else (value,)
+    return tuple(each for each in several if _is_entry(each))
+
+
+def _is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
+
+
+def _is_entry(value: object) -> TypeIs[ContextItem[Any]]:
+    return isinstance(value, ContextItem)
+
+
+def _place(memory: Memory, entry: ContextItem[Any]) -> ContextQueue[Any] | ContextPool[Any]:
+    queue: type[ContextQueue[Any]] = ContextQueue
+    pool: type[ContextPool[Any]] = ContextPool
+    if entry.id is None:
+        return _only(memory, queue, "an entry without an id", "window: ContextQueue[str] = ContextQueue()")
+    check_for_pool(entry)
+    return _only(memory, pool, f"the entry {entry.id!r}", "shelf: ContextPool[Doc] = ContextPool()")
+
+
+def _only(memory: Memory, kind: type[LayerT], what: str, field: str) -> LayerT:
+    found = {name: layer for name, layer in layers_of(memory).items() if isinstance(layer, kind)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if not found:
+        raise ConfigError(
+            f"{what} was returned, and the run has no {kind.__name__} for it",
+            code="layer-missing",
+            hint=f"Harness(memory=Mem()) with a class Mem(Memory) that has {field}",
+        )
+    raise ConfigError(
+        f"{what} was returned, and the run has more than one {kind.__name__}: {', '.join(found)}",
+        code="layer-ambiguous",
+        hint=f"write it yourself: await ctx.memory.{next(iter(found))}.{_verb(kind)}(...)",
+    )
+
+
+def _verb(kind: type[Any]) -> str:
+    return "append" if kind is ContextQueue else "add"
+
+
+def inject_layer(memory: Memory, parameter_name: str, kind: type[Any], hint: Any = None) -> object:
+    """The run's layer for a parameter: the one of its class, or of a class below it.
+
+    Of several it is the one whose field has the parameter's name, or else the one whose field has the parameter's
+    annotation. A pool can only be read.
+
+    Args:
+        memory: The run's layers.
+        parameter_name: The parameter.
+        kind: Its class.
+        hint: Its annotation, such as `ContextQueue[str]`.
+
+    Returns:
+        The layer, or [`MISSING`][noetic_py.tools.MISSING] when the run has none of the class, or when it is no class
+        of a layer.
+
+    Raises:
+        ConfigError: There is more than one, and nothing tells them apart; code `"layer-ambiguous"`.
+    """
+    wanted: type[Any] = ContextPool if kind is CatalogueView else kind
+    if not issubclass(wanted, MemoryLayer):
+        return MISSING
+    found: dict[str, MemoryLayer[Any]] = {
+        name: layer for name, layer in layers_of(memory).items() if isinstance(layer, wanted)
+    }
+    if not found:
+        return MISSING
+    if len(found) > 1:
+        named = found.get(parameter_name)
+        alike = [layer for layer in found.values() if hint is not None and layer.alias == hint]
+        chosen = named if named is not None else alike[0] if len(alike) == 1 else None
+    else:
+        chosen = next(iter(found.values()))
+    if chosen is None:
+        raise ConfigError(
+            f"parameter {parameter_name!r} asks for a {kind.__name__}, and there are several injectable ones without a "
+            f"matching name: {', '.join(found)}",
+            code="layer-ambiguous",
+            hint=f"call the parameter {' or '.join(map(repr, found))}",
+        )
+    return _read_only(chosen) if isinstance(chosen, ContextPool) else chosen  # pyright: ignore[reportUnknownArgumentType] # of anything
+
+
+def _read_only(pool: ContextPool[Any]) -> ContextPool[Any]:
+    return pool.read_only()
