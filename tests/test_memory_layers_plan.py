@@ -27,8 +27,6 @@ from tests.layer_runs import (
 
 pytestmark = pytest.mark.anyio
 
-LIMITED: Any = Plan
-
 
 async def of(*items: str) -> Plan:
     plan = Plan()
@@ -164,7 +162,7 @@ async def test_the_next_run_of_the_thread_goes_on() -> None:
 @pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
 async def test_a_budget_is_kept(budget: int) -> None:
     many = [f"something to do, number {number}" for number in range(50)]
-    assert await tokens_shown(LIMITED(budget=budget), lambda layer: layer.set_plan(many)) <= budget
+    assert await tokens_shown(Plan(budget=budget), lambda layer: layer.set_plan(many)) <= budget
 
 
 async def test_what_is_open_is_shown_first_where_there_is_no_room() -> None:

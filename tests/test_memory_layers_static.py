@@ -15,8 +15,6 @@ from tests.layer_runs import HOSTILE, agent, assert_lasts, harness, is_sealed, s
 
 pytestmark = pytest.mark.anyio
 
-LIMITED: Any = StaticContent
-
 
 async def nothing(layer: Any) -> None:
     """What is done with a layer that has no functions."""
@@ -93,7 +91,7 @@ async def test_hostile_content_stays_inside(text: str) -> None:
 
 @pytest.mark.parametrize("budget", [0, 5, 30, 100])
 async def test_a_budget_is_kept(budget: int) -> None:
-    assert await tokens_shown(LIMITED(content="many words " * 500, budget=budget), nothing) <= budget
+    assert await tokens_shown(StaticContent(content="many words " * 500, budget=budget), nothing) <= budget
 
 
 async def test_it_has_no_state_to_lose(tmp_path: Path) -> None:

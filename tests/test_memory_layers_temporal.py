@@ -18,7 +18,6 @@ from tests.layer_runs import assert_lasts, harness, is_sealed, shown, tokens_sho
 
 pytestmark = pytest.mark.anyio
 
-LIMITED: Any = Temporal
 START = datetime(2025, 1, 1, 12, 30, 15, tzinfo=UTC)
 
 
@@ -120,7 +119,7 @@ async def test_an_interrupted_run_comes_to_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [0, 5, 30, 100])
 async def test_a_budget_is_kept(budget: int) -> None:
-    assert await tokens_shown(LIMITED(budget=budget), nothing) <= budget
+    assert await tokens_shown(Temporal(budget=budget), nothing) <= budget
 
 
 async def test_it_is_one_block() -> None:

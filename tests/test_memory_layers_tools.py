@@ -28,8 +28,6 @@ from tests.layer_runs import (
 
 pytestmark = pytest.mark.anyio
 
-LIMITED: Any = ToolMemory
-
 
 @tool
 async def look(at: str) -> str:
@@ -149,7 +147,7 @@ async def test_an_interrupted_run_comes_to_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
 async def test_a_budget_is_kept(budget: int) -> None:
     many = noting(*[("look", {"at": number}, "many words " * 10) for number in range(40)])
-    assert await tokens_shown(LIMITED(budget=budget), many) <= budget
+    assert await tokens_shown(ToolMemory(budget=budget), many) <= budget
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from noetic_py import Context, FunctionCallOutput, parallel, spawn, step
+from noetic_py import FunctionCallOutput, parallel, spawn
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import NestedMemory, WorkingMemory
 from noetic_py.memory.layers.support import changed_by
@@ -38,8 +38,6 @@ JSON: Any = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=8,
 )
-
-LIMITED: Any = WorkingMemory
 
 
 @define
@@ -213,12 +211,12 @@ async def test_threads_keep_their_own() -> None:
 @pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
 async def test_a_budget_is_kept(budget: int) -> None:
     many = {f"key{number}": "some words of a note" for number in range(100)}
-    assert await tokens_shown(LIMITED(budget=budget), lambda layer: layer.update(many)) <= budget
+    assert await tokens_shown(WorkingMemory(budget=budget), lambda layer: layer.update(many)) <= budget
 
 
 async def test_what_there_is_no_room_for_is_counted() -> None:
     many = {f"key{number:02}": "some words of a note" for number in range(100)}
-    (message,) = await shown(LIMITED(budget=120), lambda layer: layer.update(many))
+    (message,) = await shown(WorkingMemory(budget=120), lambda layer: layer.update(many))
     assert "key00: some words" in message.text
     assert "more left out)" in message.text
 
@@ -246,17 +244,10 @@ async def test_what_a_child_has_changed_comes_back() -> None:
             assert (await built.run(flow >> reading, "hi")).value == kept
 
 
-async def test_children_that_add_do_not_undo_each_other() -> None:
-    @step
-    async def one(x: str, ctx: Context[Any]) -> str:
-        await ctx.memory["layer"].update({"one": "1"})
-        return x
-
-    @step
-    async def other(x: str, ctx: Context[Any]) -> str:
-        await ctx.memory["layer"].update({"other": "1"})
-        return x
-
+async def test_children_do_not_undo_each_other() -> None:
+    first = acting(lambda layer: layer.update({"a": "first", "c": None}))
+    second = acting(lambda layer: layer.update({"b": "second", "d": "new"})).with_options(id="second")
+    begin = acting(lambda layer: layer.update({"a": "0", "b": "0", "c": "0"})).with_options(id="begin")
     async with harness(WorkingMemory()) as built:
-        result = await built.run(parallel(one, other) >> reading, "hi")
-    assert result.value == "{'one': '1', 'other': '1'}"
+        result = await built.run(begin >> parallel(first, second) >> reading, "hi")
+    assert result.value == "{'a': 'first', 'b': 'second', 'd': 'new'}"
