@@ -103,7 +103,8 @@ async def test_what_does_not_fit_is_refused(kind: Any) -> None:
     task = TaskState(type=kind)
     await task.patch({"pages": 3})
     before = task.state
-    for bad in ({"pages": "4"}, {"colour": "blue"}, {"tags": "a"}, {"tags": [1]}):
+    wrong: list[dict[str, JsonValue]] = [{"pages": "4"}, {"colour": "blue"}, {"tags": "a"}, {"tags": [1]}]
+    for bad in wrong:
         with pytest.raises(ToolArgumentsInvalid, match="does not fit"):
             await task.patch(bad)
     with pytest.raises(ToolArgumentsInvalid):
@@ -162,7 +163,7 @@ async def test_a_stored_state_that_fits_no_more_is_told() -> None:
     task = TaskState(type=Attrs)
     task.state = {"pages": "many"}
     with pytest.raises(LayerError, match="migrate"):
-        assert task.value
+        task.value.tags.append("x")
 
 
 NESTED: Any = st.dictionaries(
@@ -238,9 +239,10 @@ async def test_what_a_child_has_changed_comes_back() -> None:
 
 
 async def test_children_under_their_ids() -> None:
-    paths = [acting(lambda layer, n=n: layer.patch({"pages": n})).with_options(id=f"p{n}") for n in (1, 2)]
+    one = acting(lambda layer: layer.patch({"pages": 1})).with_options(id="p1")
+    two = acting(lambda layer: layer.patch({"pages": 2})).with_options(id="p2")
     async with harness(TaskState(type=Parent, merge="namespaced")) as built:
-        result = await built.run(parallel(*paths) >> reading, "hi", run_id="r")
+        result = await built.run(parallel(one, two) >> reading, "hi", run_id="r")
     assert result.value == "{'pages': 0, 'children': {'r/p1[0]': {'pages': 1}, 'r/p2[1]': {'pages': 2}}}"
 
 

@@ -22,6 +22,7 @@ Precision = Literal["second", "minute", "hour", "day"]
 
 _FORMS: Final = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "hour": "%Y-%m-%d %H:00", "day": "%Y-%m-%d"}
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+_ONE: Final = {"second": "a second", "minute": "a minute", "hour": "an hour", "day": "a day"}
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # Of a span as many units are told; the rest is noise.
 _TOLD: Final = 2
@@ -109,7 +110,7 @@ class Temporal(MemoryLayer[Moments]):
             count, rest = divmod(rest, seconds)
             if count:
                 parts.append(f"{count} {unit}{'s' if count > 1 else ''}")
-        return f"{' '.join(parts[:_TOLD])} ago" if parts else f"less than a {self.precision} ago"
+        return f"{' '.join(parts[:_TOLD])} ago" if parts else f"less than {_ONE[self.precision]} ago"
 
 
 def _zone(layer: Temporal) -> tzinfo:
