@@ -253,3 +253,11 @@ async def test_children_do_not_undo_each_other() -> None:
     async with harness(TaskState()) as built:
         result = await built.run(begin >> parallel(first, second) >> reading, "hi")
     assert result.value == "{'a': 1, 'b': 2}"
+
+
+async def test_of_a_field_that_two_children_change_the_later_counts() -> None:
+    first = acting(lambda layer: layer.patch({"a": {"x": 1}}))
+    second = acting(lambda layer: layer.patch({"a": {"y": 2}})).with_options(id="second")
+    async with harness(TaskState()) as built:
+        result = await built.run(parallel(first, second) >> reading, "hi")
+    assert result.value == "{'a': {'y': 2}}"

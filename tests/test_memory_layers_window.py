@@ -81,6 +81,8 @@ async def test_a_call_stays_with_its_output() -> None:
 async def test_the_newest_is_shown_whatever_it_takes() -> None:
     items = [*talk([0, 1, 0]), Message.user("x" * 5000)]
     assert await HistoryWindow(max_tokens=10).project_history(items) == items[-2:]
+    items = talk([0, 1, 0, 0])
+    assert await HistoryWindow(max_items=1).project_history(items) == items[2:]
     items = talk([0, 3])
     assert await HistoryWindow(max_items=1).project_history(items) == items[1:]
 
@@ -117,7 +119,8 @@ async def test_what_is_shown_is_whole(kinds: list[int], limits: dict[str, int]) 
     index = HistoryIndex()
     index.update(items, COUNTER)
     # No more than the limit, but for the part that is always there.
-    assert len(shown) <= max(limits["max_items"], len(items) - index.tail)
+    newest = len(items) - index.tail
+    assert newest <= len(shown) <= max(limits["max_items"], newest)
 
 
 @pytest.mark.parametrize(
