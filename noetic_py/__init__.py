@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
+    from noetic_py.budget import Usage as Usage
     from noetic_py.channels import Channel as Channel
     from noetic_py.channels import ChannelHandle as ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend as CheckpointBackend
@@ -195,6 +196,7 @@ __all__ = [
     "Tool",
     "ToolFinished",
     "ToolStarted",
+    "Usage",
     "ViewMade",
     "branch",
     "call_model",
@@ -305,6 +307,7 @@ _HOMES = {
     "Tool": "noetic_py.tools",
     "ToolFinished": "noetic_py.events",
     "ToolStarted": "noetic_py.events",
+    "Usage": "noetic_py.budget",
     "ViewMade": "noetic_py.events",
     "branch": "noetic_py.steps.flow",
     "call_model": "noetic_py.steps.model",

@@ -576,16 +576,37 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.checkpoint(self)
 
+    @overload
+    def spawn_detached(
+        self: Context[M, Any],
+        step: Step[T, R, M, S2],
+        input: T,
+        *,
+        state: S2 | None = ...,
+        budget: Budget | None = ...,
+        owner: Literal["run", "harness"] = ...,
+    ) -> DetachedRun[R]: ...
+    @overload
     def spawn_detached(
         self,
         step: Step[T, R, M2, S2],
         input: T,
         *,
-        memory: M2 | None = None,
-        state: S2 | None = None,
+        memory: M2,
+        state: S2 | None = ...,
+        budget: Budget | None = ...,
+        owner: Literal["run", "harness"] = ...,
+    ) -> DetachedRun[R]: ...
+    def spawn_detached(
+        self,
+        step: Any,
+        input: Any,
+        *,
+        memory: Any = None,
+        state: Any = None,
         budget: Budget | None = None,
         owner: Literal["run", "harness"] = "run",
-    ) -> DetachedRun[R]:
+    ) -> Any:
         """Start a step beside this one, and go on: `handle = ctx.spawn_detached(research, topic)`.
 
         It has a conversation and a state of its own. Owned by the run it shares the run's channels, journal and

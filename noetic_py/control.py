@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 from attrs import field, frozen
 
 from noetic_py._types import O_co, S_co, T
-from noetic_py.budget import TokenUsage
+from noetic_py.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, NoeticError, NoOutput, Suspended
 
 if TYPE_CHECKING:
@@ -110,6 +110,9 @@ class RunResult(Generic[O_co, S_co]):
         error: What broke the run, `None` when nothing did.
         last_layer_usage: Tokens of the last model call's request by where they came from, `None` without layers.
         memory: The states of the layers as the run left them, by the layer's id; to be read only.
+        possibly_spent: The part of `usage`, `cost` and `model_calls` that nobody knows to be spent: the reservations of
+            calls that were in flight when a process of the run died. Calls are reserved where a budget limits tokens
+            or money.
     """
 
     run_id: str
@@ -127,6 +130,7 @@ class RunResult(Generic[O_co, S_co]):
     error: NoeticError | None = None
     last_layer_usage: LayerUsage | None = None
     memory: Mapping[str, Any] = field(factory=dict[str, Any])
+    possibly_spent: Usage = NOTHING_USED
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property

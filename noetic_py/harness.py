@@ -603,6 +603,7 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         require_step(step, "resume")
         check_resume_options(options)
+        state_type = None if state_type is StateBag else state_type
         states = [] if state_type is None else [state_type]
         codec = keeping.codec_for(step, *states, *self._resources.layers.state_types)
         kept = keeping.Kept(backend, options.get("durability", "step"), None)

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from noetic_py.budget import TokenUsage
 from noetic_py.codec import to_wire_json
+from noetic_py.errors import LimitExceeded
 from noetic_py.items import FunctionCall, FunctionCallOutput, InputImage, InputText, Item, Message
 from noetic_py.log import ItemLog
 from noetic_py.memory.anchor import EPOCH_LENGTH, MISSED
@@ -448,6 +449,17 @@ def test_a_fork_of_a_narrowed_conversation() -> None:
     log.append(Message.user("and?"))
     view = child.assemble(HEAD, log.rendered("x"), [block("facts", "1")], projected=list(log))
     assert view.moved is None
+
+
+def test_a_fork_of_a_list_that_was_given_up_still_tells_what_moved() -> None:
+    talk = Talk(evolve(HEAD, window=200))
+    talk.ask(block("facts", "1"))
+    talk.projector.assemble(talk.head, talk.log.rendered("x"), [block("facts", "1")], projected=list(talk.log))
+    with pytest.raises(LimitExceeded):
+        talk.projector.assemble(evolve(HEAD, window=5), talk.log.rendered("x"), [block("facts", "1")])
+    child = talk.projector.fork()
+    view = child.assemble(evolve(HEAD, instructions="Hm."), talk.log.rendered("x"), [block("facts", "1")])
+    assert view.moved == "instructions"
 
 
 def test_a_fork_before_the_first_view_begins_cold() -> None:

@@ -83,7 +83,7 @@ async def test_a_pool_recalls_its_catalogue() -> None:
     for name in "abc":
         await pool.add(ContextItem("secret", f"about {name} and more " * 10, name))
     assert await pool.recall("", 1000) == pool.catalogue()
-    short = await pool.recall("", 60)
+    short = await pool.recall("", 90)
     assert short is not None
     assert short.splitlines() == pool.catalogue().splitlines()[1:]
 
@@ -200,3 +200,42 @@ async def test_a_listener_writes_to_the_layer_and_not_to_what_it_is_shown() -> N
 
     await queue.append(ContextItem("b"))
     assert queue.render() == "a\nb"
+
+
+async def state_after(layer: Any, *entries: ContextItem[Any]) -> Any:
+    """What a path makes of a layer's state."""
+    path = layer.branch()
+    for each in entries:
+        await (path.add(each) if path.keyed else path.append(each))
+    return path.state
+
+
+async def test_queues_of_two_paths() -> None:
+    queue = ContextQueue[str](limit=4)
+    await queue.append(*map(ContextItem, "abc"))
+    base = queue.state
+    one = await state_after(queue, *map(ContextItem, "de"))
+    other = await state_after(queue, ContextItem("f"))
+    assert "".join(each.content for each in queue.join(base, other, one)) == "cdef"
+    assert queue.join(base, base, one) == one
+    assert queue.join(base, (), one) == (ContextItem("d"), ContextItem("e")), "one path has cleared it"
+    twice = (*base, ContextItem("a"))
+    assert queue.join(base, twice, base) == twice, "of two equal entries both stay"
+    assert queue.state is base
+
+
+async def test_pools_of_two_paths() -> None:
+    pool = ContextPool[str](limit=3)
+    for name in "ab":
+        await pool.add(entry(name))
+    base = pool.state
+    one = await state_after(pool, entry("c"))
+    other = await state_after(pool, entry("d"), entry("a", "new"))
+    assert list(pool.join(base, other, one)) == ["b", "c", "d"]
+    free = pool.branch(limit=None)
+    met = free.join(base, other, one)
+    assert (list(met), met["a"].content) == (["a", "b", "c", "d"], "new")
+    without = {key: each for key, each in base.items() if key != "a"}
+    assert list(free.join(base, without, one)) == ["b", "c"]
+    assert list(free.join(base, one, without)) == ["b", "c"]
+    assert pool.state is base

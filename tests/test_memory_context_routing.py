@@ -103,6 +103,9 @@ async def test_listeners_hear_and_refuse_what_is_routed() -> None:
 
 def test_what_a_generator_s_caller_and_the_model_see() -> None:
     assert unrouted([1, ContextItem("a"), None, entry("x")]) == [1, None]
+    assert unrouted([[ContextItem("a"), entry("x")], 2]) == [2]
+    assert unrouted([ContextItem("a"), [entry("x")]]) == [ContextItem("a"), entry("x")]
+    assert unrouted([]) == []
     assert receipt(ContextItem("a")) == "Noted."
     assert receipt([entry("x"), ContextItem("a"), entry("y")]) == "Stored as [x]: about x\nStored as [y]: about y"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
@@ -29,6 +30,7 @@ from noetic_py import (
     StateBag,
     Step,
     TokenUsage,
+    Usage,
     branch,
     call_model,
     errors,
@@ -42,6 +44,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.cli.report import as_json, summary
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.testing.faults import When
 
@@ -907,8 +910,16 @@ async def test_a_call_that_was_in_flight_counts_as_possibly_spent(backend: Fault
         assert result.usage.total >= 15 * len(meter), "every call that was made is counted"
         if len(meter) == 2:
             assert result.usage == TokenUsage(20, 10)
+            assert result.possibly_spent == Usage()
         else:
             assert result.usage.output == 10 + 100
+            # What is known to be spent is told apart from it.
+            maybe = result.possibly_spent
+            assert (maybe.tokens.output, maybe.model_calls) == (100, 1)
+            assert result.usage.total - maybe.tokens.total == 2 * 15
+            assert result.model_calls == 3
+            assert f"possibly spent up to {maybe.tokens.total:,} tokens" in summary(result)
+            assert json.loads(as_json(result))["possibly_spent"]["calls"] == 1
 
 
 @tool

@@ -109,9 +109,12 @@ class Call:
         frame.x.run.turns += 1
         try:
             run = frame.x.run
-            if run.store is not None and (self._read or self._one_of_several):
-                # After a crash the journal says what the call may have cost, whatever became of it.
-                await run.store.commit(run.journal)
+            if run.store is not None:
+                if self._read or self._one_of_several:
+                    # After a crash the journal says what the call may have cost, whatever became of it.
+                    await run.store.commit(run.journal)
+                # Instructions, a wait for the budget or for another try may have taken longer than the lease lasts.
+                await run.store.hold()
             bus = run.bus
             if bus.active:
                 bus.publish(ModelStarted(frame.at, self._model.name))

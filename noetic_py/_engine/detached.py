@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from noetic_py._engine.durable import call, count_turns, put_down, recover, stop_again
 from noetic_py._engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py._engine.fold import items_below
+from noetic_py._engine.launched import note
 from noetic_py._engine.layers import layers_for
 from noetic_py._engine.spawn import head, run_child
 from noetic_py._engine.state import DOORS, Execution, Frame, Run
@@ -169,6 +170,7 @@ class Detached:
         self._step: AnyStep = Step(id=step.id, kind="detached", spec=(spec, self))
         self._above = _above(run, frame, self._domain)
         run.journal.append(StepOpened(self.path, "detached", 1))
+        note(run, self.path, step, value, state, options, count)
         run.detached.append(self)
         if any(x.stop is not None for x in _around(self.child)):
             # Born into an execution that was stopped.
@@ -236,6 +238,7 @@ class Detached:
             transcript=transcript,
             reason=reason,
             error=broken,
+            possibly_spent=self._run.possibly_spent(path),
         )
         if broken is not None:
             broken.result = result

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from noetic_py._engine import ledger
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.fold import COMPOSITES, Node, Own, inside, left_by, tree
-from noetic_py._engine.state import Execution, Frame, Run
+from noetic_py._engine.state import DOORS, Execution, Frame, Run
 from noetic_py._engine.types import declared_output
 from noetic_py.budget import NO_USAGE, Lease
 from noetic_py.checkpoints.cells import StoredCells, apply_cells, unlike
@@ -243,6 +243,8 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     _recall(parent.x, child)
     _recall_verdict(run, child)
     _ask_loop_again(parent, child)
+    if run.relaunched is not None:
+        DOORS.relaunch(parent, step, child)
     output = output_of(child, step, run)
     parent.last_output = (path[-1], output)
     return output
@@ -478,6 +480,8 @@ async def begin(frame: Frame, value: Any) -> Found | None:
         intent = run.once[frame.at] = Intent(frame.at, _digest(frame.step, value, frame))
         run.journal.append(intent)
         await run.store.commit(run.journal)
+        # A commit may take longer than the lease lasts, and what follows may be done by one owner only.
+        await run.store.hold()
     return None
 
 

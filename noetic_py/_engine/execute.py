@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from noetic_py._engine import durable, fold, ledger
+from noetic_py._engine.grace import in_peace
 from noetic_py._engine.state import DOORS, Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.records import Decision
@@ -92,6 +93,9 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     if run.stopping or run.store is not None:
         last = x.last_step
         await _committed(x)
+        if step.replay == "once":
+            # It was left in peace until here.
+            await checkpoint_if_cancelled()
         # Others have gone on meanwhile, and whoever asks next asks about this step.
         x.last_step = last
     return output
@@ -162,16 +166,24 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
     with _span(frame):
         if done is not None:
             output = done.value
-        elif step.budget is None:
-            output = await _timed(frame, body, value)
+        elif durably and step.replay == "once":
+            output = await in_peace(frame, lambda: _limited(frame, body, value))
         else:
-            if frame.own_lease is None:
-                open_lease(frame, step.budget)
-            output = await under_budget(frame, step.budget, lambda: _timed(frame, body, value))
+            output = await _limited(frame, body, value)
     if durably:
         durable.prepare(frame, value, output)
     close_lease(frame)
     return output
+
+
+async def _limited(frame: Frame, body: Body, value: Any) -> Any:
+    """Run a body under its step's own budget and timeout."""
+    budget = frame.step.budget
+    if budget is None:
+        return await _timed(frame, body, value)
+    if frame.own_lease is None:
+        open_lease(frame, budget)
+    return await under_budget(frame, budget, lambda: _timed(frame, body, value))
 
 
 def open_lease(frame: Frame, budget: Budget) -> None:

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.dry_run import check
 from noetic_py._engine.fingerprint import fingerprint
+from noetic_py._engine.limits import budget_of, limits_of
 from noetic_py._engine.resume import Past, past_of, read_journal, take_over
 from noetic_py._engine.revision import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py._engine.run import RunPlan
@@ -20,7 +21,6 @@ from noetic_py._engine.state import Run
 from noetic_py._engine.store import TTL, Kept, Store
 from noetic_py._engine.types import declared_input, known_types
 from noetic_py._types import T
-from noetic_py.budget import Budget
 from noetic_py.checkpoints.backend import CheckpointBackend, Record
 from noetic_py.checkpoints.plain import PlainCodec
 from noetic_py.checkpoints.records import Opening, RunStarted
@@ -72,7 +72,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         request_id=run.request_id,
         metadata=run.metadata,
         source=kept.source,
-        budget=_limits(plan.budget),
+        budget=limits_of(plan.budget),
         version=version_of(state.__class__),
     )
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
@@ -115,47 +115,6 @@ def _encoded(value: Any, where: str, codec: Codec) -> Any:
     except CodecError as error:
         raise inside(error, where) from error
     return tree
-
-
-def _limits(budget: Budget | None) -> dict[str, Any] | None:
-    """A budget as JSON; a wrap-up step is named, and has to be given again."""
-    if budget is None:
-        return None
-    limits = {name: str(limit) for name, limit in budget.limits.items() if not name.startswith("per_tool:")}
-    return {
-        "limits": limits,
-        "per_tool": dict(budget.per_tool),
-        "seconds": budget.seconds,
-        "depth": budget.depth,
-        "warn_at": budget.warn_at,
-        "wrap_up": None if budget.wrap_up is None else budget.wrap_up.id,
-        "reserve": _limits(budget.reserve),
-    }
-
-
-def _budget(tree: Any, given: Budget | None) -> Budget | None:
-    """The budget that a run goes on with: the one given now, or the one it began with.
-
-    Raises:
-        ConfigError: That one had a wrap-up step, which no journal can hold; code `"budget"`.
-    """
-    if given is not None or tree is None:
-        return given
-    if tree["wrap_up"] is not None:
-        raise ConfigError(
-            f"the run's budget had wrap_up={tree['wrap_up']}, which has to be given again",
-            code="budget",
-            hint="resume(..., budget=Budget(..., wrap_up=...))",
-        )
-    numbers: dict[str, Any] = {name: limit if name == "cost" else int(limit) for name, limit in tree["limits"].items()}
-    return Budget(
-        **numbers,
-        per_tool=tree["per_tool"] or None,
-        seconds=tree["seconds"],
-        depth=tree["depth"],
-        warn_at=tree["warn_at"],
-        reserve=_budget(tree["reserve"], None),
-    )
 
 
 @frozen
@@ -243,7 +202,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         step,
         _input(started, step, codec),
         Domain(log, made, step.id),
-        _budget(opening.budget, options.get("budget")),
+        budget_of(opening.budget, options.get("budget")),
         options.get("deadline"),
         opening,
         past,

@@ -133,7 +133,7 @@ class Live:
     def _put(self, value: Any, base: Any) -> None:
         now = self.read()
         if now is not base:
-            value = joined(base, value, now)
+            value = joined(base, value, now, self._layer)
         self._frame.put_cells({**self._frame.domain.cells, self._layer.id: value})
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetic_py.context import Domain
@@ -27,19 +27,26 @@ def join_states(target: Any, paths: Sequence[Domain]) -> None:
         restore_state(target, _joined(base, state, copy_state(target)))
 
 
-def join_cells(target: Cells, paths: Sequence[Cells]) -> Cells:
+def join_cells(target: Cells, paths: Sequence[Cells], layers: Mapping[str, Any]) -> Cells:
     """The states of layers with what each path has changed of them; all paths began with `target`."""
     made = dict(target)
     for cells in paths:
         for layer, value in cells.items():
             base = target.get(layer, _MISSING)
             if value is not base:
-                made[layer] = value if made.get(layer, _MISSING) is base else joined(base, value, made[layer])
+                one_only = made.get(layer, _MISSING) is base
+                made[layer] = value if one_only else joined(base, value, made[layer], layers.get(layer))
     return made
 
 
-def joined(base: Any, changed: Any, now: Any) -> Any:
-    """`now` with the changes that lead from `base` to `changed`; none of these is changed itself."""
+def joined(base: Any, changed: Any, now: Any, layer: Any = None) -> Any:
+    """`now` with the changes that lead from `base` to `changed`; none of these is changed itself.
+
+    A layer that has a `join` knows best what its state means: a window keeps its limit, and loses no entry.
+    """
+    join = getattr(layer, "join", None)
+    if join is not None and base is not _MISSING:
+        return join(base, changed, now)
     return _joined(base, changed, copy_state(now))
 
 

@@ -251,7 +251,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[
     if not all(domain.untouched for domain in domains):
         join_states(frame.state, domains)
     if any(domain.cells is not frame.domain.cells for domain in domains):
-        frame.put_cells(join_cells(frame.domain.cells, [domain.cells for domain in domains]))
+        frame.put_cells(join_cells(frame.domain.cells, [each.cells for each in domains], frame.x.layers.by_id))
 
 
 HANDLERS["model"] = run_model

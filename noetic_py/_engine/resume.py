@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -27,12 +26,13 @@ from noetic_py.checkpoints.records import (
     StateRevised,
     StepFailed,
     StepFinished,
+    StepOpened,
     StepStopped,
 )
 from noetic_py.checkpoints.stored import Stored, load_record
 from noetic_py.codec import Codec
 from noetic_py.control import Control
-from noetic_py.errors import BudgetExceeded, CodecError, NoeticWarning, RunNotFound
+from noetic_py.errors import BudgetExceeded, CodecError, RunNotFound
 from noetic_py.steps.spawn import SPAWNS
 
 __all__ = ["Past", "past_of", "read_journal", "take_over"]
@@ -126,12 +126,8 @@ def take_over(run: Run, past: Past) -> None:
     _deliver(run, past)
     if past.revision is not None and (past.ended is None or past.ended.status in _GO_ON):
         run.journal.append(past.revision)
-    for path in _left_alone(past.index, within=False):
-        warnings.warn(
-            f"{'/'.join(path)} had not ended, and the step that had started it has: it does not go on",
-            NoeticWarning,
-            stacklevel=2,
-        )
+    if any(isinstance(record, StepOpened) and record.kind == "detached" for record in past.records):
+        run.relaunched = set()
     run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
 
 
@@ -169,7 +165,8 @@ def _spent(records: Sequence[JournalRecord]) -> list[Spent]:
     for call in chain.from_iterable(begun.values()):
         # Nobody knows whether the provider has charged it: its whole reservation counts as spent.
         tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
-        found.append(Spent(call.path, Usage(tokens, call.reserved_cost, 1), 0, None, _execution(call.path, spawns)))
+        most = Usage(tokens, call.reserved_cost, 1)
+        found.append(Spent(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
     return found
 
 
@@ -240,17 +237,3 @@ def _takes(node: Node) -> Iterator[tuple[Path, Path]]:
             yield tuple(value), (*node.path, key.removesuffix(".from"))
     for child in node.lasting:
         yield from _takes(child)
-
-
-def _left_alone(node: Node, *, within: bool) -> Iterator[Path]:
-    """Work beside the flow that was in flight when its starter was done already, so that nobody starts it again.
-
-    `within` says whether a step around has finished: below that, what has not was cancelled.
-    """
-    done = node.finished is not None
-    if within and not done:
-        return
-    for child in node.lasting:
-        if done and child.kind == "detached" and child.finished is None and child.name not in node.failed:
-            yield child.path
-        yield from _left_alone(child, within=within or done)

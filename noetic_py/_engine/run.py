@@ -14,6 +14,7 @@ from noetic_py._engine import detached as _detached
 from noetic_py._engine import flow as _flow
 from noetic_py._engine import loop as _loop
 from noetic_py._engine import model as _model
+from noetic_py._engine import relaunch as _relaunch
 from noetic_py._engine import schedule as _schedule
 from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import tool as _tool
@@ -43,7 +44,9 @@ from noetic_py.steps.step import Step
 __all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
-INTERPRETERS = (_channels, _checkpoint, _detached, _flow, _loop, _model, _schedule, _spawn, _tool, _upkeep)
+INTERPRETERS = (
+    _channels, _checkpoint, _detached, _flow, _loop, _model, _relaunch, _schedule, _spawn, _tool, _upkeep,
+)  # fmt: skip
 
 
 @frozen(eq=False)
@@ -287,6 +290,7 @@ async def _result(
         error=broken,
         last_layer_usage=x.last_layer_usage,
         memory=plan.domain.cells,
+        possibly_spent=run.possibly_spent(),
     )
     if broken is not None:
         broken.result = result

@@ -14,7 +14,7 @@ import anyio.from_thread
 from attrs import evolve, frozen
 
 from noetic_py._types import OnDiverge, T
-from noetic_py.budget import Lease, Remaining, TokenUsage, Usage
+from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Entry, Live, log_lost
 from noetic_py.checkpoints.cells import StoredCells
 from noetic_py.checkpoints.delta import known_fields
@@ -109,6 +109,7 @@ class Doors:
     bind: Callable[[Frame, bool], Any]
     upkeep: Callable[[Execution], Upkeep]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
+    relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
 
 
 DOORS = Doors()
@@ -135,6 +136,7 @@ class Run:
         "model_settings",
         "on_diverge",
         "once",
+        "relaunched",
         "request_id",
         "resources",
         "root",
@@ -191,18 +193,16 @@ class Run:
         self.stopped: list[Control] = []
         # Whether a step without options of its own needs nothing around its body.
         self.bare = tracer is None
-        self.executed = self.children = 0
+        self.executed = self.children = self.turns = 0
         # How many executions are being stopped: a step looks for a stop only then.
         self.stopping = 0
-        self.unpriced = False
+        self.unpriced = self._over = False
         self.view: View | None = None
-        self.turns = 0
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None] | None = None
         self.root: Execution | None = None
         self._thread = get_ident()
         self._board: Board | None = None
-        self._over = False
         # How it ended, for those who cannot be told because it was cancelled from outside.
         self.left: RunResult[Any, Any] | None = None
         # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
@@ -213,6 +213,8 @@ class Run:
         self.sent: set[tuple[str, ...]] = set()
         # Executions beside the flow, while there are any.
         self.detached: list[Beside] = []
+        # Those from before this process had the run that it has looked after, their starters being done; by path.
+        self.relaunched: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun.
         self.early: Control | None = None
 
@@ -281,6 +283,16 @@ class Run:
         while self.detached:
             await self.detached[0].done.wait()
 
+    def possibly_spent(self, path: tuple[str, ...] = ()) -> Usage:
+        """What calls below a path had reserved that were in flight when an earlier owner died."""
+        found = NOTHING_USED
+        for spent in self.spent:
+            if not spent.sure and spent.path[: len(path)] == path:
+                used = spent.used
+                cost = found.cost if not used.cost else used.cost + (found.cost or Decimal(0))
+                found = Usage(found.tokens + used.tokens, cost, found.model_calls + used.model_calls)
+        return found
+
     def is_here(self) -> bool:
         """Whether this is the run's own thread."""
         return get_ident() == self._thread
@@ -320,6 +332,7 @@ class Spent:
         tool: The tool that it has called.
         execution: The path of the execution that it belongs to.
         void: How long the path is of the outermost step that has been tried again since.
+        sure: Whether it was used, and not only reserved by a call of which nobody knows what became.
     """
 
     path: tuple[str, ...]
@@ -328,6 +341,7 @@ class Spent:
     tool: str | None
     execution: tuple[str, ...] = ()
     void: int | None = None
+    sure: bool = True
 
 
 class Beside(Protocol):

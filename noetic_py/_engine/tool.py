@@ -194,7 +194,8 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
             if kept:
                 # Of a generator each entry was kept before it went on.
                 return unrouted(result)
-            await _keep(frame, result)
+            if await _keep(frame, result) and frame.x.run.bus.active:
+                frame.x.run.bus.publish(Emitted(frame.path, result))
             return result
     except _THROUGH:
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import attrs
 from typing_extensions import TypeIs
@@ -95,8 +95,9 @@ def _collect(kind: Any, found: dict[str, type], seen: set[int]) -> None:
     if id(kind) in seen:
         return
     seen.add(id(kind))
-    for argument in get_args(kind):
-        _collect(argument, found, seen)
+    for argument in (get_origin(kind), *get_args(kind)):
+        if argument is not None:
+            _collect(argument, found, seen)
     if not _is_class(kind) or issubclass(kind, ItemBase):
         return
     if attrs.has(kind) or hasattr(kind, "__dataclass_fields__") or is_model(kind) or is_named_tuple(kind):

@@ -143,7 +143,8 @@ class Upkeep:
                 theirs, version, writer = await self._stored(layer)
                 known = _Mirrored(theirs if writer == self._x.run_id else known.mine, theirs, version)
             # Somebody else may have written meanwhile: what both have changed is kept.
-            value = state if known.theirs in (_NEVER, known.mine) else joined(known.mine, state, known.theirs)
+            alone = known.theirs in (_NEVER, known.mine)
+            value = state if alone else joined(known.mine, state, known.theirs, layer)
             try:
                 version = await self._write(storage, key, value, known.version)
             except VersionConflict:

@@ -75,6 +75,9 @@ def summary(result: RunResult[Any, Any]) -> str:
         money(result.cost),
         f"{result.seconds:.2f} s",
     ]
+    maybe = result.possibly_spent
+    if maybe.model_calls:
+        facts.append(f"of that possibly spent up to {plural(maybe.tokens.total, 'token')}, {money(maybe.cost)}")
     # An error has been said in full already.
     why = f" ({printable(result.reason)})" if result.reason and result.error is None else ""
     return f"{result.status}{why}: {', '.join(facts)}"
@@ -96,6 +99,10 @@ def as_json(result: RunResult[Any, Any]) -> str:
         "steps": result.steps,
         "seconds": round(result.seconds, 6),
     }
+    maybe = result.possibly_spent
+    if maybe.model_calls:
+        cost = None if maybe.cost is None else str(maybe.cost)
+        found["possibly_spent"] = {"calls": maybe.model_calls, "tokens": maybe.tokens.total, "cost": cost}
     return json.dumps(found)
 
 

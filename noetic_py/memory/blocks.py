@@ -53,7 +53,8 @@ Placement: TypeAlias = Literal["anchor", "live", "auto"]
 # The angle brackets that open a tag, also those that a normalisation turns into one; an ampersand that would read as an
 # escape; control characters; and the invisible letters of the tag block, which a model reads and a person does not.
 _HOSTILE: Final = re.compile(
-    "[<\uff1c\ufe64\x00-\x08\x0b\x0c\x0e-\x1f\x7f\U000e0000-\U000e007f]|&(?=#|[A-Za-z][A-Za-z0-9]*;|(?i:amp|gt|lt|quot))"
+    "[<\uff1c\ufe64\x00-\x08\x0b\x0c\x0e-\x1f\x7f\U000e0000-\U000e007f]"
+    "|&(?=#|[A-Za-z][A-Za-z0-9]*;|(?i:amp|gt|lt|quot))"
 )
 _NAMED: Final = {"<": "&lt;", "&": "&amp;", '"': "&quot;"}
 _CLOSE: Final = "\n</memory>"

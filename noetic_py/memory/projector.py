@@ -90,8 +90,10 @@ class Projector:
         child._log = self._log.fork()
         child._narrowed = None if self._narrowed is None else self._narrowed.fork()
         if self._shown is not None:
-            index = child._log if self._shown.index is self._log else child._narrowed
-            child._shown = None if index is None else evolve(self._shown, index=index)
+            # A view whose list was given up meanwhile has nothing in common with the next one's.
+            index = child._log if self._shown.index is self._log else None
+            index = child._narrowed if self._shown.index is self._narrowed else index
+            child._shown = evolve(self._shown, index=HistoryIndex() if index is None else index)
         return child
 
     def plan(self, head: Head, demands: Sequence[Demand]) -> Allocation:

@@ -66,8 +66,12 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...]) -> boo
 
 
 def unrouted(values: Sequence[object]) -> list[object]:
-    """What remains of the values of a generator for its caller, when each entry was routed as it was yielded."""
-    return [value for value in values if not isinstance(value, ContextItem)]
+    """What the caller sees of a generator's values, each routed as it was yielded: those that are no entries.
+
+    Of a generator that has yielded nothing but entries it is these, as if they had been returned together.
+    """
+    rest = [value for value in values if not is_routed(value)]
+    return rest or [entry for value in values for entry in _entries(value)]
 
 
 def receipt(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What tests of one's own agents need: scripted models, time that stands still, and processes that die.
+"""What tests of one's own agents need: scripted models, time that stands still, processes that die, random programs.
 
 The parts are loaded when they are first used: pytest imports this package early, for its plugin.
 """
@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
     from noetic_py.testing.faults import Died, FaultyBackend
+    from noetic_py.testing.layers import LayerContract
     from noetic_py.testing.ledger import Ledger, LedgerLine
+    from noetic_py.testing.random_programs import (
+        AmbiguousOutcome,
+        ExpectedOutcome,
+        Observations,
+        RandomProgram,
+        assert_expected_outcome,
+        expected_outcome,
+        random_program,
+    )
     from noetic_py.testing.reference import ReferenceContract
     from noetic_py.testing.resumable import assert_resumable_everywhere
     from noetic_py.testing.scripted import ScriptedModel, ScriptExhausted, Turn
@@ -19,37 +29,53 @@ if TYPE_CHECKING:
     from noetic_py.testing.virtual import VirtualRuntime
 
 __all__ = [
+    "AmbiguousOutcome",
     "BackendContract",
     "DamageContract",
     "Died",
+    "ExpectedOutcome",
     "FaultyBackend",
     "LastingContract",
+    "LayerContract",
     "Ledger",
     "LedgerLine",
+    "Observations",
+    "RandomProgram",
     "ReferenceContract",
     "ScriptExhausted",
     "ScriptedModel",
     "Turn",
     "Unfinished",
     "VirtualRuntime",
+    "assert_expected_outcome",
     "assert_resumable_everywhere",
+    "expected_outcome",
+    "random_program",
 ]
 
 _MODULES = {
+    "AmbiguousOutcome": "noetic_py.testing.random_programs",
     "BackendContract": "noetic_py.testing.conformance",
     "DamageContract": "noetic_py.testing.conformance",
     "Died": "noetic_py.testing.faults",
+    "ExpectedOutcome": "noetic_py.testing.random_programs",
     "FaultyBackend": "noetic_py.testing.faults",
     "LastingContract": "noetic_py.testing.conformance",
+    "LayerContract": "noetic_py.testing.layers",
     "Ledger": "noetic_py.testing.ledger",
     "LedgerLine": "noetic_py.testing.ledger",
+    "Observations": "noetic_py.testing.random_programs",
+    "RandomProgram": "noetic_py.testing.random_programs",
     "ReferenceContract": "noetic_py.testing.reference",
     "ScriptExhausted": "noetic_py.testing.scripted",
     "ScriptedModel": "noetic_py.testing.scripted",
     "Turn": "noetic_py.testing.scripted",
     "Unfinished": "noetic_py.testing.unfinished",
     "VirtualRuntime": "noetic_py.testing.virtual",
+    "assert_expected_outcome": "noetic_py.testing.random_programs",
     "assert_resumable_everywhere": "noetic_py.testing.resumable",
+    "expected_outcome": "noetic_py.testing.random_programs",
+    "random_program": "noetic_py.testing.random_programs",
 }
 
 

@@ -16,7 +16,8 @@ from noetic_py import Harness, errors
 from noetic_py._engine import keeping
 from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import Record, SqliteBackend
-from tests.crash.jobs import RUN, STATES, plain
+from noetic_py.testing._random_programs.states import state_type
+from tests.crash.jobs import KINDS, RUN, plain
 from tests.crash.ledger import Ledger
 from tests.crash.programs import Maker
 from tests.crash.server import Say
@@ -88,14 +89,13 @@ class Reader:
         self.asked = asked
         self.folder = Path(asked["folder"])
         self.flow = Maker(asked["seed"], Ledger(self.folder / "ledger", 0)).flow()
-        self.state = STATES[("bag", "dict", "attrs")[asked["seed"] % 3]]
+        self.state = state_type(KINDS[asked["seed"] % 3])
 
     async def look(self, path: Path) -> tuple[list[Record], list[object]]:
         """Whatever can be read of a file without changing it."""
-        types = [] if self.state is None else [self.state]
         async with SqliteBackend(path) as backend, Harness(checkpoints=backend, plugins=()) as harness:
             records = await everything(backend)
-            assert len(await read_journal(backend, RUN, keeping.codec_for(self.flow, *types))) == len(records)
+            assert len(await read_journal(backend, RUN, keeping.codec_for(self.flow, self.state))) == len(records)
             return records, [*await harness.runs.list(), await backend.head(RUN)]
 
     async def go_on(self, path: Path) -> dict[str, Any]:

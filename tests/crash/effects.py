@@ -15,9 +15,11 @@ from typing import Any
 from anyio.lowlevel import checkpoint
 
 from noetic_py import NOT_DONE, Retry, each, loop, parallel, sequence, step, until
+from noetic_py.testing._random_programs.building import AnyContext, AnyStep
+from noetic_py.testing._random_programs.numbers import mix
+from noetic_py.testing.ledger import attempt_of
 from tests.crash.ledger import Ledger, shown
 from tests.crash.programs import Flaky, new_attempts, number
-from tests.properties.programs import AnyContext, AnyStep, mix, where
 
 
 class Till:
@@ -111,7 +113,7 @@ class Effects:
             with self.ledger.body(ctx):
                 if early:
                     await checkpoint()
-                what = shown(tuple((name, 1) for name, _ in where(ctx)))
+                what = shown(tuple((name, 1) for name, _ in attempt_of(ctx)))
                 receipt = self.till.once(what) if kind == "once" else self.till.keyed(ctx.idempotency_key, what)
                 if new_attempts(ctx) < fails:
                     raise Flaky("no answer from the till")

@@ -19,16 +19,16 @@ from noetic_py._engine import keeping, store
 from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend
 from noetic_py.checkpoints.records import RunEnded
+from noetic_py.testing._random_programs.conversation import told
+from noetic_py.testing._random_programs.states import Kind, new_state, plain_state, state_type
 from noetic_py.testing.ledger import outcomes
 from tests.crash.effects import Effects
 from tests.crash.ledger import Ledger
 from tests.crash.programs import Maker, gated
 from tests.crash.server import Say
-from tests.properties.checks import told
-from tests.properties.programs import Fields, new_state, plain_state
 
 RUN = "run"
-STATES: dict[str, Any] = {"bag": None, "dict": dict, "attrs": Fields}
+KINDS: tuple[Kind, ...] = ("bag", "dict", "attrs")
 
 
 class Clock:
@@ -234,7 +234,8 @@ class Carrier:
         when, at = given.get("when", ""), given.get("at", 0)
         self.ledger = Ledger(Path(given["folder"]) / "ledger", given["process"], at if when == "line" else 0)
         self.flow = make(given, self.ledger, say)
-        self.kind = ("bag", "dict", "attrs")[given["seed"] % 3]
+        self.kind = KINDS[given["seed"] % 3]
+        self.state_type = state_type(self.kind)
         self.death = Death(given)
         self.backend = self.opened()
 
@@ -244,14 +245,9 @@ class Carrier:
         store = given.get("store", f"{given['folder']}/runs.db")
         return DyingBackend(store, self.death, **given.get("settings", {}))
 
-    @property
-    def types(self) -> list[Any]:
-        """The types that the journal has to know besides those of the flow."""
-        return [] if STATES[self.kind] is None else [STATES[self.kind]]
-
     async def once(self, harness: Harness) -> dict[str, Any]:
         """Carry the run as far as it goes."""
-        before = await found(self.backend, self.flow, *self.types)
+        before = await found(self.backend, self.flow, self.state_type)
         self.say(["found", before])
         limit = self.given.get("limit")
         if limit is not None:
@@ -260,7 +256,7 @@ class Carrier:
             state, value = new_state(self.kind), self.given["seed"] % 97
             result = await harness.run(self.flow, value, run_id=RUN, state=state, on_error="result")
         else:
-            result = await harness.resume(RUN, self.flow, state_type=STATES[self.kind], on_error="result")
+            result = await harness.resume(RUN, self.flow, state_type=self.state_type, on_error="result")
         return plain(result)
 
     async def outcome(self, harness: Harness) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tests.properties.programs import Key, where
+from noetic_py.testing.ledger import Attempt, attempt_of
 
 What: TypeAlias = Literal["start", "end", "got"]
 """A body begins; it is about to return; a body has got what a child of it returned."""
@@ -28,7 +28,7 @@ class Line:
 
     process: int
     what: What
-    key: Key
+    key: Attempt
 
 
 class Ledger:
@@ -46,7 +46,7 @@ class Ledger:
         self._dies_at = dies_at
         self.lines = 0
 
-    def write(self, what: What, key: Key) -> None:
+    def write(self, what: What, key: Attempt) -> None:
         """Write a line, and die when it is time."""
         os.write(self._handle, json.dumps([self.process, what, key]).encode() + b"\n")
         self.lines += 1
@@ -56,17 +56,17 @@ class Ledger:
     @contextmanager
     def body(self, ctx: Any) -> Generator[None]:
         """A body, from its first line to its last."""
-        key = where(ctx)
+        key = attempt_of(ctx)
         self.write("start", key)
         yield
         self.write("end", key)
 
     def got(self, ctx: Any, child: str) -> None:
         """A child has returned, so it is stored; the attempt that did is not known here and stands as 0."""
-        self.write("got", (*where(ctx), (child, 0)))
+        self.write("got", (*attempt_of(ctx), (child, 0)))
 
 
-def key_of(tree: Sequence[Sequence[Any]]) -> Key:
+def key_of(tree: Sequence[Sequence[Any]]) -> Attempt:
     """A key out of JSON."""
     return tuple((str(name), int(attempt)) for name, attempt in tree)
 
@@ -81,12 +81,12 @@ def read_ledger(path: Path) -> list[Line]:
     return lines
 
 
-def shown(key: Key) -> str:
+def shown(key: Attempt) -> str:
     """A key for people: `flow/s3(2)/s4` is the second attempt of `s3`."""
     return "/".join(name if attempt < 2 else f"{name}({attempt})" for name, attempt in key)
 
 
-def problems(lines: Sequence[Line], process: int, closed: set[Key], finished: set[Key]) -> list[str]:
+def problems(lines: Sequence[Line], process: int, closed: set[Attempt], finished: set[Attempt]) -> list[str]:
     """What a process did that it must not do.
 
     Args:
@@ -112,7 +112,7 @@ def problems(lines: Sequence[Line], process: int, closed: set[Key], finished: se
     return found
 
 
-def opened(lines: Sequence[Line], process: int, closed: set[Key], letter: str) -> set[str]:
+def opened(lines: Sequence[Line], process: int, closed: set[Attempt], letter: str) -> set[str]:
     """The steps of a kind that had begun before a process did, and whose outcome nobody has stored."""
     keys = {line.key for line in lines if line.process < process and line.what == "start"} - closed
     return {"/".join(name for name, _ in key) for key in keys if key[-1][0].startswith(letter)}

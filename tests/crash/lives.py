@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from noetic_py.testing.ledger import Attempt
 from tests.crash.children import ChildFailed, Children, Ended
 from tests.crash.folders import quick_folder
 from tests.crash.ledger import again, key_of, problems, read_ledger
 from tests.crash.tools import traced
-from tests.properties.programs import Key
 
 MOST_RESTARTS = 10
 CARRY = "tests.crash.jobs:carry"
@@ -46,8 +46,8 @@ class Held:
         status: What it said; `None` when it did not know the run.
     """
 
-    closed: set[Key]
-    finished: set[Key]
+    closed: set[Attempt]
+    finished: set[Attempt]
     untrue: list[str]
     status: str | None = None
 
@@ -162,7 +162,7 @@ class Life:
         self.processes += 1
         return self.children.start(self.job, **given)
 
-    def starts(self) -> Counter[Key]:
+    def starts(self) -> Counter[Attempt]:
         """How often each body was started."""
         return Counter(line.key for line in read_ledger(self.folder / "ledger") if line.what == "start")
 

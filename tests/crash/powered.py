@@ -12,10 +12,10 @@ from typing_extensions import TypedDict
 
 from noetic_py import Harness, Message, loop, parallel, sequence, step, until
 from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.testing._random_programs.building import AnyContext, AnyStep
 from tests.crash.jobs import wait_for_tracer
 from tests.crash.power import ACKNOWLEDGED
 from tests.crash.server import Say
-from tests.properties.programs import AnyContext, AnyStep
 
 RUN = "run"
 LARGE = 40_000

@@ -43,8 +43,12 @@ from noetic_py import (
     until,
 )
 from noetic_py.testing import ScriptedModel
+from noetic_py.testing._random_programs.building import AnyContext, AnyStep
+from noetic_py.testing._random_programs.description import Share, ShareItems
+from noetic_py.testing._random_programs.numbers import mix
+from noetic_py.testing._random_programs.states import plain_state, read, write
+from noetic_py.testing.ledger import attempt_of
 from tests.crash.ledger import Ledger
-from tests.properties.programs import AnyContext, AnyStep, Share, ShareItems, mix, plain_state, read, where, write
 
 MOST = 12
 """Bodies in a program."""
@@ -80,7 +84,7 @@ class Place:
 
 def new_attempts(ctx: AnyContext) -> int:
     """How many attempts have failed, of this step and of all above it."""
-    return sum(attempt - 1 for _, attempt in where(ctx))
+    return sum(attempt - 1 for _, attempt in attempt_of(ctx))
 
 
 def _is_settled(value: object) -> TypeIs[Settled[Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from noetic_py.testing.ledger import Attempt
 from tests.crash.children import Children, Ended
 from tests.crash.conftest import Figure
 from tests.crash.effects import Till
@@ -16,7 +17,6 @@ from tests.crash.folders import quick_folder
 from tests.crash.ledger import opened, read_ledger
 from tests.crash.lives import MOST_RESTARTS, Kill, Life, held, random_kills, same
 from tests.properties.checks import SEED, examples
-from tests.properties.programs import Key
 
 POINTS = examples(sample=20, full=1000)
 """How many processes are killed, of programs with `keyed` steps and of programs with `once` steps."""
@@ -27,7 +27,7 @@ CHUNKS = 2
 def unknown(life: Life, ended: Ended) -> set[str]:
     """The `once` steps of which nobody could know, when the last process began, whether they had done their work."""
     before = held(ended)
-    closed = set[Key]() if before is None else before.closed
+    closed = set[Attempt]() if before is None else before.closed
     return opened(read_ledger(life.folder / "ledger"), life.processes - 1, closed, "o")
 
 

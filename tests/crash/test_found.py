@@ -30,8 +30,9 @@ from noetic_py import (
 from noetic_py.checkpoints import Record, SqliteBackend
 from noetic_py.errors import CorruptRecord
 from noetic_py.testing import ScriptedModel
+from noetic_py.testing._random_programs.building import AnyContext
 from noetic_py.testing.faults import FaultyBackend
-from tests.properties.programs import AnyContext, where
+from noetic_py.testing.ledger import attempt_of
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ async def mail(x: int, ctx: AnyContext) -> int:
 
 @step
 async def flaky(x: int, ctx: AnyContext) -> list[int]:
-    if sum(attempt for _, attempt in where(ctx)) == len(where(ctx)):
+    if sum(attempt for _, attempt in attempt_of(ctx)) == len(attempt_of(ctx)):
         raise ValueError("at first")
     return [x, await ctx.recv(QUEUE, timeout=0.5)]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import anyio
+from attrs import define, field
 
-from noetic_py import Budget, Harness, InMemoryBackend, Item, RunResult, StateBag, current_context, errors
+from noetic_py import Harness, InMemoryBackend, Item, RunResult, StateBag, current_context, errors
 from noetic_py._engine.fold import items_below, tree, visible
 from noetic_py._engine.keeping import codec_for
 from noetic_py._engine.resume import read_journal
@@ -26,127 +26,57 @@ from noetic_py.checkpoints.records import (
     Path,
     RunEnded,
     RunStarted,
-    StepFailed,
-    StepFinished,
-    StepStopped,
 )
 from noetic_py.checkpoints.stored import Stored
 from noetic_py.codec import Codec
 from noetic_py.context import Domain
 from noetic_py.log import ItemLog
+from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome
+from noetic_py.testing._random_programs.conversation import pairing_error, told
+from noetic_py.testing._random_programs.observations import Told
+from noetic_py.testing._random_programs.observations import read_journal as read_told
+from noetic_py.testing._random_programs.states import plain_state
 from noetic_py.testing.faults import FaultyBackend, When
-from tests.properties.checks import pairing_error, renumbered, told, valid
-from tests.properties.oracle import Ambiguous, Expected, foretell
-from tests.properties.programs import Builder, Fields, Key, Program, World, new_state, plain_state, where
+from noetic_py.testing.ledger import Attempt, attempt_of
 
 Kill = tuple[int, When]
 """At which append a process dies, counted from its own first one, and whether that is stored."""
-STATES: dict[str, Any] = {"bag": None, "dict": dict, "attrs": Fields}
-
-
-# ------------------------------------------------------------------------------------------------ what a journal says
-
-
-@dataclass
-class Told:
-    """What a journal says of the attempts of steps, by their keys."""
-
-    ended: Counter[Key] = field(default_factory=Counter[Key])
-    finished: dict[Key, int] = field(default_factory=dict[Key, int])
-    controls: set[Key] = field(default_factory=set[Key])
-    marks: dict[Key, int] = field(default_factory=dict[Key, int])
-
-
-def read_told(records: Sequence[JournalRecord]) -> Told:
-    """What the records say; those of an attempt that failed keep the attempt's number."""
-    found = Told()
-    attempts: dict[Path, int] = {}
-    for position, record in enumerate(records):
-        if not isinstance(record, (StepFinished, StepFailed, StepStopped)):
-            continue
-        path = record.path
-        key = tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
-        found.ended[key] += 1
-        if record.control is not None:
-            found.controls.add(key)
-        if isinstance(record, StepFinished):
-            assert key not in found.finished, f"{path} finished twice"
-            found.finished[key] = position
-            if path[-1].endswith("]"):
-                found.marks.setdefault(key[:-1], int(path[-1].rpartition("[")[2][:-1]))
-        elif isinstance(record, StepFailed) and not record.final:
-            attempts = {other: n for other, n in attempts.items() if other[: len(path)] != path}
-            attempts[path] = record.attempt + 1
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------ what is noted
 
 
-def model_key(ask: tuple[Key, int]) -> Key:
-    """The key of the model round that one of a body's operations runs."""
-    key, index = ask
-    return (*key, (f"ask{index}", 1))
-
-
-@dataclass
-class DurableWorld(World):
+@define
+class DurableObservations(Observations):
     """What the bodies of all processes saw."""
 
-    starts: Counter[Key] = field(default_factory=Counter[Key])
     # What this process has started, those that came to no end too.
-    now: Counter[Key] = field(default_factory=Counter[Key])
+    now: Counter[Attempt] = field(factory=Counter[Attempt])
     root: Domain | None = None
 
     def enter(self) -> None:
-        """A body begins; for an answer its model round does."""
+        """A body begins."""
         super().enter()
         frame = current_context(required=True)
         assert isinstance(frame, Frame)
-        key = where(frame)
-        key = key[:-1] if frame.step.kind == "answer" else key
-        self.starts[key] += 1
-        self.now[key] += 1
+        key = attempt_of(frame)
+        self.now[key[:-1] if frame.step.kind == "answer" else key] += 1
         head = None if frame.x.run.root is None else frame.x.run.root.frame
         self.root = None if head is None else head.domain
-
-    def survive(self, records: Sequence[JournalRecord]) -> DurableWorld:
-        """What is left of the notes when the process has died with this journal."""
-        found = read_told(records)
-        left = DurableWorld()
-        left.marks = dict(found.marks)
-        left.winners = {
-            (key, section): index
-            for (key, section), index in self.winners.items()
-            if (*key, (f"{section}r", 1)) in found.finished
-        }
-        left.controls = {at: control for at, control in self.controls.items() if control[0] in found.controls}
-        # A call that was refused before it was recorded may be answered now.
-        left.refused = {ask for ask in self.refused if model_key(ask) in found.ended}
-        left.answered = {ask for ask in self.answered if model_key(ask) in found.ended}
-        left.done = {key for key in self.done if key in found.ended}
-        left.starts = Counter({key: min(count, found.ended[key]) for key, count in self.starts.items()})
-        left.bodies = sum(left.starts.values())
-        left.calls, left.cost = self.calls, self.cost
-        # A model round that starts again finds its answer, and nobody notes that it has started.
-        open_rounds = sum(key[-1][0] == "answer" and not found.ended[key[:-1]] for key in found.ended)
-        left.cancelled = self.cancelled + open_rounds
-        left.bad_requests, left.unexpected = self.bad_requests, self.unexpected
-        return left
 
 
 # ------------------------------------------------------------------------------------------------------ the processes
 
 
-@dataclass
+@define(slots=False)
 class Life:
     """A run, over all the processes that carry it."""
 
-    program: Program
-    inner: InMemoryBackend = field(default_factory=InMemoryBackend)
-    world: DurableWorld = field(default_factory=DurableWorld)
+    program: RandomProgram
+    inner: InMemoryBackend = field(factory=InMemoryBackend)
+    seen: DurableObservations = field(factory=DurableObservations)
     run_id: str = "run"
-    deaths: int = 0
+    processes: int = 0
 
     @cached_property
     def backend(self) -> FaultyBackend:
@@ -161,15 +91,15 @@ class Life:
     @property
     def state_type(self) -> Any:
         """What its state is read as."""
-        return STATES[self.program.state]
+        return self.program.state_type
 
     def flow(self) -> Any:
         """The flow, made anew."""
-        return Builder(self.world, valid).build(self.program.flow)
+        return self.program.flow(self.seen)
 
     async def journal(self) -> list[JournalRecord]:
         """All records, as another process reads them."""
-        codec = codec_for(self.flow(), *(() if self.state_type is None else (self.state_type,)))
+        codec = codec_for(self.flow(), self.state_type)
         try:
             return await read_journal(self.inner, self.run_id, codec)
         except errors.RunNotFound:
@@ -178,24 +108,23 @@ class Life:
     async def process(self) -> RunResult[Any, Any] | None:
         """One process: it begins the run or goes on with it; `None` when it has died."""
         before = await self.journal()
-        self.world = self.world.survive(before)
+        if self.processes:
+            self.seen = self.seen.after_death(before)
+        self.processes += 1
         harness = Harness(plugins=(), checkpoints=self.backend)
         result: RunResult[Any, Any] | None = None
         with anyio.fail_after(60), self.backend.outlived():
             result = await (self._resume(harness) if before else self._begin(harness))
-        check_started(self.world, read_told(before), self.races)
-        if self.backend.dead:
-            self.deaths += 1
-            return None
-        return result
+        check_started(self.seen, read_told(before), self.races)
+        return None if self.backend.dead else result
 
     async def _begin(self, harness: Any) -> RunResult[Any, Any]:
         result: RunResult[Any, Any] = await harness.run(
             self.flow(),
-            self.program.value,
+            self.program.input,
             run_id=self.run_id,
-            state=new_state(self.program.state),
-            budget=Budget(model_calls=self.program.model_calls),
+            state=self.program.new_state(),
+            budget=self.program.budget,
             on_error="result",
         )
         return result
@@ -232,9 +161,9 @@ class Life:
 
     async def fork(self, at: int) -> Life:
         """The run as it was when its journal ended at a position."""
-        world = self.world.survive((await self.journal())[:at])
+        seen = self.seen.after_death((await self.journal())[:at])
         forked = await Harness(plugins=(), checkpoints=self.inner).fork(self.run_id, at=at)
-        return Life(self.program, self.inner, world, forked)
+        return Life(self.program, self.inner, seen, forked)
 
     @property
     def ends(self) -> list[int]:
@@ -245,9 +174,9 @@ class Life:
 # --------------------------------------------------------------------------------------------------------- the checks
 
 
-def check_started(world: DurableWorld, before: Told, races: frozenset[str]) -> None:
+def check_started(seen: DurableObservations, before: Told, races: frozenset[str]) -> None:
     """No body ran again in a step that had finished, nor in a race that had a finished path beside that one."""
-    for key in world.now:
+    for key in seen.now:
         for at in range(1, len(key) + 1):
             above = key[:at]
             assert above not in before.finished, f"{key} ran again"
@@ -271,7 +200,7 @@ def read_back(journal: Sequence[JournalRecord], state_type: Any, cause: Path = (
     assert isinstance(started.opening.state, Stored)
     codec = Codec()
     stored = started.opening.state.tree
-    state = StateBag(codec.decode(stored)) if state_type is None else codec.decode(stored, state_type)
+    state = StateBag(codec.decode(stored)) if state_type is StateBag else codec.decode(stored, state_type)
     index = tree(journal)
     index.cause = index.cause or cause
     for own in visible(index):
@@ -281,49 +210,20 @@ def read_back(journal: Sequence[JournalRecord], state_type: Any, cause: Path = (
     return items, state
 
 
-def check_books(life: Life, result: RunResult[Any, Any]) -> None:
-    """Every attempt that the journal knows is counted once, and no limit is passed."""
-    world, program = life.world, life.program
-    assert world.bodies <= result.steps <= world.bodies + world.cancelled
-    assert result.cost is not None
-    # What a call in flight has cost when its process died, nobody could tell.
-    assert result.cost <= world.cost if life.deaths else result.cost == world.cost
-    if program.model_calls is not None:
-        assert result.model_calls <= program.model_calls
-
-
 async def check_end(life: Life, result: RunResult[Any, Any] | None) -> str:
     """Everything is as the oracle foretells it for the choices that were noted."""
-    world = life.world
     journal = await life.journal()
     assert isinstance(journal[-1], RunEnded)
-    assert not world.bad_requests, pairing_error(world.bad_requests[0])
-    assert not world.unexpected, world.unexpected[0]
+    assert not life.seen.bad_requests, pairing_error(life.seen.bad_requests[0])
+    assert not life.seen.unexpected, life.seen.unexpected[0]
     if result is None:
         return "died"
-    assert pairing_error(result.items) is None
-    check_books(life, result)
-    # Of two paths that end while one commit is under way, the journal knows the first.
-    world.marks |= read_told(journal).marks
-    try:
-        expected = foretell(life.program, world)
-    except Ambiguous:
+    expected = assert_expected_outcome(life.program, life.seen, result, journal=journal)
+    if expected is None:
         return "ambiguous"
-    check_against(expected, result)
-    if world.root is not None:
-        assert told(world.root.log) == renumbered(expected.live)
+    if life.seen.root is not None:
+        assert tuple(told(life.seen.root.log)) == expected.live
     items, state = read_back(journal, life.state_type, () if result.error is None else result.error.path)
-    assert told(items) == renumbered(expected.items)
+    assert tuple(told(items)) == expected.items
     assert plain_state(state) == expected.state
     return result.status
-
-
-def check_against(expected: Expected, result: RunResult[Any, Any]) -> None:
-    """Status, value, error, state and conversation."""
-    assert result.status == expected.status, result.error
-    assert result.output_or(None) == expected.value
-    if result.status == "failed":
-        assert type(result.error).__name__ == expected.error, result.error
-    assert plain_state(result.state) == expected.state
-    assert told(result.items) == renumbered(expected.items)
-    assert told(result.new_items) == renumbered(expected.items)

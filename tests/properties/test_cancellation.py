@@ -43,7 +43,8 @@ from noetic_py import (
 from noetic_py._engine.fold import items_below
 from noetic_py.log import ItemLog
 from noetic_py.testing import ScriptedModel
-from tests.properties.checks import SEED, examples, left_over, pairing_error, tasks, told
+from noetic_py.testing._random_programs.conversation import pairing_error, told
+from tests.properties.checks import SEED, examples, left_over, tasks
 from tests.properties.stepping import Points
 
 pytestmark = pytest.mark.anyio

@@ -97,6 +97,9 @@ def test_003_02_entries_as_data() -> None:
         ContextItem(object()).dump()
     with pytest.raises(CodecError, match="content"):
         ContextItem.load({"content": "text", "description": None, "id": None}, type=int)
+    no_data: Any = ["content"]
+    with pytest.raises(CodecError, match="ContextItem"):
+        ContextItem.load(no_data)
     with pytest.raises(CodecError, match="colour"):
         ContextItem.load(data | {"colour": "red"}, type=Note)
 
@@ -450,6 +453,9 @@ async def test_003_29_a_queue_read_back() -> None:
     for wrong in ({"version": 2}, {"limit": "many"}, {"entries": 3}, {"colour": "red"}):
         with pytest.raises(CodecError):
             ContextQueue.load(data | {"listeners": {}} | wrong)
+    no_data: Any = ["version", 1]
+    with pytest.raises(CodecError, match="version None"):
+        ContextQueue.load(no_data)
     with pytest.raises(CodecError, match=r"entries\[0\].content"):
         ContextQueue.load(data | {"listeners": {}}, type=int)
     with pytest.raises(ValueError, match="limit must be >= 1"):

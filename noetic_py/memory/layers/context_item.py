@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
 from attrs import Attribute, field, frozen
@@ -11,8 +12,6 @@ from typing_extensions import TypeVar
 from noetic_py.errors import StateTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from noetic_py.codec import Codec
 
 __all__ = ["ContextItem", "T", "T_co", "codec_or_own"]
@@ -82,7 +81,9 @@ class ContextItem(Generic[T_co]):
             CodecError: It is no such entry.
         """
         form: Any = cls
-        loaded: ContextItem[T_co] = codec_or_own(codec).decode(dict(data), form[type])
+        given: object = data
+        tree = dict(data) if isinstance(given, Mapping) else given
+        loaded: ContextItem[T_co] = codec_or_own(codec).decode(tree, form[type])
         return loaded
 
 

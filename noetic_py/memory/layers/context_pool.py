@@ -233,6 +233,20 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
             check_limit(limit)
         return self._branch(limit, listeners)
 
+    def join(
+        self, base: dict[str, ContextItem[T]], changed: dict[str, ContextItem[T]], now: dict[str, ContextItem[T]]
+    ) -> dict[str, ContextItem[T]]:
+        """The state where two paths have written side by side; what is too old for the limit goes unannounced.
+
+        Args:
+            base: What both began with.
+            changed: What one has made of it; of two entries of one id this one's is kept.
+            now: What the other has.
+        """
+        kept = {key: each for key, each in now.items() if key in changed or key not in base}
+        kept |= {key: each for key, each in changed.items() if key not in base or each != base[key]}
+        return kept if self.limit is None else dict(list(kept.items())[-self.limit :])
+
     async def recall(self, query: str, budget: int) -> str | None:
         """The catalogue, as many of its newest lines as there is room for."""
         return within(self._lines(), budget) or None

@@ -131,9 +131,34 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         check_limit(limit)
         return self._branch(limit, listeners)
 
+    def join(
+        self, base: tuple[ContextItem[T], ...], changed: tuple[ContextItem[T], ...], now: tuple[ContextItem[T], ...]
+    ) -> tuple[ContextItem[T], ...]:
+        """The state where two paths have written side by side; what is too old for the limit goes unannounced.
+
+        Args:
+            base: What both began with.
+            changed: What one has made of it.
+            now: What the other has.
+        """
+        gone, new = _difference(base, changed), _difference(changed, base)
+        return (*_difference(now, gone), *new)[-self.limit :]
+
     async def recall(self, query: str, budget: int) -> str | None:
         """The contents, the newest last, as many of the newest as there is room for."""
         return within([str(entry.content) for entry in self.entries], budget) or None
+
+
+def _difference(entries: Iterable[ContextItem[T]], without: Iterable[ContextItem[T]]) -> tuple[ContextItem[T], ...]:
+    """The entries that are not among the others, in order; what stands twice has to be there twice."""
+    left = list(without)
+    kept: list[ContextItem[T]] = []
+    for entry in entries:
+        if entry in left:
+            left.remove(entry)
+        else:
+            kept.append(entry)
+    return tuple(kept)
 
 
 def _first_untold(dropped: tuple[ContextItem[Any], ...], told: Counter[int]) -> int | None:

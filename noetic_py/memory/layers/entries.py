@@ -302,10 +302,10 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             InvalidEntry: An entry is none that the layer can hold.
             NameNotFound: The data name a listener that is not among them.
         """
-        if data.get("version") != VERSION:
-            raise CodecError(
-                f"the data are of version {data.get('version')!r}, and this reads {VERSION}", where="version"
-            )
+        given: object = data
+        version = data.get("version") if isinstance(given, Mapping) else None
+        if version != VERSION:
+            raise CodecError(f"the data are of version {version!r}, and this reads {VERSION}", where="version")
         form: Any = _Dumped
         dumped: _Dumped[T] = codec_or_own(codec).decode(dict(data), form[type])
         make: Any = cls

@@ -18,6 +18,16 @@ class Leases(Suite):
             await backend.acquire("r", ttl=60.0)
         equal(await backend.head("r"), Head(0, lease.fence))
 
+    async def test_becoming_the_owner_writes_nothing(self, backend: CheckpointBackend) -> None:
+        await fill(backend, "r", 1)
+        before = await backend.list()
+        lease = await backend.acquire("r", ttl=60.0)
+        (entry,) = await backend.list()
+        equal((entry.updated, entry.position), (before[0].updated, 1))
+        await backend.renew(lease, ttl=60.0)
+        await backend.release(lease)
+        equal(await backend.list(), before)
+
     async def test_runs_have_owners_of_their_own(self, backend: CheckpointBackend) -> None:
         leases = [await backend.acquire(f"r{n}", ttl=60.0) for n in range(5)]
         for lease in leases:

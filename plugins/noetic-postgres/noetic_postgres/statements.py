@@ -62,7 +62,7 @@ _MADE = sql.SQL(
 )
 _TAKEN = sql.SQL(
     """WITH head AS (
-        UPDATE {runs} SET fence = %(new_fence)s, crc = %(crc)s, updated = now(),
+        UPDATE {runs} SET fence = %(new_fence)s, crc = %(crc)s,
             until = now() + %(ttl)s::float8 * interval '1 second'
         WHERE id = %(id)s AND position = %(position)s AND fence = %(fence)s AND (until IS NULL OR until <= now())
         RETURNING id

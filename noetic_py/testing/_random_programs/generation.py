@@ -1,12 +1,13 @@
-"""Random descriptions of programs, from a seed."""
+"""Random programs, from a seed."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from tests.properties.programs import (
+from attrs import frozen
+
+from noetic_py.testing._random_programs.description import (
     Ask,
     Both,
     Branch,
@@ -27,7 +28,6 @@ from tests.properties.programs import (
     Op,
     Open,
     Pair,
-    Program,
     Push,
     Reduce,
     Say,
@@ -41,9 +41,10 @@ from tests.properties.programs import (
     Stop,
     Tick,
 )
+from noetic_py.testing._random_programs.program import RandomProgram
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """What may stand where."""
 
@@ -59,7 +60,7 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.random = random.Random(seed)
+        self.random = random.Random(seed)  # noqa: S311 # nothing here is secret
         self.count = 0
         # Each program has a flavour, so that rare things also meet each other often enough.
         self.stops = self.random.random() < 0.35
@@ -69,12 +70,12 @@ class Generator:
         self.open = self.random.random() < 0.5
         self.hangs = self.random.random() < 0.3
 
-    def program(self) -> Program:
+    def program(self) -> RandomProgram:
         """A program."""
         flow = self.node(Place(3))
         model_calls = self.random.randint(0, 4) if self.budget else None
         kind: Literal["bag", "dict", "attrs"] = self.random.choice(("bag", "dict", "attrs"))
-        return Program(self.seed, flow, kind, model_calls, self.random.randint(0, 99))
+        return RandomProgram(self.seed, flow, kind, model_calls, self.random.randint(0, 99))
 
     def _id(self, letter: str) -> str:
         self.count += 1
@@ -184,6 +185,10 @@ class Generator:
         return Fail(self.random.randint(1, 2)) if self.fails else Tick()
 
 
-def generate(seed: int) -> Program:
-    """The program of a seed."""
+def random_program(seed: int) -> RandomProgram:
+    """The program of a seed; equal seeds give equal programs.
+
+    Args:
+        seed: Any whole number.
+    """
     return Generator(seed).program()

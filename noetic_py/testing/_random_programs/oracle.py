@@ -11,153 +11,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any
 
-from tests.properties import programs as p
-from tests.properties.programs import Key, Node, Program, World, mix, question, see
+from noetic_py.control import RunStatus
+from noetic_py.testing._random_programs import description as p
+from noetic_py.testing._random_programs.conversation import renumbered
+from noetic_py.testing._random_programs.description import Node
+from noetic_py.testing._random_programs.domain import (
+    AmbiguousOutcome,
+    Domain,
+    ExpectedOutcome,
+    Failed,
+    GivenUp,
+    Stopped,
+    Unfinished,
+    blank,
+    closed,
+)
+from noetic_py.testing._random_programs.model import question
+from noetic_py.testing._random_programs.numbers import mix, see
+from noetic_py.testing._random_programs.observations import Observations
+from noetic_py.testing._random_programs.program import RandomProgram
+from noetic_py.testing.ledger import Attempt
 
-ItemText = tuple[str, ...]
-"""An item, as far as it can be foretold."""
-
-State = dict[str, Any]
 NEVER_RETRIED = frozenset({"BudgetExceeded", "Aborted"})
-
-
-class Ambiguous(Exception):
-    """Two outcomes are right, and the choice between them was not noted."""
-
-
-class Unfinished(Exception):
-    """This path was cancelled; the section around it knows why."""
-
-
-class Failed(Exception):
-    """A step failed."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__(kind)
-        self.kind = kind
-        # What each domain that it passed had written by then.
-        self.left: dict[Domain, tuple[list[ItemText], State]] = {}
-
-    def note(self, domain: Domain) -> None:
-        """Note what is written in a domain and around it, unless that was noted further inside."""
-        node: Domain | None = domain
-        while node is not None:
-            self.left.setdefault(node, node.written)
-            node = node.up
-
-
-class GivenUp(Exception):
-    """A body hung, and the nearest that waits for it gives it up."""
-
-
-class Stopped(Exception):
-    """An execution was stopped from inside."""
-
-    def __init__(self, execution: Key) -> None:
-        super().__init__(execution)
-        self.execution = execution
-
-
-@dataclass(eq=False)
-class Domain:
-    """A conversation and a state, what of them is written, and the domain around."""
-
-    items: list[ItemText]
-    state: State
-    up: Domain | None = None
-    version: int = 0
-    written: tuple[list[ItemText], State] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.written = self.now()
-
-    def now(self) -> tuple[list[ItemText], State]:
-        """A copy of its contents."""
-        return list(self.items), deepcopy(self.state)
-
-    def put(self, contents: tuple[list[ItemText], State]) -> None:
-        """Go back to earlier contents, in place: somebody may share them."""
-        items, state = contents
-        self.items[:] = items
-        self.state.clear()
-        self.state.update(deepcopy(state))
-
-    def commit(self) -> None:
-        """Something below has finished: all that stands here and around is written."""
-        node: Domain | None = self
-        while node is not None:
-            node.written = node.now()
-            node.version += 1
-            node = node.up
-
-    def back(self, start: tuple[list[ItemText], State], version: int, written: tuple[list[ItemText], State]) -> None:
-        """A step has failed: all is as at its start, what was written meanwhile too, here and where this is shared."""
-        self.put(start)
-        self.written = written if self.version == version else start
-        node = self.up
-        while node is not None:
-            items, state = node.written
-            node.written = (
-                self.written[0] if node.items is self.items else items,
-                self.written[1] if node.state is self.state else state,
-            )
-            node = node.up
-
-    def path(self) -> Domain:
-        """The domain of a path; what is committed in it is its section's business."""
-        return Domain(list(self.items), deepcopy(self.state))
-
-
-@dataclass
-class Expected:
-    """What must come out."""
-
-    status: str
-    value: int | None
-    error: str | None
-    items: list[ItemText]
-    live: list[ItemText]
-    state: State
-
-
-def blank() -> State:
-    """The state a program begins with."""
-    return {"n": 0, "l": [], "a": 0, "b": 0}
 
 
 class Oracle:
     """Foretells one run."""
 
-    def __init__(self, program: Program, world: World) -> None:
+    def __init__(self, program: RandomProgram, seen: Observations) -> None:
         self.program = program
-        self.world = world
+        self.seen = seen
         self.serial = 0
         # Of each loop in flight, the nearest last, what it was told to end with.
         self.loops: list[list[int | None]] = []
 
-    def run(self) -> Expected:
+    def run(self) -> ExpectedOutcome:
         """The outcome of the whole program."""
         root = Domain([], blank())
-        flow = self.program.flow
+        flow = self.program.root
         try:
-            value = self.call(flow, self.program.value, root, (), flow.id, ())
-            return Expected("completed", value, None, closed(root.items), root.items, root.state)
+            value = self.call(flow, self.program.input, root, (), flow.id, ())
+            return _outcome("completed", value, None, root)
         except Stopped:
-            _, kind, value = self.world.controls[()]
+            _, kind, value = self.seen.controls[()]
             root.put(root.written)
-            status = "completed" if kind == "complete" else "aborted"
-            return Expected(
-                status, value if kind == "complete" else None, None, closed(root.items), root.items, root.state
+            return (
+                _outcome("completed", value, None, root)
+                if kind == "complete"
+                else _outcome("aborted", None, None, root)
             )
         except Failed as failure:
             root.put(failure.left[root])
-            status = "budget_exceeded" if failure.kind == "BudgetExceeded" else "failed"
-            return Expected(status, None, failure.kind, closed(root.items), root.items, root.state)
+            status: RunStatus = "budget_exceeded" if failure.kind == "BudgetExceeded" else "failed"
+            return _outcome(status, None, failure.kind, root)
 
-    def call(self, node: Node, value: Any, domain: Domain, above: Key, name: str, execution: Key) -> Any:
+    def call(self, node: Node, value: Any, domain: Domain, above: Attempt, name: str, execution: Attempt) -> Any:
         """A step with all its attempts."""
         attempt = 1
         while True:
@@ -179,12 +89,12 @@ class Oracle:
                 raise Stopped(execution)
             return out
 
-    def asked_for_stop(self, key: Key, execution: Key) -> bool:
+    def asked_for_stop(self, key: Attempt, execution: Attempt) -> bool:
         """Whether this body was the first to ask for the end of its execution."""
-        control = self.world.controls.get(execution)
+        control = self.seen.controls.get(execution)
         return control is not None and control[0] == key
 
-    def kind(self, node: Node, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
+    def kind(self, node: Node, value: Any, domain: Domain, key: Attempt, execution: Attempt) -> Any:
         """One attempt."""
         match node:
             case p.Split() | p.Mark() | p.Reduce():
@@ -220,7 +130,7 @@ class Oracle:
 
     # -- loops
 
-    def loop(self, node: p.Loop, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
+    def loop(self, node: p.Loop, value: Any, domain: Domain, key: Attempt, execution: Attempt) -> Any:
         """Iterations; an iteration that was told to end the loop says so by its value."""
         depth = len(self.loops)
         self.loops.append([])
@@ -245,7 +155,7 @@ class Oracle:
 
     # -- sections
 
-    def section(self, node: p.Section, value: Any, domain: Domain, key: Key, execution: Key) -> Any:
+    def section(self, node: p.Section, value: Any, domain: Domain, key: Attempt, execution: Attempt) -> Any:
         """Paths, each in a domain of its own."""
         nodes = node.nodes if node.mode != "each" else node.nodes * len(value)
         paths = [
@@ -267,7 +177,7 @@ class Oracle:
         return mix(*results)
 
     def paths(
-        self, mode: str, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Key, execution: Key
+        self, mode: str, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Attempt, execution: Attempt
     ) -> tuple[list[int], list[Domain]]:
         """The results of all paths, 9999 for a failed one, and their domains."""
         results: list[int] = []
@@ -298,20 +208,20 @@ class Oracle:
             raise Unfinished(key)
         return results, domains
 
-    def wrote(self, key: Key) -> bool:
+    def wrote(self, key: Attempt) -> bool:
         """Whether a step below a section was committed, or the stop of a spawn there."""
-        written = [*self.world.done, *(caller for caller, _, _ in self.world.controls.values())]
+        written = [*self.seen.done, *(caller for caller, _, _ in self.seen.controls.values())]
         return any(each[: len(key)] == key for each in written)
 
     def first(self, failures: Sequence[Failed]) -> Failed:
         """What a section fails of."""
         kinds = {failure.kind == "BudgetExceeded" for failure in failures}
         if len(kinds) == 2:
-            raise Ambiguous("a budget and a failure in one section")
+            raise AmbiguousOutcome("a budget and a failure in one section")
         return failures[0] if kinds == {True} else Failed("ParallelFailed")
 
     def race(
-        self, node: p.Section, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Key, execution: Key
+        self, node: p.Section, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Attempt, execution: Attempt
     ) -> int:
         """The winner's value; its conversation and state replace the parent's."""
         failures: list[Failed] = []
@@ -323,16 +233,17 @@ class Oracle:
                 failures.append(failure)
             except Unfinished:
                 pass
-            except Ambiguous:
+            except AmbiguousOutcome:
                 open_end = True
         if self.wrote(key):
             domain.commit()
         if len(failures) == len(paths):
             raise self.first(failures)
-        winner = self.world.winners.get((key[:-1], node.id))
+        winner = self.seen.winners.get((key[:-1], node.id))
         if winner is None:
-            raise Ambiguous("a path that may have failed") if open_end else Unfinished(key)
-        assert winner == self.world.marks[key], "the winner is the path that ended first"
+            raise AmbiguousOutcome("a path that may have failed") if open_end else Unfinished(key)
+        if winner != self.seen.marks[key]:
+            raise AssertionError(f"path {winner} has won a race in which path {self.seen.marks[key]} ended first")
         each, value, name = paths[winner]
         own = domain.path()
         out: int = self.call(each, value, own, key, name, execution)
@@ -341,7 +252,7 @@ class Oracle:
 
     # -- spawns
 
-    def spawn(self, node: p.Spawn, value: Any, domain: Domain, key: Key) -> Any:
+    def spawn(self, node: p.Spawn, value: Any, domain: Domain, key: Attempt) -> Any:
         """An execution below."""
         items = domain.items if node.items == "share" else [] if node.items == "new" else list(domain.items)
         state = domain.state if node.state == "share" else blank() if node.state == "new" else deepcopy(domain.state)
@@ -357,7 +268,7 @@ class Oracle:
             if stopped.execution != key:
                 raise
             child.put(child.written)
-            _, kind, found = self.world.controls[key]
+            _, kind, found = self.seen.controls[key]
             if kind == "abort":
                 raise Failed("Aborted") from None
             return found
@@ -366,7 +277,7 @@ class Oracle:
 class Body:
     """One attempt of a code step."""
 
-    def __init__(self, oracle: Oracle, node: p.Code, domain: Domain, key: Key, execution: Key) -> None:
+    def __init__(self, oracle: Oracle, node: p.Code, domain: Domain, key: Attempt, execution: Attempt) -> None:
         self.oracle = oracle
         self.node = node
         self.domain = domain
@@ -478,7 +389,7 @@ class Body:
 
     def stop(self) -> None:
         """Ask for the end; it comes with the next wait."""
-        control = self.oracle.world.controls.get(self.execution)
+        control = self.oracle.seen.controls.get(self.execution)
         if control is None:
             raise Unfinished(self.key)
         if control[0] == self.key:
@@ -522,11 +433,11 @@ class Body:
 
     def ask(self, op: p.Ask, index: int, acc: int) -> int:
         """A model round, or an agent's loop of two."""
-        world, items = self.oracle.world, self.domain.items
+        seen, items = self.oracle.seen, self.domain.items
         if self.oracle.program.model_calls is not None:
-            if (self.key, index) in world.refused:
+            if (self.key, index) in seen.refused:
                 raise Failed("BudgetExceeded")
-            if (self.key, index) not in world.answered:
+            if (self.key, index) not in seen.answered:
                 raise Unfinished(self.key)
         if op.how == "down":
             raise Failed("ModelUnavailable")
@@ -547,7 +458,7 @@ class Body:
 
     def halt(self, index: int) -> None:
         """A tool that asks for the end: its output is written, nothing comes after it."""
-        control = self.oracle.world.controls.get(self.execution)
+        control = self.oracle.seen.controls.get(self.execution)
         tool = (*self.key, (self.occurrence(f"ask{index}"), 1), ("halt[0]", 1))
         if control is None or control[0] != tool:
             raise Unfinished(self.key)
@@ -556,21 +467,19 @@ class Body:
         raise Stopped(self.execution)
 
 
-def closed(items: Sequence[ItemText]) -> list[ItemText]:
-    """The conversation with an output for every call: a missing one stands behind the calls and outputs next to it."""
-    answered = {item[1] for item in items if item[0] == "output"}
-    out: list[ItemText] = []
-    waiting: list[ItemText] = []
-    for item in items:
-        if item[0] == "message":
-            out += waiting
-            waiting = []
-        out.append(item)
-        if item[0] == "call" and item[1] not in answered:
-            waiting.append(("output", item[1], "Not finished"))
-    return out + waiting
+def _outcome(status: RunStatus, value: int | None, error: str | None, root: Domain) -> ExpectedOutcome:
+    items, live = renumbered(closed(root.items)), renumbered(root.items)
+    return ExpectedOutcome(status, value, error, tuple(items), tuple(live), root.state)
 
 
-def foretell(program: Program, world: World) -> Expected:
-    """What must come out of a program, given the choices of one run."""
-    return Oracle(program, world).run()
+def expected_outcome(program: RandomProgram, seen: Observations) -> ExpectedOutcome:
+    """What must come out of a program, given the choices that its run has made.
+
+    Args:
+        program: What was run.
+        seen: What its bodies saw, of which only the choices are read.
+
+    Raises:
+        AmbiguousOutcome: Two outcomes are right, and the choice between them was not noted.
+    """
+    return Oracle(program, seen).run()

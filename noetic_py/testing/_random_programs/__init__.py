@@ -1,0 +1,1 @@
+"""The parts of `noetic_py.testing.random_programs`."""

@@ -1,0 +1,106 @@
+"""The conformance suite of layers, passed by sound ones and failed by broken ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from noetic_py.memory import ContextItem, ContextPool, ContextQueue, MemoryLayer, Scope, function
+from noetic_py.testing import LayerContract
+
+pytestmark = pytest.mark.anyio
+
+
+class Facts(MemoryLayer[list[str]]):
+    """A sound one."""
+
+    @function
+    async def remember(self, fact: str) -> None:
+        """Keep a fact."""
+        self.state.append(fact)
+
+    async def recall(self, query: str, budget: int) -> str:
+        return "\n".join(self.state)[: 3 * budget]
+
+
+class TestFacts(LayerContract[Facts]):
+    def make(self) -> Facts:
+        return Facts(budget=200)
+
+    async def use(self, layer: Facts, text: str) -> None:
+        await layer.remember(text)
+
+
+class TestPrivateFacts(TestFacts):
+    def make(self) -> Facts:
+        return Facts(scope=Scope.EXECUTION)
+
+
+class TestQueue(LayerContract[ContextQueue[str]]):
+    def make(self) -> ContextQueue[str]:
+        return ContextQueue[str](limit=3)
+
+    async def use(self, layer: ContextQueue[str], text: str) -> None:
+        await layer.append(ContextItem(text))
+
+
+class TestPool(LayerContract[ContextPool[str]]):
+    def make(self) -> ContextPool[str]:
+        return ContextPool[str](limit=3)
+
+    async def use(self, layer: ContextPool[str], text: str) -> None:
+        await layer.add(ContextItem(text, text[:40], f"id-{len(text)}"))
+
+
+class Broken(Facts):
+    """Breaks one rule."""
+
+    rule: str = ""
+
+    async def recall(self, query: str, budget: int) -> Any:
+        if self.rule == "budget":
+            return "word " * 5000
+        if self.rule == "same":
+            SEEN.append("x")
+            return f"{len(SEEN)}"
+        return "\n".join(self.state)[: 3 * budget]
+
+    async def store(self, response: object) -> None:
+        if self.rule == "raises":
+            raise ValueError("no")
+        if self.rule == "crash":
+            SEEN.append("y")
+            self.state.append(f"{len(SEEN)}")
+
+
+SEEN: list[str] = []
+
+
+def contract(rule: str) -> LayerContract[Broken]:
+    class Of(LayerContract[Broken]):
+        def make(self) -> Broken:
+            return Broken(rule=rule)
+
+        async def use(self, layer: Broken, text: str) -> None:
+            await layer.remember(text)
+
+    return Of()
+
+
+CASES: list[tuple[str, Callable[[LayerContract[Any]], Any]]] = [
+    ("budget", lambda suite: suite.test_its_recall_keeps_to_its_budget(200)),
+    ("same", lambda suite: suite.test_its_recall_says_the_same_of_the_same_state()),
+    ("raises", lambda suite: suite.test_a_run_goes_well()),
+    ("crash", lambda suite: suite.test_it_survives_being_killed_anywhere()),
+]
+
+
+@pytest.mark.parametrize(("rule", "case"), CASES, ids=[rule for rule, _ in CASES])
+async def test_a_layer_that_breaks_a_rule_is_found(rule: str, case: Callable[[LayerContract[Any]], Any]) -> None:
+    SEEN.clear()
+    await case(contract(""))
+    SEEN.clear()
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await case(contract(rule))
