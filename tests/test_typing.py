@@ -28,10 +28,6 @@ MARK = re.compile(r"# E(?P<mypy_only> mypy only)?$")
 # Programs of the contract that use what is not built yet, and what that is: a dotted name, or a function's parameter.
 # Each has a twin, `<number>_spine.py`, that does the same with what there is. A name comes off the list when it exists.
 WAITING: Mapping[str, tuple[str, ...]] = {
-    "p01_errors.py": ("noetic_py.memory.WorkingMemory",),
-    "p01_pipeline.py": ("noetic_py.memory.WorkingMemory",),
-    "p02_react.py": ("noetic_py.memory.WorkingMemory",),
-    "p05_verify.py": ("noetic_py.memory.WorkingMemory", "noetic_py.spawn(memory)"),
     "p10_approval.py": ("noetic_py.Answer",),
     "p11_chat.py": ("noetic_py.SessionKey", "noetic_py.Harness.interrupt", "noetic_py.Harness.session"),
     "p14_plugin.py": ("noetic_py.plugins.PluginRegistry",),

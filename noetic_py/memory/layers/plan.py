@@ -1,0 +1,185 @@
+"""`Plan`: an ordered list of what is to be done, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Final, Literal, TypeAlias
+
+from attrs import evolve, frozen
+
+from noetic_py.memory.functions import function
+from noetic_py.memory.hooks import Returned
+from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.support import MergeMode, check_counts, fits, is_one_of, merged, one_line, refused, within
+
+__all__ = ["Plan", "PlanItem", "PlanStatus"]
+
+PlanStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
+"""How far an item has come."""
+
+_BOXES: Final[Mapping[PlanStatus, str]] = {"pending": "[ ]", "in_progress": "[~]", "done": "[x]", "dropped": "[-]"}
+
+
+@frozen
+class PlanItem:
+    """Something to do.
+
+    Attributes:
+        text: What.
+        place: Its place in the plan.
+        status: How far it has come.
+        note: What came of it, or why it was dropped.
+    """
+
+    text: str
+    place: int
+    status: PlanStatus = "pending"
+    note: str = ""
+
+
+class Plan(MemoryLayer[dict[str, PlanItem]]):
+    """A plan that the model makes, works through and always sees, as a checklist.
+
+        class Mem(Memory):
+            plan: Plan = Plan()
+
+        await ctx.memory.plan.set_plan(["read the report", "write the summary"])
+        await ctx.memory.plan.complete("1", note="12 pages")
+
+    Items have short ids. A child begins with the plan of its parent, and what it changes of it is merged into the
+    parent's when it has succeeded.
+
+    Attributes:
+        max_items: How many items a plan may have.
+        max_characters: How long the text and the note of an item may be; what is longer is cut.
+        children: What is taken of a child that has succeeded: what it has changed of the plan, or nothing.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"plan"`.
+    """
+
+    max_items: int = 50
+    max_characters: int = 500
+    children: MergeMode = "merge"
+
+    def __attrs_post_init__(self) -> None:
+        check_counts(self, "plan", max_items=self.max_items, max_characters=self.max_characters)
+        is_one_of(self, "plan", "children", self.children, ("merge", "ignore"))
+
+    @property
+    def items(self) -> Mapping[str, PlanItem]:
+        """The items by id, in the plan's order."""
+        state = self.state
+        return {key: state[key] for key in sorted(state, key=lambda key: (state[key].place, key))}
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a plan, and nothing of it is left to do."""
+        return bool(self.state) and all(item.status in ("done", "dropped") for item in self.state.values())
+
+    @function
+    async def set_plan(self, items: Sequence[str]) -> list[str]:
+        """Make a new plan, in place of the old one, and return the ids of its items.
+
+        Args:
+            items: What is to be done, in order, a short sentence each.
+
+        Raises:
+            ToolArgumentsInvalid: There are too many, or one is blank; the plan is as it was then.
+        """
+        self._check_count("set_plan", len(items))
+        self.state = {
+            str(place): PlanItem(self._text("set_plan", text), place) for place, text in enumerate(items, start=1)
+        }
+        return list(self.state)
+
+    @function
+    async def add(self, item: str) -> str:
+        """Add an item at the end of the plan, and return its id.
+
+        Args:
+            item: What is to be done besides.
+
+        Raises:
+            ToolArgumentsInvalid: The plan is full, or the item blank.
+        """
+        self._check_count("add", len(self.state) + 1)
+        text = self._text("add", item)
+        place = 1 + max((each.place for each in self.state.values()), default=0)
+        # Two items that are added at once have one place; their texts keep them apart.
+        key = f"{place}-{sha256(text.encode(errors='replace')).hexdigest()[:4]}"
+        self.state = {**self.state, key: PlanItem(text, place)}
+        return key
+
+    @function
+    async def complete(self, id: str, note: str = "") -> str:
+        """Mark an item as done.
+
+        Args:
+            id: The item's id.
+            note: What came of it, in a few words.
+
+        Raises:
+            ToolArgumentsInvalid: There is no such item.
+        """
+        return self._change("complete", id, "done", None, note or None)
+
+    @function
+    async def update(
+        self, id: str, status: PlanStatus | None = None, text: str | None = None, note: str | None = None
+    ) -> str:
+        """Change an item: what is not given stays.
+
+        Args:
+            id: The item's id.
+            status: How far it has come.
+            text: What is to be done instead.
+            note: What there is to say about it.
+
+        Raises:
+            ToolArgumentsInvalid: There is no such item, or the new text is blank.
+        """
+        return self._change("update", id, status, text, note)
+
+    async def recall(self, query: str, budget: int) -> str | None:
+        """The plan as a checklist; what is open comes first where there is no room for all."""
+        lines = {key: _line(key, item) for key, item in self.items.items()}
+        ranked = list(lines)
+        if not fits(self, list(lines.values()), budget):
+            ranked.sort(key=lambda key: self.state[key].status not in ("pending", "in_progress"))
+        return within(self, [lines[key] for key in ranked], budget) or None
+
+    async def on_return(self, child: Returned[dict[str, PlanItem]]) -> None:
+        """What the child has changed, where `children` says so."""
+        if self.children == "merge":
+            plan = merged(self.state, child, child.state)
+            self._check_count("on_return", len(plan))
+            self.state = plan
+
+    def _change(self, name: str, id: str, status: PlanStatus | None, text: str | None, note: str | None) -> str:
+        item = self.state.get(id)
+        if item is None:
+            known = ", ".join(self.items) or "none, as there is no plan"
+            raise refused(self, name, f"the plan has no item {one_line(id, 40)!r}; the ids are {known}")
+        changed = evolve(
+            item,
+            status=status or item.status,
+            text=item.text if text is None else self._text(name, text),
+            note=item.note if note is None else one_line(note, self.max_characters),
+        )
+        self.state = {**self.state, id: changed}
+        return _line(id, changed)
+
+    def _check_count(self, name: str, count: int) -> None:
+        if count > self.max_items:
+            raise refused(self, name, f"a plan has {self.max_items} items at most, not {count}")
+
+    def _text(self, name: str, text: str) -> str:
+        if not text.strip():
+            raise refused(self, name, "an item of a plan is not blank")
+        return one_line(text, self.max_characters)
+
+
+def _line(key: str, item: PlanItem) -> str:
+    return f"{_BOXES[item.status]} {key}: {item.text}{f' ({item.note})' if item.note else ''}"

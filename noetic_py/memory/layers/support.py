@@ -1,0 +1,209 @@
+"""What the layers of the library share: bounds, refusals, text for the model, changes of children."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from noetic_py.codec.text import is_dict
+from noetic_py.errors import ConfigError, ToolArgumentsInvalid
+from noetic_py.memory.blocks import escape
+from noetic_py.tokens import EstimatedCounter
+
+if TYPE_CHECKING:
+    from noetic_py.memory.hooks import Returned
+    from noetic_py.memory.layer import MemoryLayer
+
+__all__ = [
+    "MergeMode",
+    "canonical",
+    "changed_by",
+    "check_counts",
+    "fits",
+    "is_one_of",
+    "merged",
+    "one_line",
+    "patched",
+    "plain",
+    "readable",
+    "refused",
+    "within",
+    "wrong",
+]
+
+MergeMode = Literal["merge", "ignore"]
+"""What a layer takes of a child that has succeeded: what the child has changed, or nothing."""
+
+V = TypeVar("V")
+
+_COUNTER: Final = EstimatedCounter()
+# What the tags around a layer's text take, besides the layer's id.
+_FRAME: Final = 20
+_MORE: Final = "({} more left out)"
+_MISSING: Final = object()
+
+
+# ------------------------------------------------------------------------------------------------- settings, arguments
+
+
+def wrong(layer: MemoryLayer[Any], what: str, code: str, hint: str | None = None) -> ConfigError:
+    """A setting that cannot be."""
+    return ConfigError(f"{type(layer).__name__}: {what}", code=code, hint=hint)
+
+
+def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
+    """Refuse settings that are no whole number above 0.
+
+    Raises:
+        ConfigError: One is not; the code is `code`.
+    """
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise wrong(layer, f"{name}={value!r} is no whole number above 0", code)
+
+
+def is_one_of(layer: MemoryLayer[Any], code: str, name: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a setting that is none of the known ones.
+
+    Raises:
+        ConfigError: It is not; the code is `code`.
+    """
+    if value not in known:
+        raise wrong(layer, f"{name}={value!r} is unknown", code, " or ".join(f'"{each}"' for each in known))
+
+
+def refused(layer: MemoryLayer[Any], function: str, message: str, hint: str | None = None) -> ToolArgumentsInvalid:
+    """The error of a function that cannot do what it was asked; a model is told, and may ask for something else."""
+    return ToolArgumentsInvalid(message, tool=f"{layer.id or type(layer).__name__}/{function}", hint=hint)
+
+
+# ------------------------------------------------------------------------------------------------------------- children
+
+
+def merged(now: Mapping[str, V], child: Returned[Any], state: Mapping[str, V], *, deep: bool = True) -> dict[str, V]:
+    """A layer's entries with what a child has changed of them.
+
+    Args:
+        now: The entries here.
+        child: The child.
+        state: The entries in the child.
+        deep: Whether entries that are mappings are merged too, instead of replaced.
+    """
+    return changed_by(now, state, child.began, deep=deep)
+
+
+def changed_by(
+    now: Mapping[str, V], after: Mapping[str, V], before: Mapping[str, V] | None, *, deep: bool = True
+) -> dict[str, V]:
+    """`now` with what leads from `before` to `after`; mappings inside of both are merged likewise, where it is deep.
+
+    Where nobody knows what there was before, what is there after it counts, and nothing is taken away.
+    """
+    known: Mapping[str, V] = {} if before is None else before
+    made = dict(now)
+    for key, value in after.items():
+        old = known.get(key, _MISSING)
+        if old is _MISSING or old != value:
+            made[key] = _entry(made.get(key, _MISSING), value, old) if deep else value
+    for key in known:
+        if key not in after:
+            made.pop(key, None)
+    return made
+
+
+def _entry(now: Any, after: Any, before: Any) -> Any:
+    if not is_dict(now) or not is_dict(after):
+        return after
+    return changed_by(now, after, before if is_dict(before) else None)
+
+
+def patched(values: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with a patch: mappings are merged, everything else is replaced, and `None` takes a key away."""
+    made = dict(values)
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        elif is_dict(value):
+            old = made.get(key)
+            made[key] = patched(old if is_dict(old) else {}, value)
+        else:
+            made[key] = value
+    return made
+
+
+# ----------------------------------------------------------------------------------------------------------------- text
+
+
+def canonical(value: object) -> str:
+    """JSON that is the same for equal values, and stays on one line."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text if len(text.splitlines()) < 2 else json.dumps(value, sort_keys=True)
+
+
+def plain(text: str) -> str:
+    """A text as it is when it stands on one line, and quoted as in JSON when it could be taken for something else."""
+    if text and text == text.strip() and len(text.splitlines()) == 1 and not text.startswith('"'):
+        return text
+    return canonical(text)
+
+
+def one_line(text: str, limit: int) -> str:
+    """A text on one line, cut to a number of characters."""
+    flat = " ".join(text[: limit * 4].split())
+    return flat if len(flat) <= limit and len(text) <= limit * 4 else f"{flat[: limit - 1].rstrip()}\u2026"
+
+
+def readable(values: Mapping[str, Any]) -> list[str]:
+    """Values as lines `key: value` in the order of the keys, nested ones indented; equal values give equal lines."""
+    return list(_lines(values, ""))
+
+
+def _lines(values: Mapping[str, Any], indent: str) -> Iterable[str]:
+    for key in sorted(values):
+        value, name = values[key], f"{indent}{_key(key)}:"
+        if is_dict(value) and value:
+            yield name
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{name} {plain(value) if isinstance(value, str) else canonical(value)}"
+
+
+def _key(key: str) -> str:
+    return canonical(key) if ":" in key else plain(key)
+
+
+def fits(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> bool:
+    """Whether a budget has room for all lines."""
+    return sum(_tokens(line) + 1 for line in lines) <= _room(layer, budget)
+
+
+def within(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> str:
+    """As many lines from the start as a budget has room for, and how many there are besides.
+
+    The count is an estimate; what the model's own counter finds to be too much is cut when the request is made.
+
+    Args:
+        layer: Whose lines.
+        lines: The most important first.
+        budget: Tokens.
+    """
+    if fits(layer, lines, budget):
+        return "\n".join(lines)
+    sizes = [_tokens(line) + 1 for line in lines]
+    room = _room(layer, budget) - _tokens(_MORE) - 2
+    kept = 0
+    while kept < len(lines) and sizes[kept] <= room:
+        room -= sizes[kept]
+        kept += 1
+    if room < 0:
+        return ""
+    return "\n".join([*lines[:kept], _MORE.format(len(lines) - kept)])
+
+
+def _room(layer: MemoryLayer[Any], budget: int) -> int:
+    return budget - _FRAME - _tokens(layer.id)
+
+
+def _tokens(text: str) -> int:
+    return _COUNTER.count_text(escape(text)).value

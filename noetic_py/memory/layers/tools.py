@@ -1,0 +1,156 @@
+"""`ToolMemory`: which tools were called with what, and what they gave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from attrs import frozen
+
+from noetic_py.errors import NoContextError
+from noetic_py.items import FunctionCall, FunctionCallOutput
+from noetic_py.memory.functions import functions_of
+from noetic_py.memory.hooks import Returned
+from noetic_py.memory.layer import MemoryLayer, layers_of
+from noetic_py.memory.layers.support import (
+    MergeMode,
+    canonical,
+    check_counts,
+    is_one_of,
+    merged,
+    one_line,
+    within,
+    wrong,
+)
+from noetic_py.memory.scopes import Slot
+from noetic_py.models.base import ModelResponse
+from noetic_py.tools.base import wire_name
+
+__all__ = ["ToolMemory", "ToolUse"]
+
+
+@frozen
+class ToolUse:
+    """A call that was made.
+
+    Attributes:
+        name: The tool.
+        arguments: Its arguments as JSON, cut to the layer's `max_characters`.
+        output: What it gave last, likewise.
+        number: The calls that were made before, so a greater number is a newer call.
+        times: How often it was made with these arguments.
+    """
+
+    name: str
+    arguments: str
+    output: str
+    number: int
+    times: int = 1
+
+
+class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
+    """Remembers the calls of tools beyond the part of the conversation that the model still sees.
+
+        class Mem(Memory):
+            calls: ToolMemory = ToolMemory(ignore=("send_mail",))
+
+    Calls of one tool with equal arguments are one entry, with the newest output. The oldest go first when there are
+    too many, and when a budget has no room for all.
+
+    Attributes:
+        only: Names of the tools that are remembered; `None` for all.
+        ignore: Names of tools that are not.
+        functions: Whether functions of layers are remembered too.
+        max_calls: How many calls are remembered.
+        max_characters: How much of arguments and of an output is kept.
+        children: What is taken of a child that has succeeded: its calls, or nothing.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"tool-memory"`.
+    """
+
+    only: Sequence[str] | None = None
+    ignore: Sequence[str] = ()
+    functions: bool = False
+    max_calls: int = 50
+    max_characters: int = 500
+    children: MergeMode = "merge"
+    slot: int = Slot.HISTORY
+
+    def __attrs_post_init__(self) -> None:
+        check_counts(self, "tool-memory", max_calls=self.max_calls, max_characters=self.max_characters)
+        if isinstance(self.only, str) or isinstance(self.ignore, str):
+            raise wrong(self, "only= and ignore= are sequences of names", "tool-memory", 'only=("search",)')
+        is_one_of(self, "tool-memory", "children", self.children, ("merge", "ignore"))
+
+    @property
+    def calls(self) -> Sequence[ToolUse]:
+        """What is remembered, the newest first."""
+        return _newest_first(self.state)
+
+    async def after_tool_call(self, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:
+        """Remembers the call and what it gave."""
+        if self._is_wanted(call.name):
+            arguments = _as_sent(call.arguments)
+            key = sha256(f"{call.name}\0{arguments}".encode(errors="replace")).hexdigest()[:32]
+            known = self.state.get(key)
+            use = ToolUse(
+                call.name,
+                one_line(arguments, self.max_characters),
+                one_line(output.text, self.max_characters),
+                1 + max((each.number for each in self.state.values()), default=0),
+                1 if known is None else known.times + 1,
+            )
+            self.state = self._newest({**self.state, key: use})
+        return output
+
+    def _is_wanted(self, name: str) -> bool:
+        if name in self.ignore or (self.only is not None and name not in self.only):
+            return False
+        return self.functions or name not in self._functions()
+
+    def _functions(self) -> set[str]:
+        try:
+            layers = layers_of(self.ctx.memory).values()
+        except NoContextError:
+            return set()
+        names = [f"{layer.id}/{made.name}" for layer in layers for made in functions_of(type(layer)).values()]
+        return {*names, *map(wire_name, names)}
+
+    async def store(self, response: ModelResponse) -> None:
+        """Lets go of what is too much: calls that were made at once have not seen each other."""
+        if len(self.state) > self.max_calls:
+            self.state = self._newest(self.state)
+
+    async def recall(self, query: str, budget: int) -> str | None:
+        """The calls, the newest first, as many as there is room for."""
+        lines = [f"{use.name}({use.arguments}){_times(use)} gave: {use.output}" for use in self.calls]
+        return within(self, lines, budget) or None
+
+    async def on_return(self, child: Returned[dict[str, ToolUse]]) -> None:
+        """The child's calls, where `children` says so."""
+        if self.children == "merge":
+            self.state = self._newest(merged(self.state, child, child.state))
+
+    def _newest(self, uses: Mapping[str, ToolUse]) -> dict[str, ToolUse]:
+        if len(uses) <= self.max_calls:
+            return dict(uses)
+        kept = set(sorted(uses, key=lambda key: (-uses[key].number, key))[: self.max_calls])
+        return {key: use for key, use in uses.items() if key in kept}
+
+
+def _newest_first(uses: Mapping[str, ToolUse]) -> list[ToolUse]:
+    return [uses[key] for key in sorted(uses, key=lambda key: (-uses[key].number, key))]
+
+
+def _as_sent(arguments: str) -> str:
+    """Arguments in one form, whatever the order and the blanks in which they were sent."""
+    try:
+        return canonical(json.loads(arguments or "{}"))
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _times(use: ToolUse) -> str:
+    return "" if use.times == 1 else f" ({use.times} times)"

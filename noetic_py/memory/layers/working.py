@@ -1,0 +1,146 @@
+"""`WorkingMemory`: notes that code and the model keep together, and that the model always sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from typing_extensions import TypeVar
+
+from noetic_py.items import JsonValue
+from noetic_py.memory.functions import function
+from noetic_py.memory.hooks import Returned
+from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.shape import shape_of
+from noetic_py.memory.layers.support import (
+    MergeMode,
+    check_counts,
+    is_one_of,
+    merged,
+    patched,
+    readable,
+    refused,
+    within,
+)
+from noetic_py.state import copy_state
+
+__all__ = ["NestedMemory", "WorkingMemory"]
+
+ValueT = TypeVar("ValueT", default=Any)
+
+
+class Notes(MemoryLayer[dict[str, ValueT]]):
+    """What `WorkingMemory` and `NestedMemory` have in common.
+
+    Attributes:
+        schema: A class whose fields the notes are: a pydantic model, an attrs class, a dataclass or a `TypedDict`. An
+            update that does not fit them is refused; fields that have no value yet may be missing.
+        children: What is taken of a child that has succeeded: what it has changed of the notes, or nothing.
+        max_bytes: How large the notes may become, as bytes of JSON.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"working-memory"`, or `"layer-schema"`.
+    """
+
+    schema: type[Any] | None = None
+    children: MergeMode = "merge"
+    max_bytes: int = 32_768
+
+    def __attrs_post_init__(self) -> None:
+        check_counts(self, "working-memory", max_bytes=self.max_bytes)
+        is_one_of(self, "working-memory", "children", self.children, ("merge", "ignore"))
+        if self.schema is not None:
+            shape_of(self.schema)
+
+    @property
+    def snapshot(self) -> Mapping[str, ValueT]:
+        """The notes as they are now; a copy, so changing it changes nothing."""
+        notes: dict[str, ValueT] = copy_state(self.state)
+        return notes
+
+    async def recall(self, query: str, budget: int) -> str | None:
+        """The notes by key, as many as there is room for."""
+        return within(self, readable(self.state), budget) or None
+
+    async def on_return(self, child: Returned[dict[str, ValueT]]) -> None:
+        """What the child has changed, where `children` says so."""
+        if self.children == "merge":
+            self._put("update", merged(self.state, child, child.state))
+
+    def _put(self, name: str, notes: dict[str, Any], *, strict: bool = True) -> None:
+        size = len(json.dumps(notes, ensure_ascii=False).encode(errors="replace"))
+        if size > self.max_bytes:
+            raise refused(
+                self, name, f"the notes would take {size} bytes of {self.max_bytes}", "take away what is not needed"
+            )
+        if self.schema is not None:
+            problems = shape_of(self.schema).problems(notes, strict=strict, partial=True)
+            if problems:
+                raise refused(self, name, "\n".join(["the notes do not fit:", *problems]))
+        self.state = notes
+
+
+class WorkingMemory(Notes[str]):
+    """Short notes by key, which the model sees in each request and can change.
+
+        class Mem(Memory):
+            notes: WorkingMemory = WorkingMemory()
+
+        await ctx.memory.notes.update({"topic": "tides", "draft": None})
+
+    The notes are shown in the order of their keys, so that equal notes are equal bytes. A child begins with the notes
+    of its parent, and what it changes of them is merged into the parent's when it has succeeded.
+
+    Attributes:
+        schema: A class whose fields the notes are: a pydantic model, an attrs class, a dataclass or a `TypedDict`. An
+            update that does not fit them is refused; fields that have no value yet may be missing.
+        children: What is taken of a child that has succeeded: what it has changed of the notes, or nothing.
+        max_bytes: How large the notes may become, as bytes of JSON.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"working-memory"`, or `"layer-schema"`.
+    """
+
+    @function
+    async def update(self, patch: Mapping[str, str | None]) -> None:
+        """Change the notes: a key gets a new text, and null takes a note away. What is not named stays.
+
+        Args:
+            patch: New texts by key.
+
+        Raises:
+            ToolArgumentsInvalid: They do not fit the schema, or there would be too much; nothing has changed then.
+        """
+        notes: dict[str, Any] = {**self.state, **patch}
+        # As text a number is written like any other, so the schema is asked whether it can be read as one.
+        self._put("update", {key: text for key, text in notes.items() if text is not None}, strict=False)
+
+
+class NestedMemory(Notes[JsonValue]):
+    """Notes of any form JSON has, which are merged deeply; otherwise as `WorkingMemory`.
+
+        await ctx.memory.profile.update({"user": {"name": "Ada", "tags": ["a"]}})
+        await ctx.memory.profile.update({"user": {"tags": None}})
+
+    Attributes:
+        schema: A class whose fields the notes are: a pydantic model, an attrs class, a dataclass or a `TypedDict`. An
+            update that does not fit them is refused; fields that have no value yet may be missing.
+        children: What is taken of a child that has succeeded: what it has changed of the notes, or nothing.
+        max_bytes: How large the notes may become, as bytes of JSON.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"working-memory"`, or `"layer-schema"`.
+    """
+
+    @function
+    async def update(self, patch: Mapping[str, JsonValue]) -> None:
+        """Change the notes: objects are merged, lists and values take the old one's place, null takes a key away.
+
+        Args:
+            patch: What is to change, by key.
+
+        Raises:
+            ToolArgumentsInvalid: It does not fit the schema, or there would be too much; nothing has changed then.
+        """
+        self._put("update", patched(self.state, patch))

@@ -1,0 +1,211 @@
+"""`Episodic`: what was asked before, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetic_py import Context, Message, call_model, spawn, step
+from noetic_py.errors import ConfigError, ToolArgumentsInvalid
+from noetic_py.memory import Episodic, Scope
+from noetic_py.testing import ScriptedModel, VirtualRuntime
+from tests.layer_runs import (
+    HOSTILE,
+    acting,
+    agent,
+    assert_lasts,
+    call,
+    harness,
+    is_sealed,
+    reading,
+    shown,
+    state_by_code,
+    state_by_model,
+    tokens_shown,
+)
+
+pytestmark = pytest.mark.anyio
+
+START = datetime(2025, 1, 1, 12, tzinfo=UTC)
+PAST = [("tides in Hamburg", "high at noon"), ("trains to Berlin", "every hour"), ("a poem", "about the sea")]
+
+
+def still(**settings: Any) -> Episodic:
+    """A layer whose clock stands still, for a thread."""
+    return Episodic(clock=VirtualRuntime(start=START), scope=Scope.THREAD, **settings)
+
+
+async def past(**settings: Any) -> Episodic:
+    """A layer with a past of a day per episode."""
+    clock = VirtualRuntime(start=START)
+    layer = Episodic(clock=clock, **settings)
+    for asked, outcome in PAST:
+        await layer.note(asked, outcome)
+        await clock.advance(86_400)
+    return layer
+
+
+# -- by itself
+
+
+async def test_episodes_are_noted() -> None:
+    layer = await past()
+    assert [episode.asked for episode in layer.episodes] == ["a poem", "trains to Berlin", "tides in Hamburg"]
+    assert [episode.at.day for episode in layer.episodes] == [3, 2, 1]
+
+
+async def test_what_shares_words_is_recalled_and_the_newest() -> None:
+    layer = await past()
+    assert await layer.recall("When is HIGH water in Hamburg?", 200) == (
+        "2025-01-03: asked: a poem | outcome: about the sea\n"
+        "2025-01-01: asked: tides in Hamburg | outcome: high at noon"
+    )
+    layer = await past(recent=0)
+    assert await layer.recall("nothing of that kind", 200) is None
+    told = await layer.recall("trains, tides and a poem about Hamburg", 200) or ""
+    assert told.count("\n") == 2
+
+
+async def test_the_best_match_counts_where_few_are_recalled() -> None:
+    layer = await past(recent=0, max_recalled=1)
+    told = await layer.recall("trains from Hamburg to Berlin", 200) or ""
+    assert told == "2025-01-02: asked: trains to Berlin | outcome: every hour"
+
+
+async def test_one_thing_is_noted_once() -> None:
+    layer = still()
+    await layer.note("a", "b")
+    await layer.note("a", "b")
+    assert len(layer.episodes) == 1
+
+
+async def test_the_oldest_go() -> None:
+    layer = await past(max_episodes=2)
+    assert [episode.asked for episode in layer.episodes] == ["a poem", "trains to Berlin"]
+
+
+async def test_long_texts_are_cut_and_blank_ones_refused() -> None:
+    layer = still(max_characters=20)
+    await layer.note("word " * 50, "line\n" * 50)
+    assert [len(layer.episodes[0].asked) <= 20, len(layer.episodes[0].outcome) <= 20] == [True, True]
+    for asked, outcome in (("", "x"), ("x", " \n")):
+        with pytest.raises(ToolArgumentsInvalid):
+            await layer.note(asked, outcome)
+    assert len(layer.episodes) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_episodes": 0},
+        {"max_recalled": -1},
+        {"max_characters": "x"},
+        {"recent": -1},
+        {"recent": 9},
+        {"recent": True},
+        {"children": "x"},
+    ],
+)
+def test_wrong_settings(settings: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Episodic(**settings)
+    assert caught.value.code == "episodic"
+
+
+# -- in a run
+
+
+async def test_code_and_model_come_to_the_same() -> None:
+    by_code = await state_by_code(still(), lambda layer: layer.note("a", "b"))
+    assert by_code == await state_by_model(still(), call("note", asked="a", outcome="b"))
+    assert "Episode(asked='a', outcome='b'" in by_code
+
+
+async def test_a_run_becomes_an_episode_of_its_user() -> None:
+    runtime = VirtualRuntime(start=START)
+    model = ScriptedModel("At noon.", "I said so.", "Hello.")
+    async with harness(Episodic(), runtime=runtime) as built:
+        await built.run(call_model(model), "When is high tide?", user_id="ada")
+        await runtime.advance(86_400)
+        await built.run(call_model(model), "And again, when?", user_id="ada")
+        await built.run(call_model(model), "When?", user_id="bob")
+    seen = [[item.text for item in request.items if isinstance(item, Message)] for request in model.requests]
+    assert seen[0] == ["When is high tide?"]
+    assert seen[1][0] == (
+        '<memory layer="layer">\n2025-01-01: asked: When is high tide? | outcome: At noon.\n</memory>'
+    )
+    assert seen[2] == ["When?"]
+
+
+async def test_a_run_without_a_user_is_refused() -> None:
+    async with harness(Episodic()) as built:
+        with pytest.raises(ConfigError) as caught:
+            await built.run(reading, "hi")
+    assert caught.value.code == "layer-scope"
+
+
+async def test_how_an_execution_ended_is_told() -> None:
+    @step
+    async def abort(x: object, ctx: Context) -> None:
+        ctx.abort("too late")
+
+    async with harness(still()) as built:
+        await built.run(call_model(ScriptedModel("Well.")) >> abort, "What is to be done?", thread_id="t")
+        text = str((await built.run(reading, "hi", thread_id="t")).value)
+    assert "asked='What is to be done?', outcome='aborted: too late'" in text
+
+
+async def test_nothing_asked_is_no_episode() -> None:
+    async with harness(still()) as built:
+        await built.run(acting(lambda layer: layer.recall("", 1)), "hi", thread_id="t")
+        assert (await built.run(reading, "hi", thread_id="t")).value == "{}"
+
+
+async def test_an_interrupted_run_comes_to_the_same(tmp_path: Path) -> None:
+    await assert_lasts(still, lambda layer: layer.note("a", "b"), tmp_path, call("note", asked="c", outcome="d"))
+
+
+async def test_a_run_that_was_interrupted_is_one_episode(tmp_path: Path) -> None:
+    broken = [True]
+
+    @step
+    async def breaking(x: str) -> str:
+        if broken[0]:
+            raise ValueError("broken")
+        return x
+
+    flow = agent("At noon.") >> breaking
+    url = f"sqlite:{tmp_path / 'runs.db'}"
+    async with harness(still(), checkpoints=url) as built:
+        await built.run(flow, "When?", run_id="r", thread_id="t", on_error="result")
+        broken[0] = False
+        await built.resume("r", flow)
+        text = str((await built.run(reading, "hi", thread_id="t")).value)
+    assert text.count("Episode(") == 1
+    assert "asked='When?', outcome='At noon.'" in text
+
+
+async def test_episodes_of_a_child_come_back() -> None:
+    flow = spawn(acting(lambda layer: layer.note("a", "b"))) >> reading
+    for children, kept in (("merge", 1), ("ignore", 0)):
+        async with harness(still(children=children)) as built:
+            assert str((await built.run(flow, "hi")).value).count("Episode(") == kept
+
+
+@pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
+async def test_a_budget_is_kept(budget: int) -> None:
+    async def act(layer: Any) -> None:
+        for number in range(20):
+            await layer.note(f"hi, number {number}", "many words " * 10)
+
+    assert await tokens_shown(still(budget=budget, max_recalled=20), act) <= budget
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_hostile_episodes_stay_inside(text: str) -> None:
+    (message,) = await shown(still(), lambda layer: layer.note("x" + text, text + "x"))
+    assert is_sealed(message)
+    assert len(message.text.splitlines()) == 3
