@@ -629,7 +629,10 @@ class Context(Generic[M_co, S_co]):
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        return DetachedRun(self.engine.spawn_detached(self, step, input, DetachOptions(memory, state, budget, owner)))
+        started: DetachedRun[Any] = DetachedRun(
+            self.engine.spawn_detached(self, step, input, DetachOptions(memory, state, budget, owner))
+        )
+        return started
 
     def read_only(self) -> ReadContext[M_co, S_co]:
         """A live view that offers nothing to change the run with."""

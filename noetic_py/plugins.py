@@ -250,6 +250,15 @@ class LayerRegistry:
 _LAYERS = {
     "context-pool": "ContextPool",
     "context-queue": "ContextQueue",
+    "episodic": "Episodic",
+    "history-window": "HistoryWindow",
+    "nested-memory": "NestedMemory",
+    "plan": "Plan",
+    "static-content": "StaticContent",
+    "task-state": "TaskState",
+    "temporal": "Temporal",
+    "tool-memory": "ToolMemory",
+    "working-memory": "WorkingMemory",
 }
 
 

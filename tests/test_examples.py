@@ -30,6 +30,11 @@ SHOWN = {
         "completed: 400 g, 400 g, 500 g; 1300 g in all\n",
         "weighed: book, lamp, lamp, shoes",
     ],
+    "memory": [
+        "I was shown 2 blocks of memory; the first begins with",
+        "{'asked': 'And on Monday?', 'likes': 'short answers'}",
+        "anchor  notes",
+    ],
     "parallel_state": [
         "State(counts={'words': 14, 'tides': 3, 'letters': 52}, notes=['count_tides sees {}'])",
         "State(counts={}, notes=[])",

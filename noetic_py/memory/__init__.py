@@ -1,21 +1,45 @@
-"""Memory: the layers that a run carries, and the bundle that holds them."""
+"""Memory: the layers that a run carries, and the bundle that holds them. Each is loaded when it is first used."""
 
-from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, Recall, Returned, Seed
-from noetic_py.memory.layer import Memory, MemoryLayer
-from noetic_py.memory.layers.context_item import ContextItem
-from noetic_py.memory.layers.context_pool import CatalogueView, ContextPool
-from noetic_py.memory.layers.context_queue import ContextQueue
-from noetic_py.memory.layers.episodic import Episode, Episodic
-from noetic_py.memory.layers.plan import Plan, PlanItem, PlanStatus
-from noetic_py.memory.layers.static import StaticContent
-from noetic_py.memory.layers.task import TaskState
-from noetic_py.memory.layers.temporal import Moments, Temporal
-from noetic_py.memory.layers.tools import ToolMemory, ToolUse
-from noetic_py.memory.layers.window import HistoryWindow
-from noetic_py.memory.layers.working import NestedMemory, WorkingMemory
-from noetic_py.memory.listeners import Listener, Listeners
-from noetic_py.memory.scopes import LayerStorage, Scope, Slot
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from noetic_py.memory.functions import function as function
+    from noetic_py.memory.hooks import TIMEOUTS as TIMEOUTS
+    from noetic_py.memory.hooks import Appended as Appended
+    from noetic_py.memory.hooks import Guide as Guide
+    from noetic_py.memory.hooks import Halt as Halt
+    from noetic_py.memory.hooks import HookName as HookName
+    from noetic_py.memory.hooks import Recall as Recall
+    from noetic_py.memory.hooks import Returned as Returned
+    from noetic_py.memory.hooks import Seed as Seed
+    from noetic_py.memory.layer import Memory as Memory
+    from noetic_py.memory.layer import MemoryLayer as MemoryLayer
+    from noetic_py.memory.layers.context_item import ContextItem as ContextItem
+    from noetic_py.memory.layers.context_pool import CatalogueView as CatalogueView
+    from noetic_py.memory.layers.context_pool import ContextPool as ContextPool
+    from noetic_py.memory.layers.context_queue import ContextQueue as ContextQueue
+    from noetic_py.memory.layers.episodic import Episode as Episode
+    from noetic_py.memory.layers.episodic import Episodic as Episodic
+    from noetic_py.memory.layers.plan import Plan as Plan
+    from noetic_py.memory.layers.plan import PlanItem as PlanItem
+    from noetic_py.memory.layers.plan import PlanStatus as PlanStatus
+    from noetic_py.memory.layers.static import StaticContent as StaticContent
+    from noetic_py.memory.layers.task import TaskState as TaskState
+    from noetic_py.memory.layers.temporal import Moments as Moments
+    from noetic_py.memory.layers.temporal import Temporal as Temporal
+    from noetic_py.memory.layers.tools import ToolMemory as ToolMemory
+    from noetic_py.memory.layers.tools import ToolUse as ToolUse
+    from noetic_py.memory.layers.window import HistoryWindow as HistoryWindow
+    from noetic_py.memory.layers.working import NestedMemory as NestedMemory
+    from noetic_py.memory.layers.working import WorkingMemory as WorkingMemory
+    from noetic_py.memory.listeners import Listener as Listener
+    from noetic_py.memory.listeners import Listeners as Listeners
+    from noetic_py.memory.scopes import LayerStorage as LayerStorage
+    from noetic_py.memory.scopes import Scope as Scope
+    from noetic_py.memory.scopes import Slot as Slot
 
 __all__ = [
     "TIMEOUTS",
@@ -53,3 +77,53 @@ __all__ = [
     "WorkingMemory",
     "function",
 ]
+
+_HOMES = {
+    "Appended": "noetic_py.memory.hooks",
+    "CatalogueView": "noetic_py.memory.layers.context_pool",
+    "ContextItem": "noetic_py.memory.layers.context_item",
+    "ContextPool": "noetic_py.memory.layers.context_pool",
+    "ContextQueue": "noetic_py.memory.layers.context_queue",
+    "Episode": "noetic_py.memory.layers.episodic",
+    "Episodic": "noetic_py.memory.layers.episodic",
+    "Guide": "noetic_py.memory.hooks",
+    "Halt": "noetic_py.memory.hooks",
+    "HistoryWindow": "noetic_py.memory.layers.window",
+    "HookName": "noetic_py.memory.hooks",
+    "LayerStorage": "noetic_py.memory.scopes",
+    "Listener": "noetic_py.memory.listeners",
+    "Listeners": "noetic_py.memory.listeners",
+    "Memory": "noetic_py.memory.layer",
+    "MemoryLayer": "noetic_py.memory.layer",
+    "Moments": "noetic_py.memory.layers.temporal",
+    "NestedMemory": "noetic_py.memory.layers.working",
+    "Plan": "noetic_py.memory.layers.plan",
+    "PlanItem": "noetic_py.memory.layers.plan",
+    "PlanStatus": "noetic_py.memory.layers.plan",
+    "Recall": "noetic_py.memory.hooks",
+    "Returned": "noetic_py.memory.hooks",
+    "Scope": "noetic_py.memory.scopes",
+    "Seed": "noetic_py.memory.hooks",
+    "Slot": "noetic_py.memory.scopes",
+    "StaticContent": "noetic_py.memory.layers.static",
+    "TIMEOUTS": "noetic_py.memory.hooks",
+    "TaskState": "noetic_py.memory.layers.task",
+    "Temporal": "noetic_py.memory.layers.temporal",
+    "ToolMemory": "noetic_py.memory.layers.tools",
+    "ToolUse": "noetic_py.memory.layers.tools",
+    "WorkingMemory": "noetic_py.memory.layers.working",
+    "function": "noetic_py.memory.functions",
+}
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, which would take any name for one that is there.
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(home), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
