@@ -4,7 +4,7 @@ A layer that passes it can be put into anybody's bundle: its state survives a cr
 says the same of the same state, no text in it leaves its block, and it touches nobody else's memory.
 
 ```python
-from noetic_py import MemoryLayer, function
+from noetic_py.memory import MemoryLayer, function
 from noetic_py.testing import LayerContract
 
 

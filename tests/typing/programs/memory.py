@@ -1,0 +1,72 @@
+"""Memory: a layer of one's own, typed handles, and what a wrong name is."""
+
+from typing_extensions import assert_type
+
+from noetic_py import Context, Harness, Memory, MemoryLayer, Step, spawn, step, with_memory
+from noetic_py.memory import Recall, Scope, function
+
+
+class Facts(MemoryLayer[list[str]]):
+    limit: int = 20
+
+    @property
+    def newest(self) -> str:
+        return self.state[-1]
+
+    @function
+    async def remember(self, fact: str, *, twice: bool = False) -> int:
+        self.state = [*self.state, fact][-self.limit :]
+        self.state = {"not": "a list"}  # E
+        return len(self.state)
+
+    async def recall(self, query: str, budget: int) -> Recall:
+        return Recall("\n".join(self.state), tokens=len(self.state))
+
+
+class Mem(Memory):
+    facts: Facts = Facts(limit=5, scope=Scope.USER, budget=(10, 200))
+    more: Facts = Facts(id="others", placement="live")
+
+
+class Other(Memory):
+    things: Facts = Facts()
+
+
+Facts(limt=5)  # E
+Facts(budget="some")  # E
+Mem(fact=Facts())  # E
+
+
+@step
+async def body(text: str, ctx: Context[Mem]) -> int:
+    assert_type(ctx.memory.facts, Facts)
+    assert_type(ctx.memory.facts.state, list[str])
+    assert_type(ctx.memory.facts.newest, str)
+    assert_type(ctx.memory[Facts], Facts)
+    assert_type(await ctx.memory.facts.remember(text, twice=True), int)
+    await ctx.memory.facts.remember(1)  # E
+    await ctx.memory.facts.forget(text)  # E
+    ctx.memory.fcats.newest  # E
+    ctx.memory.facts = Facts()  # E
+    ctx.memory.facts.limit = 3  # E
+    return ctx.memory.facts.limit
+
+
+@step
+async def bare(text: str, ctx: Context) -> str:
+    ctx.memory.facts  # E
+    return text
+
+
+async def main() -> None:
+    assert_type(with_memory(body, memory=Mem()), Step[str, int, Memory, object])
+    assert_type(spawn(body, memory=Mem()), Step[str, int, Memory, object])
+    assert_type(with_memory(bare, memory=Mem()), Step[str, str, Memory, object])
+    async with Harness(memory=Mem()) as harness:
+        assert_type((await harness.run(body, "x")).value, int)
+        await harness.run(bare, "x")
+    async with Harness() as none:
+        await none.run(body, "x")  # E
+        await none.run(with_memory(body, memory=Mem()), "x")
+    async with Harness(memory=Other()) as other:
+        await other.run(body, "x")  # E
