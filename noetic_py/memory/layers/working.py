@@ -31,17 +31,7 @@ ValueT = TypeVar("ValueT", default=Any)
 
 
 class Notes(MemoryLayer[dict[str, ValueT]]):
-    """What `WorkingMemory` and `NestedMemory` have in common.
-
-    Attributes:
-        schema: A class whose fields the notes are: a pydantic model, an attrs class, a dataclass or a `TypedDict`. An
-            update that does not fit them is refused; fields that have no value yet may be missing.
-        children: What is taken of a child that has succeeded: what it has changed of the notes, or nothing.
-        max_bytes: How large the notes may become, as bytes of JSON.
-
-    Raises:
-        ConfigError: A setting is wrong; code `"working-memory"`, or `"layer-schema"`.
-    """
+    """What `WorkingMemory` and `NestedMemory` have in common; the settings are told of there."""
 
     schema: type[Any] | None = None
     children: MergeMode = "merge"
@@ -123,14 +113,7 @@ class NestedMemory(Notes[JsonValue]):
         await ctx.memory.profile.update({"user": {"name": "Ada", "tags": ["a"]}})
         await ctx.memory.profile.update({"user": {"tags": None}})
 
-    Attributes:
-        schema: A class whose fields the notes are: a pydantic model, an attrs class, a dataclass or a `TypedDict`. An
-            update that does not fit them is refused; fields that have no value yet may be missing.
-        children: What is taken of a child that has succeeded: what it has changed of the notes, or nothing.
-        max_bytes: How large the notes may become, as bytes of JSON.
-
-    Raises:
-        ConfigError: A setting is wrong; code `"working-memory"`, or `"layer-schema"`.
+    Settings and errors are those of `WorkingMemory`.
     """
 
     @function
