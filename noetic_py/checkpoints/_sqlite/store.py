@@ -21,8 +21,14 @@ _RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status
 _BY_RUN_ID = _RUN + " WHERE run_id = ?"
 _NEWEST = _RUN + " WHERE id < ? ORDER BY id DESC LIMIT ?"
 _NEWEST_WITH = _RUN + " WHERE id < ? AND status = ? ORDER BY id DESC LIMIT ?"
+# All that the checksum of a row's head covers, and the checksum: what was true of the row when it was read, still is.
+_MOVE_ON = (
+    "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
+    "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
+)
 _FAR = 2**63 - 1
 _PAGE_BYTES = 32 * 1024 * 1024
+_HEADS = 512
 _RESTORE = "restore a copy of the file"
 
 
@@ -54,6 +60,8 @@ class Store:
         self.seed = seed
         self._sums = Sums(seed)
         self._threshold = threshold
+        # Rows of runs as they were left here; whoever takes one for true has SQLite compare it.
+        self._heads: dict[str, Run] = {}
 
     # -- transactions of SQLite
 
@@ -83,6 +91,7 @@ class Store:
     def release(self, *, undo: bool) -> None:
         """End that part."""
         if undo:
+            self._heads.clear()
             self._execute("ROLLBACK TO part")
         self._execute("RELEASE part")
 
@@ -92,11 +101,13 @@ class Store:
 
     def undo(self) -> None:
         """Undo everything since the beginning of the transaction, and begin anew."""
+        self._heads.clear()
         self._execute("ROLLBACK")
         self._execute("BEGIN")
 
     def rollback(self) -> None:
         """Undo everything; SQLite has done so itself after some errors."""
+        self._heads.clear()
         with suppress(*DRIVER_ERRORS):
             if self._connection.in_transaction:
                 self._execute("ROLLBACK")
@@ -204,6 +215,39 @@ class Store:
     def append(self, given: Transaction, now: int) -> int:
         """Append one transaction."""
         with_card = given.card is not None or given.status is not None
+        run = None if with_card else self._moved_on(given, now)
+        if run is None:
+            run = self._moved(given, now, with_card=with_card)
+            self._remember(run)
+        if given.records:
+            self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
+        return run.position
+
+    def _remember(self, run: Run) -> None:
+        if len(self._heads) == _HEADS:
+            self._heads.clear()
+        self._heads[run.run_id] = evolve(run, card=b"", status=None)
+
+    def _moved_on(self, given: Transaction, now: int) -> Run | None:
+        """Move a head on in one statement, where it is known and nobody has changed it since; `None` elsewhere."""
+        run = self._heads.get(given.run_id)
+        if run is None or (run.fence, run.position) != (given.fence, given.expected_position):
+            return None
+        before = (run.id, run.run_id, run.position, run.fence, run.owner, run.updated, run.crc)
+        run.position, run.updated = run.position + len(given.records), now
+        run.crc = self._sums.head(run)
+        if self._execute(_MOVE_ON, (run.position, run.updated, run.crc, *before)).rowcount == 1:
+            return run
+        del self._heads[given.run_id]
+        return None
+
+    def _moved(self, given: Transaction, now: int, *, with_card: bool) -> Run:
+        """Read a head, and move it on.
+
+        Raises:
+            LeaseLost: The fence is not the latest owner's.
+            PositionConflict: The journal does not end where it should.
+        """
         run = self._find(given.run_id, card=with_card)
         position, fence = (0, 0) if run is None else (run.position, run.fence)
         if given.fence != fence:
@@ -214,15 +258,12 @@ class Store:
             )
         position += len(given.records)
         if run is None:
-            run = self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
-        else:
-            run.card = run.card if given.card is None else given.card
-            run.status = run.status if given.status is None else given.status
-            run.position, run.updated = position, now
-            self._save(run, card=with_card)
-        if given.records:
-            self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
-        return position
+            return self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
+        run.card = run.card if given.card is None else given.card
+        run.status = run.status if given.status is None else given.status
+        run.position, run.updated = position, now
+        self._save(run, card=with_card)
+        return run
 
     def _insert(self, run: Run, packed: Packed, count: int) -> None:
         crc = self._sums.transaction(run.id, run.position, count, packed.body)
