@@ -124,16 +124,21 @@ class Place:
         Raises:
             StoreUnavailable: It does not.
         """
-        try:
-            status = os.stat(self.settings.path)  # noqa: PTH116  # before every commit, so without a path's detour
-            inode = (status.st_dev, status.st_ino)
-        except OSError:
-            inode = None
+        inode = inode_of(self.settings.where)
         if self.inode is not None and inode != self.inode:
             raise _refuse(
                 self.settings, "the file was moved or deleted while it was open", "moved", "put it back, or start anew"
             )
         self.inode = inode
+
+
+def inode_of(path: str) -> tuple[int, int] | None:
+    """Which file is there, `None` for none that can be looked at."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # before every commit, so without a path's detour
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def wal_is_safe(version: tuple[int, int, int]) -> bool:

@@ -20,7 +20,7 @@ import math
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -225,7 +225,12 @@ async def _wait_shielded(jobs: Iterable[_Job[Any]]) -> None:
 def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None], where: str) -> None:
     store: Store | None = None
     while True:
-        jobs, stop = _take(queue)
+        try:
+            jobs, stop = _take(queue, None if store is None else store.patience())
+        except Empty:
+            if store is not None:
+                store.let_go()
+            continue
         if jobs:
             store = _do(store, opened, jobs, where)
             _deliver(jobs)
@@ -238,11 +243,15 @@ def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None]
             return
 
 
-def _take(queue: _Queue) -> tuple[list[_Job[Any]], _Stop | None]:
-    """Everything that waits now; nothing comes behind a stop."""
+def _take(queue: _Queue, patience: float | None) -> tuple[list[_Job[Any]], _Stop | None]:
+    """Everything that waits now; nothing comes behind a stop.
+
+    Raises:
+        Empty: Nothing has come for so many seconds.
+    """
     jobs: list[_Job[Any]] = []
     while len(jobs) < _MAX_GROUP and not (jobs and queue.empty()):
-        taken = queue.get()
+        taken = queue.get(timeout=patience)
         if not isinstance(taken, _Job):
             return jobs, taken
         jobs.append(taken)
