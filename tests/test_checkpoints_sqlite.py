@@ -566,9 +566,9 @@ async def test_a_newer_version(tmp_path: Path) -> None:
     async with SqliteBackend(path) as backend:
         await fill(backend, "r", 1)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     error = await refused(path)
-    assert (error.reason, "version 2" in str(error)) == ("newer", True)
+    assert (error.reason, "version 3" in str(error)) == ("newer", True)
 
 
 async def test_tables_that_were_changed(tmp_path: Path) -> None:

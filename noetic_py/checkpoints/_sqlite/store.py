@@ -10,11 +10,20 @@ from contextlib import closing, suppress
 from attrs import astuple, evolve, frozen
 
 from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, is_busy
-from noetic_py.checkpoints._sqlite.runs import Run, Sums, moment
+from noetic_py.checkpoints._sqlite.runs import LONGEST, MOST, Run, Sums, moment, place
 from noetic_py.checkpoints._sqlite.schema import Mode, Place, inode_of
 from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.checkpoints.packing import Packed, pack, unpack
-from noetic_py.errors import CorruptRecord, LeaseLost, PositionConflict, RunBusy, RunNotFound, VersionConflict
+from noetic_py.errors import (
+    CorruptRecord,
+    LeaseLost,
+    LimitExceeded,
+    PositionConflict,
+    RunBusy,
+    RunNotFound,
+    StoreUnavailable,
+    VersionConflict,
+)
 
 __all__ = ["PrunePage", "Store"]
 
@@ -202,6 +211,10 @@ class Store:
     def _create(self, run: Run) -> Run:
         """Insert a row; its number is the next."""
         run.id = self._tick()
+        if run.id >= MOST:
+            raise StoreUnavailable(
+                f"{self.where}: all numbers are given away", where=self.where, reason="full", hint="begin a new file"
+            )
         run.crc, run.card_crc = self._sums.head(run), self._sums.card(run)
         self._execute(
             "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
@@ -313,10 +326,12 @@ class Store:
         return run
 
     def _insert(self, run: Run, packed: Packed, count: int) -> None:
+        if run.position >= LONGEST:
+            raise LimitExceeded("a run's records", LONGEST - 1, hint="go on in a fork, or in a run of its own")
         crc = self._sums.transaction(run.id, run.position, count, packed.body)
         self._execute(
-            "INSERT INTO transactions (stream, last, count, crc, body) VALUES (?, ?, ?, ?, ?)",
-            (run.id, run.position, count, crc, packed.body),
+            "INSERT INTO transactions (id, count, crc, body) VALUES (?, ?, ?, ?)",
+            (place(run.id, run.position), count, crc, packed.body),
         )
         for digest, payload in packed.blobs.items():
             self._execute("INSERT OR IGNORE INTO blobs (sha256, data) VALUES (?, ?)", (digest, payload))
@@ -347,19 +362,19 @@ class Store:
                 self._read_part(run, stream, upto, page)
             if page.full:
                 return page.records[:limit]
-        if self._one("SELECT 1 FROM transactions WHERE stream = ? AND last > ?", (run.id, run.position)) is not None:
+        beyond = (place(run.id, run.position), place(run.id + 1, 0))
+        if self._one("SELECT 1 FROM transactions WHERE id > ? AND id < ?", beyond) is not None:
             raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
         return page.records
 
     def _read_part(self, run: Run, stream: int, upto: int, page: _Page) -> None:
-        sql = (
-            "SELECT last, count, crc, body FROM transactions WHERE stream = ? AND last > ? AND last <= ? ORDER BY last"
-        )
-        with closing(self._execute(sql, (stream, page.at, upto))) as rows:
+        sql = "SELECT id, count, crc, body FROM transactions WHERE id > ? AND id <= ? ORDER BY id"
+        first = place(stream, 0)
+        with closing(self._execute(sql, (first + page.at, first + upto))) as rows:
             for row in rows:
                 match row:
-                    case (int(last), int(count), int(crc), bytes(body)) if (
-                        0 <= last - count <= page.at < last
+                    case (int(found), int(count), int(crc), bytes(body)) if (
+                        0 <= (last := found - first) - count <= page.at < last
                         and (last - count == page.at or not page.records)
                         and crc == self._sums.transaction(stream, last, count, body)
                     ):
@@ -386,7 +401,7 @@ class Store:
             if not parts or parts[-1][1] < at:
                 parts.append((stream, min(upto, at)))
         stream, upto = parts[-1]
-        ends = self._one("SELECT 1 FROM transactions WHERE stream = ? AND last = ?", (stream, at))
+        ends = self._one("SELECT 1 FROM transactions WHERE id = ?", (place(stream, at),))
         if at != 0 and (ends is None or upto != at):
             raise PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
         if self._find(new_run_id) is not None:
@@ -419,7 +434,7 @@ class Store:
         if self._one("SELECT 1 FROM runs WHERE id = ?", (stream,)) is not None:
             return
         upto = self._number("SELECT coalesce(max(upto), 0) FROM shared WHERE stream = ?", (stream,))
-        self._execute("DELETE FROM transactions WHERE stream = ? AND last > ?", (stream, upto))
+        self._execute("DELETE FROM transactions WHERE id > ? AND id < ?", (place(stream, upto), place(stream + 1, 0)))
         unused = self._execute("SELECT blob FROM uses WHERE stream = ? AND first >= ?", (stream, upto)).fetchall()
         self._execute("DELETE FROM uses WHERE stream = ? AND first >= ?", (stream, upto))
         self._connection.executemany(
