@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, suppress
 
 from attrs import astuple, evolve, frozen
 
-from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, is_busy
+from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS
+from noetic_py.checkpoints._sqlite.hold import Hold
 from noetic_py.checkpoints._sqlite.runs import LONGEST, MOST, Run, Sums, moment, place
-from noetic_py.checkpoints._sqlite.schema import Mode, Place, inode_of
+from noetic_py.checkpoints._sqlite.schema import Mode, Place
 from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.checkpoints.packing import Packed, pack, unpack
 from noetic_py.errors import (
@@ -39,7 +39,6 @@ _MOVE_ON = (
 _FAR = 2**63 - 1
 _PAGE_BYTES = 32 * 1024 * 1024
 _HEADS = 512
-_HOLD = 0.005
 _RESTORE = "restore a copy of the file"
 
 
@@ -73,10 +72,8 @@ class Store:
         self._threshold = threshold
         # Rows of runs as they were left here; whoever takes one for true has SQLite compare it.
         self._heads: dict[str, Run] = {}
-        self._held: sqlite3.Cursor | None = None
-        self._journal: tuple[int, int] | None = None
-        self._until = 0.0
-        self._journal_path = f"{place.settings.path}-journal"
+        self._hold = Hold(connection, self.where)
+        self._writes = False
 
     # -- transactions of SQLite
 
@@ -98,43 +95,19 @@ class Store:
             self._execute("BEGIN")
             return True
         self._place.check()
-        if self._held is not None:
-            if self._begin_held():
-                return True
-            self.let_go()
+        if self._hold.begin():
+            self._writes = True
+            return True
         self._execute("BEGIN IMMEDIATE")
+        self._writes = True
         if self.mode != "persist":
             return True
-        if self._one("PRAGMA journal_mode") != ("persist",):
-            return False
-        self._held = self._execute("SELECT name FROM sqlite_master")
-        return True
-
-    def _begin_held(self) -> bool:
-        try:
-            self._execute("BEGIN IMMEDIATE")
-        except DRIVER_ERRORS as error:
-            if is_busy(error):
-                return False
-            raise
-        if self._journal is None or self._journal == inode_of(self._journal_path):
-            return True
-        self._execute("ROLLBACK")
-        return False
+        self._hold.take()
+        return self._one("PRAGMA journal_mode") == ("persist",)
 
     def patience(self) -> float | None:
-        """How many seconds the file is still held for; `None` when it is not."""
-        if self._held is not None:
-            left = self._until - time.monotonic()
-            if left > 0:
-                return left
-            self.let_go()
-        return None
-
-    def let_go(self) -> None:
-        held, self._held, self._journal = self._held, None, None
-        if held is not None:
-            held.close()
+        """For how many seconds the file is held between two transactions, `None` when it is not."""
+        return self._hold.left()
 
     def savepoint(self) -> None:
         """Begin a part of a transaction that can be undone alone."""
@@ -149,21 +122,24 @@ class Store:
 
     def commit(self) -> None:
         """Make everything last."""
-        if self._held is not None and self._journal is None:
-            self._journal = inode_of(self._journal_path)
-        self._execute("COMMIT")
-        self._until = time.monotonic() + _HOLD
+        if self._writes:
+            self._hold.commit()
+        else:
+            self._execute("COMMIT")
+        self._writes = False
 
     def undo(self) -> None:
         """Undo everything since the beginning of the transaction, and begin anew."""
         self._heads.clear()
+        self._writes = False
         self._execute("ROLLBACK")
         self._execute("BEGIN")
 
     def rollback(self) -> None:
         """Undo everything; SQLite has done so itself after some errors."""
         self._heads.clear()
-        self.let_go()
+        self._writes = False
+        self._hold.let_go()
         with suppress(*DRIVER_ERRORS):
             if self._connection.in_transaction:
                 self._execute("ROLLBACK")

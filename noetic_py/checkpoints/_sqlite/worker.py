@@ -225,12 +225,7 @@ async def _wait_shielded(jobs: Iterable[_Job[Any]]) -> None:
 def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None], where: str) -> None:
     store: Store | None = None
     while True:
-        try:
-            jobs, stop = _take(queue, None if store is None else store.patience())
-        except Empty:
-            if store is not None:
-                store.let_go()
-            continue
+        jobs, stop = _take(queue, None if store is None else store.patience())
         if jobs:
             store = _do(store, opened, jobs, where)
             _deliver(jobs)
@@ -244,17 +239,17 @@ def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None]
 
 
 def _take(queue: _Queue, patience: float | None) -> tuple[list[_Job[Any]], _Stop | None]:
-    """Everything that waits now; nothing comes behind a stop.
-
-    Raises:
-        Empty: Nothing has come for so many seconds.
-    """
+    """Everything that waits now; nothing comes behind a stop. Nothing at all when nothing has come for so long."""
     jobs: list[_Job[Any]] = []
-    while len(jobs) < _MAX_GROUP and not (jobs and queue.empty()):
-        taken = queue.get(timeout=patience)
-        if not isinstance(taken, _Job):
-            return jobs, taken
-        jobs.append(taken)
+    try:
+        while len(jobs) < _MAX_GROUP and not (jobs and queue.empty()):
+            taken = queue.get(timeout=patience)
+            if not isinstance(taken, _Job):
+                return jobs, taken
+            jobs.append(taken)
+    except Empty:
+        # Asked for its patience again, the store has none left.
+        return jobs, None
     return jobs, None
 
 
