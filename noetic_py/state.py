@@ -131,7 +131,7 @@ def _copy_flat(state: Any) -> Any:
     if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
         return None
     reduced: Any = state.__reduce_ex__(4)
-    if reduced[:2] != (_NEW, (kind,)) or len(reduced) < 3 or any(part is not None for part in reduced[3:]):
+    if reduced[:2] != (_NEW, (kind,)) or reduced[3:] != (None, None):
         return None
     contents: Any = reduced[2]
     if contents.__class__ is not dict or not _FLAT.issuperset(map(type, contents.values())):

@@ -956,7 +956,7 @@ async def test_who_holds_a_file_makes_way_for_another_writer(tmp_path: Path) -> 
             with closing(sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)) as other:
                 touch(other)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(anyio.to_thread.run_sync, other.execute, "COMMIT")
+                    group.start_soon(partial(anyio.to_thread.run_sync, partial(other.execute, "COMMIT")))
                     group.start_soon(fill, backend, "r", 1)
             assert await backend.head("r") == Head(2, 0)
 
