@@ -3,8 +3,8 @@
 Which journal: one fsync a commit with a write-ahead log, four with a rollback journal that is kept open (`hold.py`) and
 five with one that is not; but SQLite before 3.51.3 (3.50.7, 3.44.6) can damage a file in WAL mode when one connection
 commits while another ends a checkpoint. So WAL is used where that is mended, or where this process alone may open the
-file (`exclusive=True`); otherwise a rollback journal whose file stays (`PERSIST`), the fastest of its kind. A file keeps
-the mode it was made in, because another process with another SQLite may have it open.
+file (`exclusive=True`); else a rollback journal whose file stays (`PERSIST`), the fastest of its kind. A file keeps the
+mode it was made in, because another process with another SQLite may have it open.
 
 The driver is the standard library's. apsw brings a newer SQLite, and is no faster here; but it would be the second copy
 of SQLite in the process, and of two copies with one file each drops the other's locks when it closes it.
