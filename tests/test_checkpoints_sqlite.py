@@ -927,6 +927,11 @@ def touch(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO blobs (sha256, data) VALUES (randomblob(32), x'00')")
 
 
+async def finish(connection: sqlite3.Connection) -> None:
+    """Commit that, beside others who go on meanwhile."""
+    await anyio.to_thread.run_sync(partial(connection.execute, "COMMIT"))
+
+
 async def test_a_file_is_held_between_commits_and_then_let_go(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with (
@@ -956,7 +961,7 @@ async def test_who_holds_a_file_makes_way_for_another_writer(tmp_path: Path) -> 
             with closing(sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)) as other:
                 touch(other)
                 async with anyio.create_task_group() as group:
-                    group.start_soon(partial(anyio.to_thread.run_sync, partial(other.execute, "COMMIT")))
+                    group.start_soon(finish, other)
                     group.start_soon(fill, backend, "r", 1)
             assert await backend.head("r") == Head(2, 0)
 
@@ -974,7 +979,7 @@ async def test_reading_holds_a_file_no_longer(tmp_path: Path) -> None:
             group.start_soon(read)
             with closing(sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)) as other:
                 touch(other)
-                await anyio.to_thread.run_sync(other.execute, "COMMIT")
+                await finish(other)
             group.cancel_scope.cancel()
 
 
