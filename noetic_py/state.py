@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from decimal import Decimal
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias, overload
 
@@ -14,6 +16,10 @@ from noetic_py.errors import ConfigError, StateTypeError
 __all__ = ["NO_CELLS", "Cells", "StateBag", "copy_state", "restore_state", "state_fields"]
 
 _ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
+_FLAT = frozenset({str, int, float, bool, bytes, type(None), complex})
+_NOTHING: Any = object()
+# What `object.__reduce_ex__` names as the maker of an object that needs nothing but its class.
+_NEW: Any = object().__reduce_ex__(4)[0]
 
 
 class StateBag:
@@ -91,6 +97,7 @@ class StateBag:
 Cells: TypeAlias = Mapping[str, Any]
 """The states of layers by the layer's id; replaced when one changes, and never changed in place."""
 NO_CELLS: Cells = MappingProxyType({})
+_BY_KEY: frozenset[Any] = frozenset({dict, StateBag})
 
 
 def copy_state(state: object) -> Any:
@@ -101,10 +108,9 @@ def copy_state(state: object) -> Any:
     """
     if isinstance(state, _ATOMS):
         return state
-    if type(state) is StateBag and not len(state):
-        return StateBag()
     try:
-        return copy.deepcopy(state)
+        copied = _copy_flat(state)
+        return copy.deepcopy(state) if copied is None else copied
     except Exception as error:
         raise ConfigError(
             f"state of type {type(state).__name__} cannot be copied: {error}",
@@ -113,11 +119,43 @@ def copy_state(state: object) -> Any:
         ) from error
 
 
-def _class_of(value: object) -> type[Any]:
+def _copy_flat(state: Any) -> Any:
+    """A deep copy of a state that holds nothing that can change, which is most of them; `None` for all others.
+
+    It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
+    """
+    kind = _class_of(state)
+    fields = state_fields(state)
+    if not (_FLAT.issuperset(map(type, fields)) and _FLAT.issuperset(map(type, fields.values()))):
+        return None
+    if kind in _BY_KEY:
+        return kind(fields)
+    if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
+        return None
+    reduced: Any = state.__reduce_ex__(4)
+    if reduced[:2] != (_NEW, (kind,)) or reduced[3:] != (None, None):
+        return None
+    contents: Any = reduced[2]
+    if contents.__class__ is not dict or not _FLAT.issuperset(map(type, contents.values())):
+        return None
+    made = _NEW(kind)
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(contents)
+    else:
+        made.__dict__.update(contents)
+    return made
+
+
+def _class_of(value: object) -> Any:
     return type(value)
 
 
-def _slots_of(cls: type) -> Iterator[str]:
+@lru_cache(256)
+def _slots_of(cls: Any) -> tuple[str, ...]:
+    return tuple(_find_slots(cls))
+
+
+def _find_slots(cls: type) -> Iterator[str]:
     for base in cls.__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -153,5 +191,10 @@ def state_fields(state: Any) -> dict[str, Any]:
     kind = _class_of(state)
     if issubclass(kind, dict):
         return dict(state)
-    fields = {name: getattr(state, name) for name in _slots_of(kind) if hasattr(state, name)}
-    return fields | dict(getattr(state, "__dict__", {}))
+    fields: dict[str, Any] = {}
+    for name in _slots_of(kind):
+        value = getattr(state, name, _NOTHING)
+        if value is not _NOTHING:
+            fields[name] = value
+    fields.update(getattr(state, "__dict__", ()))
+    return fields

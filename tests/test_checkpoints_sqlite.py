@@ -29,7 +29,8 @@ from noetic_py.checkpoints import (
     Transaction,
     backend_from,
 )
-from noetic_py.checkpoints._sqlite import locks, schema, worker
+from noetic_py.checkpoints._sqlite import hold, locks, schema, worker
+from noetic_py.checkpoints._sqlite.runs import LONGEST
 from noetic_py.checkpoints._sqlite.schema import mode_of, wal_is_safe
 from noetic_py.checkpoints._sqlite.store import Store
 from noetic_py.checkpoints.packing import pack_scope
@@ -40,6 +41,7 @@ from noetic_py.errors import (
     ConfigError,
     CorruptRecord,
     LeaseLost,
+    LimitExceeded,
     NoeticError,
     RunBusy,
     StoreUnavailable,
@@ -566,9 +568,9 @@ async def test_a_newer_version(tmp_path: Path) -> None:
     async with SqliteBackend(path) as backend:
         await fill(backend, "r", 1)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     error = await refused(path)
-    assert (error.reason, "version 2" in str(error)) == ("newer", True)
+    assert (error.reason, "version 3" in str(error)) == ("newer", True)
 
 
 async def test_tables_that_were_changed(tmp_path: Path) -> None:
@@ -906,6 +908,145 @@ async def test_a_page_of_an_older_copy_is_found(tmp_path: Path) -> None:
     assert found >= 3
 
 
+# -- holding the file between commits
+
+
+@contextmanager
+def held_for(seconds: float) -> Generator[None]:
+    """As if commits that are so far apart still followed each other closely."""
+    before, hold.SECONDS = hold.SECONDS, seconds
+    try:
+        yield
+    finally:
+        hold.SECONDS = before
+
+
+def touch(connection: sqlite3.Connection) -> None:
+    """Begin to write in a file, something that disturbs nobody."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO blobs (sha256, data) VALUES (randomblob(32), x'00')")
+
+
+async def finish(connection: sqlite3.Connection) -> None:
+    """Commit that, beside others who go on meanwhile."""
+    await anyio.to_thread.run_sync(partial(connection.execute, "COMMIT"))
+
+
+async def test_a_file_is_held_between_commits_and_then_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with (
+        sqlite_is(safe=False),
+        held_for(60.0),
+        closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other,
+    ):
+        async with SqliteBackend(path) as backend:
+            await fill(backend, "r", 1)
+            touch(other)
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("COMMIT")
+            other.execute("ROLLBACK")
+            with held_for(0.0):
+                await fill(backend, "r", 1)
+            other.execute("PRAGMA busy_timeout = 10000")
+            touch(other)
+            other.execute("COMMIT")
+            assert await fill(backend, "r", 1)
+
+
+async def test_who_holds_a_file_makes_way_for_another_writer(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with sqlite_is(safe=False), held_for(60.0):
+        async with SqliteBackend(path) as backend:
+            await fill(backend, "r", 1)
+            with closing(sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)) as other:
+                touch(other)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(finish, other)
+                    group.start_soon(fill, backend, "r", 1)
+            assert await backend.head("r") == Head(2, 0)
+
+
+async def test_reading_holds_a_file_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with sqlite_is(safe=False), held_for(0.05):
+        async with SqliteBackend(path) as backend, anyio.create_task_group() as group:
+
+            async def read() -> None:
+                while True:
+                    await backend.head("r")
+
+            await fill(backend, "r", 1)
+            group.start_soon(read)
+            with closing(sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)) as other:
+                touch(other)
+                await finish(other)
+            group.cancel_scope.cancel()
+
+
+async def test_a_journal_that_another_program_has_deleted_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    journal = tmp_path / "runs.db-journal"
+    with sqlite_is(safe=False), held_for(60.0):
+        async with SqliteBackend(path) as backend:
+            await fill(backend, "r", 1)
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                touch(other)
+                other.execute("ROLLBACK")
+            assert not journal.exists()
+            await fill(backend, "r", 1)
+            assert journal.exists()
+            inode = journal.stat().st_ino
+            await fill(backend, "r", 1)
+            assert journal.stat().st_ino == inode
+
+
+async def test_a_file_of_the_first_version_becomes_one_of_this(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        await fill(backend, "r", 2, 1)
+        await backend.fork("r", at=2, new_run_id="f")
+        await fill(backend, "f", 1)
+        written = [await everything(backend, run_id) for run_id in ("r", "f")]
+    with closing(sqlite3.connect(path)) as connection:
+        tables = {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")}
+        connection.executescript(
+            """
+            ALTER TABLE transactions RENAME TO newer;
+            CREATE TABLE transactions (
+                id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL,
+                crc INTEGER NOT NULL, body BLOB NOT NULL
+            );
+            CREATE UNIQUE INDEX transactions_by_stream ON transactions (stream, last);
+            INSERT INTO transactions (stream, last, count, crc, body)
+                SELECT id >> 27, id & 0x7ffffff, count, crc, body FROM newer ORDER BY count;
+            DROP TABLE newer;
+            PRAGMA user_version = 1;
+            """
+        )
+    for _ in range(2):
+        async with SqliteBackend(path) as backend:
+            assert [await everything(backend, run_id) for run_id in ("r", "f")] == written
+    with closing(sqlite3.connect(path)) as connection:
+        assert {sql: name for name, sql in connection.execute("SELECT name, sql FROM sqlite_master")} == tables
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+
+
+async def test_a_run_has_an_end(tmp_path: Path) -> None:
+    def make_long(store: Store) -> None:
+        run = store._require("r")
+        run.position = LONGEST - 2
+        store._save(run)
+
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+        await backend._worker.run(make_long, write=True)
+        assert await backend.append("r", expected_position=LONGEST - 2, fence=0, records=[record("x")]) == LONGEST - 1
+        for count in (1, 3):
+            with pytest.raises(LimitExceeded):
+                await backend.append("r", expected_position=LONGEST - 1, fence=0, records=[record("x")] * count)
+        assert await backend.head("r") == Head(LONGEST - 1, 0)
+
+
 # -- threads, loops and cancellation
 
 
@@ -946,6 +1087,25 @@ async def test_a_cancelled_task_of_asyncio_keeps_no_lease(tmp_path: Path, turns:
         assert lease.fence > 0
 
 
+async def cancel(scope: anyio.CancelScope) -> None:
+    scope.cancel()
+
+
+async def test_a_scope_that_is_cancelled_in_a_write_learns_its_outcome(tmp_path: Path) -> None:
+    reached: list[int] = []
+    records = [record("a")]
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        await fill(backend, "r", 1)
+        for position in range(1, 20):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(cancel, scope)
+                    reached.append(await backend.append("r", expected_position=position, fence=0, records=records))
+                    await anyio.sleep(60)
+            assert scope.cancelled_caught
+            assert reached == list(range(2, position + 2))
+
+
 async def test_one_backend_serves_loops_of_several_threads(tmp_path: Path, anyio_backend: str) -> None:
     backend = SqliteBackend(tmp_path / "runs.db")
 
@@ -977,7 +1137,7 @@ def test_a_loop_that_is_gone_is_not_told(anyio_backend: str) -> None:
 
     anyio.run(make, backend=anyio_backend)
     worker._deliver(jobs)
-    assert not jobs[0].done.is_set()
+    assert not jobs[0].done
 
 
 async def test_a_backend_that_nobody_has_any_more_ends(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -32,6 +32,9 @@ from noetic_py.state import Cells, copy_state, restore_state
 from noetic_py.steps.step import Body, Step
 from noetic_py.steps.step import frame as frame_name
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
 __all__ = [
     "HANDLERS",
     "as_error",
@@ -51,6 +54,7 @@ HANDLERS: dict[str, Body] = {}
 """What interprets a kind of step; a code step's body is its own interpreter."""
 
 NO_META = StepMeta()
+_NO_SPAN = nullcontext()
 # Bodies that never wait would starve the event loop and could not be cancelled: every so often a step lets others run.
 _BREATHE = 127
 
@@ -163,7 +167,8 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
         value = step.bound.value
     durably = frame.x.run.store is not None
     done = await durable.begin(frame, value) if durably else None
-    with _span(frame):
+    tracer = frame.x.run.tracer
+    with _NO_SPAN if tracer is None else _span(frame, tracer):
         if done is not None:
             output = done.value
         elif durably and step.replay == "once":
@@ -213,11 +218,7 @@ async def _timed(frame: Frame, body: Body, value: Any) -> Any:
 
 
 @contextmanager
-def _span(frame: Frame) -> Generator[None]:
-    tracer = frame.x.run.tracer
-    if tracer is None:
-        yield
-        return
+def _span(frame: Frame, tracer: Tracer) -> Generator[None]:
     step = frame.step
     attributes: dict[str, str | int] = {
         "noetic.path": "/".join(frame.at),

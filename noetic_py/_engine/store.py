@@ -73,6 +73,8 @@ class Store:
         self._queue: list[Record] = []
         # The record too: while it is here, no other one can have its id.
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
+        # Whether a commit is under way, and what those wait for who need the next one.
+        self._writing = False
         self._turn: anyio.Event | None = None
         self._poison: CheckpointError | None = None
         # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
@@ -125,7 +127,9 @@ class Store:
         with anyio.CancelScope(shield=True):
             while self._written < goal:
                 self.check()
-                if self._turn is not None:
+                if self._writing:
+                    if self._turn is None:
+                        self._turn = anyio.Event()
                     await self._turn.wait()
                 else:
                     await self._write()
@@ -148,7 +152,7 @@ class Store:
 
     async def _write(self) -> None:
         batch, self._queue = self._queue, []
-        turn = self._turn = anyio.Event()
+        self._writing = True
         try:
             self._written = await self._backend.append(
                 self._lease.run_id,
@@ -170,8 +174,10 @@ class Store:
                 raise self._poison from error
             raise
         finally:
-            self._turn = None
-            turn.set()
+            self._writing = False
+            turn, self._turn = self._turn, None
+            if turn is not None:
+                turn.set()
 
     async def beat(self) -> None:
         """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit."""

@@ -110,9 +110,13 @@ def check_append(
     """
     size = 0
     for index, record in enumerate(records):
-        check_id(record.kind, "kind")
+        # As `check_id` and `_is_text` say; a call for each frame of each record would cost more than all the rest.
+        kind = record.kind
+        if kind.__class__ is not str or not 0 < len(kind) <= MAX_ID or not kind.isprintable():
+            check_id(kind, "kind")
         for frame in record.path:
-            check_id(frame, "path", longest=MAX_KEY)
+            if frame.__class__ is not str or not 0 < len(frame) <= MAX_KEY or not frame.isprintable():
+                check_id(frame, "path", longest=MAX_KEY)
             size += len(frame)
         if payloads and record.value is not None and not record.payload:
             raise CodecError("a record without its payload cannot be stored", where=f"records[{index}]")

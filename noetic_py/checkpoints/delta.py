@@ -69,9 +69,12 @@ def known_fields(state: object, codec: Codec) -> dict[str, Known]:
 
 def changes(before: Mapping[str, Known], after: Mapping[str, Known]) -> tuple[Change, ...]:
     """What leads from one state to the other."""
-    found = [Change("unset", key, digest_of(old.data)) for key, old in before.items() if key not in after]
-    moved = _moved(before, after)
-    found += [Change("unset", key, digest_of(before[key].data)) for key in moved if key in before]
+    found: list[Change] = []
+    moved: set[str] = set()
+    if list(before) != list(after):
+        found = [Change("unset", key, digest_of(old.data)) for key, old in before.items() if key not in after]
+        moved = _moved(before, after)
+        found += [Change("unset", key, digest_of(before[key].data)) for key in moved if key in before]
     for key, now in after.items():
         old = before.get(key)
         if old is None or key in moved:

@@ -241,22 +241,23 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
 
 
 def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
-    fields: Fields = {
-        "k": record.kind,
-        "n": None if record.attempt == 1 else record.attempt,
-        "f": record.fingerprint,
-        "d": record.digest,
-        "i": _items(record.items, codec),
-        "s": _changes(record.delta),
-        "y": _layers(record.memory),
-        "u": dump_usage(record.usage),
-        "c": _cost(record.cost),
-        "x": _control(record.control, codec),
-        "w": record.winner,
-        "t": [list(take) for take in record.takes],
-        **_called(record),
-    }
-    fields = _lean(fields)
+    fields: Fields = {"k": record.kind}
+    if record.attempt != 1:
+        fields["n"] = record.attempt
+    fields |= _lean({"f": record.fingerprint, "d": record.digest})
+    if record.items:
+        fields["i"] = _items(record.items, codec)
+    if record.delta:
+        fields["s"] = _changes(record.delta)
+    if record.memory:
+        fields["y"] = _layers(record.memory)
+    if record.usage is not None or record.cost is not None or record.control is not None:
+        used = {"u": dump_usage(record.usage), "c": _cost(record.cost), "x": _control(record.control, codec)}
+        fields |= _lean(used)
+    if record.winner is not None or record.takes:
+        fields |= _lean({"w": record.winner, "t": [list(take) for take in record.takes]})
+    if record.calls or record.tool is not None:
+        fields |= _called(record)
     if record.loop_stop is not None:
         path, value = record.loop_stop
         fields["l"] = [list(path), value.tree if isinstance(value, Stored) else codec.encode(value)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn
 
 from typing_extensions import TypeIs
@@ -70,8 +70,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_number, parse_float=_finite)
 # No circular check: what is written has been walked to a bounded depth, or fails by recursion, which is caught.
-_encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
 _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
+
+
+def _in_c() -> Callable[[Any, int], Iterable[str]] | None:
+    """The part of the encoder that is written in C, where there is one: made once, and not again for every text."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    text: Any = getattr(json.encoder, "c_encode_basestring", None)
+    if make is None or text is None:
+        return None
+    # No markers, for no circular check; no indent; neither keys in order nor keys left out; no NaN.
+    made: Callable[[Any, int], Iterable[str]] = make(None, _encoder.default, text, None, ":", ",", False, False, False)
+    return made
+
+
+_encode_parts = _in_c()
+
+
+def _encode_text(value: Any) -> str:
+    return _encoder.encode(value) if _encode_parts is None else "".join(_encode_parts(value, 0))
 
 
 def dump(value: Any) -> bytes:

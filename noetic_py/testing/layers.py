@@ -106,6 +106,7 @@ class LayerContract(Generic[L]):
         return use >> call_model(id="first") >> call_model(id="second")
 
     async def _run(self, harness: Harness[Any], *texts: str, **options: Any) -> tuple[Any, list[LayerFailed]]:
+        options = {"user_id": "u", **options}
         async with harness, harness.stream(self._flow(*texts), texts[0], **options) as stream:
             failed = [event async for event in stream.events if isinstance(event, LayerFailed)]
             return await stream.result(), failed
@@ -151,7 +152,7 @@ class LayerContract(Generic[L]):
 
     async def test_it_survives_being_killed_anywhere(self) -> None:
         """Killed before and after every commit, a run comes out the same."""
-        await assert_resumable_everywhere(lambda: self._flow("one", "two"), "x", make=self._harness)
+        await assert_resumable_everywhere(lambda: self._flow("one", "two"), "x", make=self._harness, user_id="u")
 
     async def test_its_state_is_the_same_when_it_is_read_back(self) -> None:
         """The next run of its scope begins with the state that the last one left."""

@@ -37,6 +37,7 @@ async def assert_resumable_everywhere(
     *,
     state: object = None,
     make: Callable[[CheckpointBackend], Harness[M]] | None = None,
+    user_id: str | None = None,
 ) -> int:
     """Run a flow, kill it before and after every one of its commits, resume it, and compare how it comes out.
 
@@ -51,6 +52,7 @@ async def assert_resumable_everywhere(
         input: Its input.
         state: The state it begins with; each run gets a copy.
         make: Makes the harness of a backend; one without a model when left out.
+        user_id: Whose run it is.
 
     Returns:
         How many times it was killed.
@@ -58,7 +60,7 @@ async def assert_resumable_everywhere(
     Raises:
         AssertionError: A run came out another way; the message says where it was killed, and what was different.
     """
-    check = _Check(flow, input, state, make or _plain)
+    check = _Check(flow, input, state, make or _plain, user_id)
     whole = FaultyBackend(InMemoryBackend())
     expected = await check.run(whole, [])
     if expected is None:
@@ -92,10 +94,13 @@ class _Check:
     input: Any
     state: Any
     make: Callable[[CheckpointBackend], Any]
+    user_id: str | None
 
     async def run(self, backend: FaultyBackend, events: list[Event]) -> _Outcome | None:
         """Begin the run; `None` when it has died."""
-        options = {} if self.state is None else {"state": copy_state(self.state)}
+        options: dict[str, Any] = {} if self.state is None else {"state": copy_state(self.state)}
+        if self.user_id is not None:
+            options["user_id"] = self.user_id
         harness = self.make(backend)
         return await _watched(
             backend, harness.stream(self.flow(), self.input, run_id=_RUN, on_error="result", **options), events

@@ -54,14 +54,14 @@ ROWS = [
     ),
     "UPDATE transactions SET crc = crc + 1 WHERE id = (SELECT id FROM transactions ORDER BY id LIMIT 1 OFFSET :n)",
     "UPDATE transactions SET body = 7 WHERE id = (SELECT id FROM transactions ORDER BY id LIMIT 1 OFFSET :n)",
-    "UPDATE transactions SET last = last + 1000 WHERE id = (SELECT id FROM transactions ORDER BY id LIMIT 1 OFFSET :n)",
+    "UPDATE transactions SET id = id + 1000 WHERE id = (SELECT id FROM transactions ORDER BY id LIMIT 1 OFFSET :n)",
     (
-        "UPDATE transactions SET stream = stream + 1000"
+        "UPDATE transactions SET id = id + (1000 << 27)"
         " WHERE id = (SELECT id FROM transactions ORDER BY id LIMIT 1 OFFSET :n)"
     ),
     (
-        "INSERT INTO transactions (stream, last, count, crc, body) SELECT stream, last + count, count, crc, body"
-        " FROM transactions WHERE last = (SELECT max(last) FROM transactions)"
+        "INSERT INTO transactions (id, count, crc, body) SELECT id + count, count, crc, body"
+        " FROM transactions WHERE id & 0x7ffffff = (SELECT max(id & 0x7ffffff) FROM transactions)"
     ),
     "UPDATE runs SET position = position - 1 WHERE id = (SELECT id FROM runs ORDER BY id LIMIT 1 OFFSET :n % 8)",
     "UPDATE runs SET position = 0 WHERE id = (SELECT id FROM runs ORDER BY id LIMIT 1 OFFSET :n % 8)",
@@ -83,7 +83,7 @@ ROWS = [
     # What is right elsewhere, with its checksum.
     (
         "UPDATE transactions SET (crc, body) = (SELECT crc, body FROM transactions AS other"
-        " WHERE other.count = transactions.count AND other.stream != transactions.stream LIMIT 1) WHERE count = 3"
+        " WHERE other.count = transactions.count AND other.id >> 27 != transactions.id >> 27 LIMIT 1) WHERE count = 3"
     ),
     (
         "UPDATE runs SET (position, fence, owner, updated, crc) = (SELECT position, fence, owner, updated, crc"
@@ -98,7 +98,7 @@ ROWS = [
     "UPDATE store SET ticks = 0",
     "DELETE FROM store",
     "DROP TABLE pairs",
-    "DROP INDEX transactions_by_stream",
+    "DROP INDEX shared_by_stream",
     "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN UPDATE runs SET position = 0; END",
     "PRAGMA user_version = 9",
     "PRAGMA application_id = 1",

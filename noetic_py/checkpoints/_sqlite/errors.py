@@ -70,6 +70,11 @@ def is_broken(error: Exception) -> bool:
     return code_of(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, *_DAMAGED)
 
 
+def is_busy(error: Exception) -> bool:
+    """Whether another connection has a lock that was wanted."""
+    return code_of(error) == sqlite3.SQLITE_BUSY
+
+
 def is_worth_retrying(error: Exception) -> bool:
     """Whether what was lost together may succeed one by one: it was certainly not taken, and waiting did not fail."""
     return code_of(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -11,12 +11,24 @@ from attrs import define
 
 from noetic_py.errors import CorruptRecord
 
-__all__ = ["Run", "Sums", "moment"]
+__all__ = ["LONGEST", "MOST", "POSITION_BITS", "Run", "Sums", "moment", "place"]
+
+POSITION_BITS = 27
+"""How many bits of a place are the position."""
+LONGEST = 1 << POSITION_BITS
+"""Below this is the position of every record: 134 million."""
+MOST = 1 << 63 - POSITION_BITS
+"""Below this is the number of every run: 69 billion."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEAD = struct.Struct("<qqqqq")
 _CARD = struct.Struct("<qqq?")
 _THREE = struct.Struct("<qqq")
+
+
+def place(stream: int, position: int) -> int:
+    """Where a transaction is: the stream that it belongs to, and the position of its last record."""
+    return stream << POSITION_BITS | position
 
 
 def moment(micros: int) -> datetime:

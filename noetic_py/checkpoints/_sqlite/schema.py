@@ -1,9 +1,9 @@
 """The file: where it may be, how it is opened, and the tables it has to have.
 
-Which journal: one fsync a commit with a write-ahead log, five with a rollback journal, which is about a third of the
-time; but SQLite before 3.51.3 (3.50.7, 3.44.6) can damage a file in WAL mode when one connection commits while another
-ends a checkpoint. So WAL is used where that is mended, or where this process alone may open the file
-(`exclusive=True`); otherwise a rollback journal whose file stays (`PERSIST`), the fastest of its kind. A file keeps the
+Which journal: one fsync a commit with a write-ahead log, four with a rollback journal that is kept open (`hold.py`) and
+five with one that is not; but SQLite before 3.51.3 (3.50.7, 3.44.6) can damage a file in WAL mode when one connection
+commits while another ends a checkpoint. So WAL is used where that is mended, or where this process alone may open the
+file (`exclusive=True`); else a rollback journal whose file stays (`PERSIST`), the fastest of its kind. A file keeps the
 mode it was made in, because another process with another SQLite may have it open.
 
 The driver is the standard library's. apsw brings a newer SQLite, and is no faster here; but it would be the second copy
@@ -17,6 +17,7 @@ import secrets
 import sqlite3
 import stat
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -24,12 +25,13 @@ from attrs import define, frozen
 
 from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_os, from_sqlite
 from noetic_py.checkpoints._sqlite.locks import Locks
+from noetic_py.checkpoints._sqlite.runs import POSITION_BITS
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 
 __all__ = ["VERSION", "Mode", "Place", "Settings", "connect", "mode_of", "open_database", "wal_is_safe"]
 
 APPLICATION = 0x6E6F6574
-VERSION = 1
+VERSION = 2
 _OLDEST = (3, 35, 0)
 _MENDED = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
 
@@ -51,11 +53,10 @@ _TABLES = (
         PRIMARY KEY (run, upto)
     ) WITHOUT ROWID""",
     "CREATE INDEX shared_by_stream ON shared (stream, upto)",
+    # The id is a place, the stream and the position of the last record, so there is no index for a commit to write.
     """CREATE TABLE transactions (
-        id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL,
-        crc INTEGER NOT NULL, body BLOB NOT NULL
+        id INTEGER PRIMARY KEY, count INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
     )""",
-    "CREATE UNIQUE INDEX transactions_by_stream ON transactions (stream, last)",
     "CREATE TABLE blobs (id INTEGER PRIMARY KEY, sha256 BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
     """CREATE TABLE uses (
         stream INTEGER NOT NULL, blob INTEGER NOT NULL, first INTEGER NOT NULL, PRIMARY KEY (stream, blob)
@@ -66,6 +67,16 @@ _TABLES = (
     )""",
     "CREATE UNIQUE INDEX pairs_by_key ON pairs (scope, key)",
 )
+
+# By the version that a file has: what makes it one of the next.
+_UPGRADES = {
+    1: (
+        "ALTER TABLE transactions RENAME TO transactions_1",
+        next(sql for sql in _TABLES if sql.startswith("CREATE TABLE transactions")),
+        f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # a number of ours
+        "DROP TABLE transactions_1",
+    ),
+}
 
 
 @frozen
@@ -124,16 +135,21 @@ class Place:
         Raises:
             StoreUnavailable: It does not.
         """
-        try:
-            status = os.stat(self.settings.path)  # noqa: PTH116  # before every commit, so without a path's detour
-            inode = (status.st_dev, status.st_ino)
-        except OSError:
-            inode = None
+        inode = inode_of(self.settings.where)
         if self.inode is not None and inode != self.inode:
             raise _refuse(
                 self.settings, "the file was moved or deleted while it was open", "moved", "put it back, or start anew"
             )
         self.inode = inode
+
+
+def inode_of(path: str) -> tuple[int, int] | None:
+    """Which file is there, `None` for none that can be looked at."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # before every commit, so without a path's detour
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def wal_is_safe(version: tuple[int, int, int]) -> bool:
@@ -258,7 +274,7 @@ def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
     new = application == 0 and _one(connection, "SELECT count(*) FROM sqlite_master") == 0
     if not new and application != APPLICATION:
         raise _refuse(settings, "the file is a database of something else", "not-a-database", "give another path")
-    if not new and version != VERSION:
+    if not new and version != VERSION and version not in _UPGRADES:
         raise _refuse(
             settings,
             f"the file has version {version}, and this release knows {VERSION}",
@@ -269,6 +285,9 @@ def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
     _set(connection, mode, settings)
     if new:
         _make(connection)
+    elif isinstance(version, int):
+        for each in range(version, VERSION):
+            _in_one(connection, (*_UPGRADES[each], f"PRAGMA user_version = {each + 1}"))
     return mode
 
 
@@ -313,13 +332,24 @@ def _set(connection: sqlite3.Connection, mode: Mode, settings: Settings) -> None
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    for sql in _TABLES:
-        connection.execute(sql)
     salt = secrets.token_bytes(16)
-    connection.execute("INSERT INTO store VALUES (1, ?, 0, ?)", (salt, zlib.crc32(b"0", zlib.crc32(salt))))
-    connection.execute("PRAGMA application_id = 0x6E6F6574")
-    connection.execute("PRAGMA user_version = 1")
+    first = zlib.crc32(b"0", zlib.crc32(salt))
+    _in_one(
+        connection,
+        (
+            *_TABLES,
+            f"INSERT INTO store VALUES (1, x'{salt.hex()}', 0, {first})",  # noqa: S608  # bytes and a number of ours
+            "PRAGMA application_id = 0x6E6F6574",
+            f"PRAGMA user_version = {VERSION}",
+        ),
+    )
+
+
+def _in_one(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
+    """Execute statements in one transaction; one that fails closes the connection, and so undoes them all."""
+    connection.execute("BEGIN IMMEDIATE")
+    for sql in statements:
+        connection.execute(sql)
     connection.execute("COMMIT")
 
 

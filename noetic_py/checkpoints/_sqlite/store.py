@@ -9,11 +9,21 @@ from contextlib import closing, suppress
 from attrs import astuple, evolve, frozen
 
 from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS
-from noetic_py.checkpoints._sqlite.runs import Run, Sums, moment
+from noetic_py.checkpoints._sqlite.hold import Hold
+from noetic_py.checkpoints._sqlite.runs import LONGEST, MOST, Run, Sums, moment, place
 from noetic_py.checkpoints._sqlite.schema import Mode, Place
 from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.checkpoints.packing import Packed, pack, unpack
-from noetic_py.errors import CorruptRecord, LeaseLost, PositionConflict, RunBusy, RunNotFound, VersionConflict
+from noetic_py.errors import (
+    CorruptRecord,
+    LeaseLost,
+    LimitExceeded,
+    PositionConflict,
+    RunBusy,
+    RunNotFound,
+    StoreUnavailable,
+    VersionConflict,
+)
 
 __all__ = ["PrunePage", "Store"]
 
@@ -21,8 +31,14 @@ _RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status
 _BY_RUN_ID = _RUN + " WHERE run_id = ?"
 _NEWEST = _RUN + " WHERE id < ? ORDER BY id DESC LIMIT ?"
 _NEWEST_WITH = _RUN + " WHERE id < ? AND status = ? ORDER BY id DESC LIMIT ?"
+# All that the checksum of a row's head covers, and the checksum: what was true of the row when it was read, still is.
+_MOVE_ON = (
+    "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
+    "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
+)
 _FAR = 2**63 - 1
 _PAGE_BYTES = 32 * 1024 * 1024
+_HEADS = 512
 _RESTORE = "restore a copy of the file"
 
 
@@ -54,6 +70,10 @@ class Store:
         self.seed = seed
         self._sums = Sums(seed)
         self._threshold = threshold
+        # Rows of runs as they were left here; whoever takes one for true has SQLite compare it.
+        self._heads: dict[str, Run] = {}
+        self._hold = Hold(connection, self.where)
+        self._writes = False
 
     # -- transactions of SQLite
 
@@ -71,10 +91,23 @@ class Store:
         Raises:
             StoreUnavailable: The file is not there any more.
         """
-        if write:
-            self._place.check()
-        self._execute("BEGIN IMMEDIATE" if write else "BEGIN")
-        return self.mode != "persist" or not write or self._one("PRAGMA journal_mode") == ("persist",)
+        if not write:
+            self._execute("BEGIN")
+            return True
+        self._place.check()
+        if self._hold.begin():
+            self._writes = True
+            return True
+        self._execute("BEGIN IMMEDIATE")
+        self._writes = True
+        if self.mode != "persist":
+            return True
+        self._hold.take()
+        return self._one("PRAGMA journal_mode") == ("persist",)
+
+    def patience(self) -> float | None:
+        """For how many seconds the file is held between two transactions, `None` when it is not."""
+        return self._hold.left()
 
     def savepoint(self) -> None:
         """Begin a part of a transaction that can be undone alone."""
@@ -83,20 +116,30 @@ class Store:
     def release(self, *, undo: bool) -> None:
         """End that part."""
         if undo:
+            self._heads.clear()
             self._execute("ROLLBACK TO part")
         self._execute("RELEASE part")
 
     def commit(self) -> None:
         """Make everything last."""
-        self._execute("COMMIT")
+        if self._writes:
+            self._hold.commit()
+        else:
+            self._execute("COMMIT")
+        self._writes = False
 
     def undo(self) -> None:
         """Undo everything since the beginning of the transaction, and begin anew."""
+        self._heads.clear()
+        self._writes = False
         self._execute("ROLLBACK")
         self._execute("BEGIN")
 
     def rollback(self) -> None:
         """Undo everything; SQLite has done so itself after some errors."""
+        self._heads.clear()
+        self._writes = False
+        self._hold.let_go()
         with suppress(*DRIVER_ERRORS):
             if self._connection.in_transaction:
                 self._execute("ROLLBACK")
@@ -144,6 +187,10 @@ class Store:
     def _create(self, run: Run) -> Run:
         """Insert a row; its number is the next."""
         run.id = self._tick()
+        if run.id >= MOST:
+            raise StoreUnavailable(
+                f"{self.where}: all numbers are given away", where=self.where, reason="full", hint="begin a new file"
+            )
         run.crc, run.card_crc = self._sums.head(run), self._sums.card(run)
         self._execute(
             "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
@@ -204,6 +251,39 @@ class Store:
     def append(self, given: Transaction, now: int) -> int:
         """Append one transaction."""
         with_card = given.card is not None or given.status is not None
+        run = None if with_card else self._moved_on(given, now)
+        if run is None:
+            run = self._moved(given, now, with_card=with_card)
+            self._remember(run)
+        if given.records:
+            self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
+        return run.position
+
+    def _remember(self, run: Run) -> None:
+        if len(self._heads) == _HEADS:
+            self._heads.clear()
+        self._heads[run.run_id] = evolve(run, card=b"", status=None)
+
+    def _moved_on(self, given: Transaction, now: int) -> Run | None:
+        """Move a head on in one statement, where it is known and nobody has changed it since; `None` elsewhere."""
+        run = self._heads.get(given.run_id)
+        if run is None or (run.fence, run.position) != (given.fence, given.expected_position):
+            return None
+        before = (run.id, run.run_id, run.position, run.fence, run.owner, run.updated, run.crc)
+        run.position, run.updated = run.position + len(given.records), now
+        run.crc = self._sums.head(run)
+        if self._execute(_MOVE_ON, (run.position, run.updated, run.crc, *before)).rowcount == 1:
+            return run
+        del self._heads[given.run_id]
+        return None
+
+    def _moved(self, given: Transaction, now: int, *, with_card: bool) -> Run:
+        """Read a head, and move it on.
+
+        Raises:
+            LeaseLost: The fence is not the latest owner's.
+            PositionConflict: The journal does not end where it should.
+        """
         run = self._find(given.run_id, card=with_card)
         position, fence = (0, 0) if run is None else (run.position, run.fence)
         if given.fence != fence:
@@ -214,21 +294,20 @@ class Store:
             )
         position += len(given.records)
         if run is None:
-            run = self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
-        else:
-            run.card = run.card if given.card is None else given.card
-            run.status = run.status if given.status is None else given.status
-            run.position, run.updated = position, now
-            self._save(run, card=with_card)
-        if given.records:
-            self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
-        return position
+            return self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
+        run.card = run.card if given.card is None else given.card
+        run.status = run.status if given.status is None else given.status
+        run.position, run.updated = position, now
+        self._save(run, card=with_card)
+        return run
 
     def _insert(self, run: Run, packed: Packed, count: int) -> None:
+        if run.position >= LONGEST:
+            raise LimitExceeded("a run's records", LONGEST - 1, hint="go on in a fork, or in a run of its own")
         crc = self._sums.transaction(run.id, run.position, count, packed.body)
         self._execute(
-            "INSERT INTO transactions (stream, last, count, crc, body) VALUES (?, ?, ?, ?, ?)",
-            (run.id, run.position, count, crc, packed.body),
+            "INSERT INTO transactions (id, count, crc, body) VALUES (?, ?, ?, ?)",
+            (place(run.id, run.position), count, crc, packed.body),
         )
         for digest, payload in packed.blobs.items():
             self._execute("INSERT OR IGNORE INTO blobs (sha256, data) VALUES (?, ?)", (digest, payload))
@@ -259,19 +338,19 @@ class Store:
                 self._read_part(run, stream, upto, page)
             if page.full:
                 return page.records[:limit]
-        if self._one("SELECT 1 FROM transactions WHERE stream = ? AND last > ?", (run.id, run.position)) is not None:
+        beyond = (place(run.id, run.position), place(run.id + 1, 0))
+        if self._one("SELECT 1 FROM transactions WHERE id > ? AND id < ?", beyond) is not None:
             raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
         return page.records
 
     def _read_part(self, run: Run, stream: int, upto: int, page: _Page) -> None:
-        sql = (
-            "SELECT last, count, crc, body FROM transactions WHERE stream = ? AND last > ? AND last <= ? ORDER BY last"
-        )
-        with closing(self._execute(sql, (stream, page.at, upto))) as rows:
+        sql = "SELECT id, count, crc, body FROM transactions WHERE id > ? AND id <= ? ORDER BY id"
+        first = place(stream, 0)
+        with closing(self._execute(sql, (first + page.at, first + upto))) as rows:
             for row in rows:
                 match row:
-                    case (int(last), int(count), int(crc), bytes(body)) if (
-                        0 <= last - count <= page.at < last
+                    case (int(found), int(count), int(crc), bytes(body)) if (
+                        0 <= (last := found - first) - count <= page.at < last
                         and (last - count == page.at or not page.records)
                         and crc == self._sums.transaction(stream, last, count, body)
                     ):
@@ -298,7 +377,7 @@ class Store:
             if not parts or parts[-1][1] < at:
                 parts.append((stream, min(upto, at)))
         stream, upto = parts[-1]
-        ends = self._one("SELECT 1 FROM transactions WHERE stream = ? AND last = ?", (stream, at))
+        ends = self._one("SELECT 1 FROM transactions WHERE id = ?", (place(stream, at),))
         if at != 0 and (ends is None or upto != at):
             raise PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
         if self._find(new_run_id) is not None:
@@ -331,7 +410,7 @@ class Store:
         if self._one("SELECT 1 FROM runs WHERE id = ?", (stream,)) is not None:
             return
         upto = self._number("SELECT coalesce(max(upto), 0) FROM shared WHERE stream = ?", (stream,))
-        self._execute("DELETE FROM transactions WHERE stream = ? AND last > ?", (stream, upto))
+        self._execute("DELETE FROM transactions WHERE id > ? AND id < ?", (place(stream, upto), place(stream + 1, 0)))
         unused = self._execute("SELECT blob FROM uses WHERE stream = ? AND first >= ?", (stream, upto)).fetchall()
         self._execute("DELETE FROM uses WHERE stream = ? AND first >= ?", (stream, upto))
         self._connection.executemany(

@@ -7,13 +7,19 @@ The thread is the backend's own and tells an event loop that work is done throug
 loop and group. Measured against two other ways, one commit at a time on asyncio with WAL: 0.40 ms this way, 0.74 ms
 with `anyio.from_thread.run_sync`, 0.61 ms with a leader among the waiting coroutines that commits in a thread of
 anyio's pool; with a hundred writers all three are close.
+
+The way there and back is paid by every step of a durable run, so it is kept short. The thread can go on only when the
+loop has nothing left to do and lets go of the interpreter: after a job is handed over its coroutine does nothing but
+wait. It waits for a future of the loop where loops have them, and shields itself only once it is cancelled: on asyncio
+that takes 0.10 ms beside the commit, where an event in a shielded scope takes 0.25 ms.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -34,15 +40,39 @@ _MAX_GROUP = 512
 class _Job(Generic[T]):
     """A piece of work, and the coroutine that waits for it."""
 
-    __slots__ = ("done", "error", "loop", "value", "work", "write")
+    __slots__ = ("_signal", "done", "error", "loop", "value", "work", "write")
 
     def __init__(self, work: Callable[[Store], T], *, write: bool) -> None:
         self.work = work
         self.write = write
         self.loop: Any = current_token().native_token
-        self.done = anyio.Event()
+        self.done = False
         self.value: Any = None
         self.error: Exception | None = None
+        self._signal = self._new_signal()
+
+    def _new_signal(self) -> Any:
+        """A future of asyncio's, or of a loop like it, else an event: what there is to wait for at the least cost."""
+        return getattr(self.loop, "create_future", anyio.Event)()
+
+    def told(self) -> Awaitable[object]:
+        """What ends when the work is done; after a cancelled wait there has to be a new one."""
+        signal = self._signal
+        if isinstance(signal, anyio.Event):
+            return signal.wait()
+        if signal.cancelled():
+            signal = self._signal = self._new_signal()
+        waiting: Awaitable[object] = signal
+        return waiting
+
+    def tell(self) -> None:
+        """Let the coroutine go on; called in its loop."""
+        self.done = True
+        signal = self._signal
+        if isinstance(signal, anyio.Event):
+            signal.set()
+        elif not signal.done():
+            signal.set_result(None)
 
     def outcome(self) -> T:
         if self.error is not None:
@@ -141,7 +171,7 @@ class Worker:
                 stop.append(_Job(_nothing, write=False))
                 self._queue.put(_Stop(stop[0]))
             self._closed = True
-        await _wait(stop, shield=True)
+        await _wait(stop, through=True)
 
     def abandon(self) -> None:
         """End the thread without waiting, when nobody has the backend any more."""
@@ -155,19 +185,34 @@ def _nothing(store: Store) -> None:
     """No work."""
 
 
-async def _wait(jobs: Sequence[_Job[Any]], *, shield: bool | None = None) -> None:
-    """Wait until work is done; when it writes, through any cancellation, which is delivered afterwards."""
-    shield = any(job.write for job in jobs) if shield is None else shield
+async def _wait(jobs: Sequence[_Job[Any]], *, through: bool = False) -> None:
+    """Wait until work is done; when it writes, or has to end anyway, through any cancellation.
+
+    What a scope of anyio cancels is told so at its next wait, as after any shielded wait.
+    """
+    for job in jobs:
+        try:
+            while not job.done:
+                await job.told()
+        except anyio.get_cancelled_exc_class():
+            if not (through or any(each.write for each in jobs)):
+                raise
+            by_scope = anyio.current_effective_deadline() == -math.inf
+            await _wait_shielded(jobs)
+            if not by_scope:
+                raise
+            return
+
+
+async def _wait_shielded(jobs: Iterable[_Job[Any]]) -> None:
     cancelled: BaseException | None = None
-    with anyio.CancelScope(shield=shield):
+    with anyio.CancelScope(shield=True):
         for job in jobs:
-            while not job.done.is_set():
+            while not job.done:
                 try:
-                    await job.done.wait()
+                    await job.told()
                 except anyio.get_cancelled_exc_class() as error:
                     # A task of asyncio can be cancelled past every scope of anyio.
-                    if not shield:
-                        raise
                     cancelled = error
     if cancelled is not None:
         raise cancelled
@@ -180,7 +225,7 @@ async def _wait(jobs: Sequence[_Job[Any]], *, shield: bool | None = None) -> Non
 def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None], where: str) -> None:
     store: Store | None = None
     while True:
-        jobs, stop = _take(queue)
+        jobs, stop = _take(queue, None if store is None else store.patience())
         if jobs:
             store = _do(store, opened, jobs, where)
             _deliver(jobs)
@@ -193,19 +238,19 @@ def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None]
             return
 
 
-def _take(queue: _Queue) -> tuple[list[_Job[Any]], _Stop | None]:
-    """Everything that waits now; nothing comes behind a stop."""
+def _take(queue: _Queue, patience: float | None) -> tuple[list[_Job[Any]], _Stop | None]:
+    """Everything that waits now; nothing comes behind a stop. Nothing at all when nothing has come for so long."""
     jobs: list[_Job[Any]] = []
-    first = queue.get()
     try:
-        while isinstance(first, _Job):
-            jobs.append(first)
-            if len(jobs) == _MAX_GROUP:
-                return jobs, None
-            first = queue.get_nowait()
+        while len(jobs) < _MAX_GROUP and not (jobs and queue.empty()):
+            taken = queue.get(timeout=patience)
+            if not isinstance(taken, _Job):
+                return jobs, taken
+            jobs.append(taken)
     except Empty:
+        # Asked for its patience again, the store has none left.
         return jobs, None
-    return jobs, first
+    return jobs, None
 
 
 def _deliver(jobs: Iterable[_Job[Any]]) -> None:
@@ -224,7 +269,7 @@ def _deliver(jobs: Iterable[_Job[Any]]) -> None:
 
 def _wake(jobs: Iterable[_Job[Any]]) -> None:
     for job in jobs:
-        job.done.set()
+        job.tell()
 
 
 def _do(store: Store | None, opened: Callable[[], Store], jobs: list[_Job[Any]], where: str) -> Store | None:
