@@ -8,11 +8,11 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from noetic_py import Harness, InMemoryBackend, Step, errors, step
+from noetic_py import Harness, InMemoryBackend, Step, call_model, errors, step
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py.testing import FaultyBackend
 
@@ -285,3 +285,9 @@ flow = call_model(tools=[step_tool(double, name="double", description="Twice as 
 def test_every_python_takes_the_same_fingerprint(tmp_path: Path) -> None:
     """A run that was begun with one Python goes on with another: all of them, and all releases, find this."""
     assert fingerprint(load(tmp_path, FLOW).flow) == GOLDEN
+
+
+@pytest.mark.parametrize(("one", "other"), [(list[str], list[int]), (Literal["a"], Literal["b"])])
+def test_a_generic_output_type_counts(one: Any, other: Any) -> None:
+    assert fingerprint(call_model(output=one)) == fingerprint(call_model(output=one))
+    assert fingerprint(call_model(output=one)) != fingerprint(call_model(output=other))

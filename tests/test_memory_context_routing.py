@@ -264,5 +264,8 @@ class Bound:
     def runtime(self) -> Any:
         return self.below.runtime
 
+    async def ask(self, model: Any, instructions: str, text: str, output: Any) -> Any:
+        return await self.below.ask(model, instructions, text, output)
+
     async def call(self, step: Any, input: object) -> Any:
         return await self.below.call(step, input)

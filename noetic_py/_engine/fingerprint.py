@@ -16,7 +16,7 @@ from enum import Enum
 from functools import lru_cache, partial
 from hashlib import blake2b
 from types import CodeType
-from typing import Any
+from typing import Any, get_origin
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -82,8 +82,8 @@ def _of(value: object) -> Iterator[str]:
         yield fingerprint(value)
     elif isinstance(value, (*_PLAIN, Enum)) or is_channel(value):
         yield repr(value)
-    elif isinstance(value, type):
-        yield value.__qualname__
+    elif isinstance(value, type) or _is_alias(value):
+        yield value.__qualname__ if isinstance(value, type) else repr(value)
     elif inspect.isroutine(value):
         yield from _of_function(value)
     elif is_mapping(value):
@@ -98,6 +98,11 @@ def _of(value: object) -> Iterator[str]:
             yield from _of(part)
     else:
         yield from _of_object(value)
+
+
+def _is_alias(value: object) -> bool:
+    """Whether this is a type with brackets such as `list[str]`, which can be iterated, and gives itself once more."""
+    return get_origin(value) is not None and isinstance(value, Iterable)
 
 
 def _is_set(value: object) -> TypeIs[frozenset[object] | set[object]]:

@@ -17,6 +17,7 @@ from noetic_py.reading import ReadView
 if TYPE_CHECKING:
     from noetic_py.memory.hooks import HookName
     from noetic_py.memory.scopes import LayerStorage
+    from noetic_py.models.base import Model
     from noetic_py.reading import ReadContext
     from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
@@ -154,6 +155,10 @@ class Live:
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer, below the step in flight."""
         return await self._frame.x.upkeep.call(self._frame, self._layer, step, input)
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        """Ask a model for the layer, below the step in flight."""
+        return await self._frame.x.upkeep.ask(self._frame, self._layer, model, instructions, text, output)
 
 
 def _absent(frame: Frame, layer: AnyLayer) -> LayerError:

@@ -213,6 +213,10 @@ async def before_tool_call(frame: Frame, call: FunctionCall) -> FunctionCall | s
             if layer.fail_closed:
                 return f"The call was blocked: {layer.id} could not check it."
             continue
+        if isinstance(answer, Halt):
+            frame.x.abort(frame, answer.reason)
+            await checkpoint()
+            return f"The run was aborted: {answer.reason}"
         if isinstance(answer, str):
             return answer
         call = answer

@@ -16,12 +16,14 @@ from noetic_py._engine.types import types_in
 from noetic_py.codec import Codec
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
 from noetic_py.memory.scopes import LayerStorage, Scope, owner_of
+from noetic_py.steps.model import call_model
 from noetic_py.steps.spawn import MemorySpec
 from noetic_py.steps.step import Step
 from noetic_py.steps.step import frame as frame_name
 
 if TYPE_CHECKING:
     from noetic_py._engine.state import Execution
+    from noetic_py.models.base import Model
     from noetic_py.state import Cells
 
 __all__ = ["Upkeep"]
@@ -174,6 +176,13 @@ class Upkeep:
             count = occurrences.get(child.id, 0)
             occurrences[child.id] = count + 1
             return await execute(child, value, frame, frame_name(child.id, count))
+
+    async def ask(
+        self, frame: Frame, layer: AnyLayer, model: str | Model | None, instructions: str, text: str, output: Any
+    ) -> Any:
+        """Ask a model for a layer."""
+        step: Step[Any, Any, Any, Any] = call_model(model, instructions=instructions, output=output, id="ask")
+        return await self.call(frame, layer, step, text)
 
 
 DOORS.upkeep = Upkeep

@@ -17,21 +17,35 @@ if TYPE_CHECKING:
     from noetic_py.memory.hooks import Seed as Seed
     from noetic_py.memory.layer import Memory as Memory
     from noetic_py.memory.layer import MemoryLayer as MemoryLayer
+    from noetic_py.memory.layers.compaction import Compacted as Compacted
+    from noetic_py.memory.layers.compaction import Compaction as Compaction
     from noetic_py.memory.layers.context_item import ContextItem as ContextItem
     from noetic_py.memory.layers.context_pool import CatalogueView as CatalogueView
     from noetic_py.memory.layers.context_pool import ContextPool as ContextPool
     from noetic_py.memory.layers.context_queue import ContextQueue as ContextQueue
+    from noetic_py.memory.layers.embedders import Embedder as Embedder
+    from noetic_py.memory.layers.embedders import WordEmbedder as WordEmbedder
     from noetic_py.memory.layers.episodic import Episode as Episode
     from noetic_py.memory.layers.episodic import Episodic as Episodic
+    from noetic_py.memory.layers.filesystem import Filesystem as Filesystem
+    from noetic_py.memory.layers.observational import Observational as Observational
+    from noetic_py.memory.layers.observational import Observed as Observed
     from noetic_py.memory.layers.plan import Plan as Plan
     from noetic_py.memory.layers.plan import PlanItem as PlanItem
     from noetic_py.memory.layers.plan import PlanStatus as PlanStatus
+    from noetic_py.memory.layers.rooted import FileRefused as FileRefused
+    from noetic_py.memory.layers.semantic import Remembered as Remembered
+    from noetic_py.memory.layers.semantic import SemanticRecall as SemanticRecall
     from noetic_py.memory.layers.static import StaticContent as StaticContent
+    from noetic_py.memory.layers.steering import Judgement as Judgement
+    from noetic_py.memory.layers.steering import Rule as Rule
+    from noetic_py.memory.layers.steering import Steering as Steering
     from noetic_py.memory.layers.task import TaskState as TaskState
     from noetic_py.memory.layers.temporal import Moments as Moments
     from noetic_py.memory.layers.temporal import Temporal as Temporal
     from noetic_py.memory.layers.tools import ToolMemory as ToolMemory
     from noetic_py.memory.layers.tools import ToolUse as ToolUse
+    from noetic_py.memory.layers.vectors import Found as Found
     from noetic_py.memory.layers.window import HistoryWindow as HistoryWindow
     from noetic_py.memory.layers.working import NestedMemory as NestedMemory
     from noetic_py.memory.layers.working import WorkingMemory as WorkingMemory
@@ -45,15 +59,22 @@ __all__ = [
     "TIMEOUTS",
     "Appended",
     "CatalogueView",
+    "Compacted",
+    "Compaction",
     "ContextItem",
     "ContextPool",
     "ContextQueue",
+    "Embedder",
     "Episode",
     "Episodic",
+    "FileRefused",
+    "Filesystem",
+    "Found",
     "Guide",
     "Halt",
     "HistoryWindow",
     "HookName",
+    "Judgement",
     "LayerStorage",
     "Listener",
     "Listeners",
@@ -61,19 +82,26 @@ __all__ = [
     "MemoryLayer",
     "Moments",
     "NestedMemory",
+    "Observational",
+    "Observed",
     "Plan",
     "PlanItem",
     "PlanStatus",
     "Recall",
+    "Remembered",
     "Returned",
+    "Rule",
     "Scope",
     "Seed",
+    "SemanticRecall",
     "Slot",
     "StaticContent",
+    "Steering",
     "TaskState",
     "Temporal",
     "ToolMemory",
     "ToolUse",
+    "WordEmbedder",
     "WorkingMemory",
     "function",
 ]
@@ -81,15 +109,22 @@ __all__ = [
 _HOMES = {
     "Appended": "noetic_py.memory.hooks",
     "CatalogueView": "noetic_py.memory.layers.context_pool",
+    "Compacted": "noetic_py.memory.layers.compaction",
+    "Compaction": "noetic_py.memory.layers.compaction",
     "ContextItem": "noetic_py.memory.layers.context_item",
     "ContextPool": "noetic_py.memory.layers.context_pool",
     "ContextQueue": "noetic_py.memory.layers.context_queue",
+    "Embedder": "noetic_py.memory.layers.embedders",
     "Episode": "noetic_py.memory.layers.episodic",
     "Episodic": "noetic_py.memory.layers.episodic",
+    "FileRefused": "noetic_py.memory.layers.rooted",
+    "Filesystem": "noetic_py.memory.layers.filesystem",
+    "Found": "noetic_py.memory.layers.vectors",
     "Guide": "noetic_py.memory.hooks",
     "Halt": "noetic_py.memory.hooks",
     "HistoryWindow": "noetic_py.memory.layers.window",
     "HookName": "noetic_py.memory.hooks",
+    "Judgement": "noetic_py.memory.layers.steering",
     "LayerStorage": "noetic_py.memory.scopes",
     "Listener": "noetic_py.memory.listeners",
     "Listeners": "noetic_py.memory.listeners",
@@ -97,20 +132,27 @@ _HOMES = {
     "MemoryLayer": "noetic_py.memory.layer",
     "Moments": "noetic_py.memory.layers.temporal",
     "NestedMemory": "noetic_py.memory.layers.working",
+    "Observational": "noetic_py.memory.layers.observational",
+    "Observed": "noetic_py.memory.layers.observational",
     "Plan": "noetic_py.memory.layers.plan",
     "PlanItem": "noetic_py.memory.layers.plan",
     "PlanStatus": "noetic_py.memory.layers.plan",
     "Recall": "noetic_py.memory.hooks",
+    "Remembered": "noetic_py.memory.layers.semantic",
     "Returned": "noetic_py.memory.hooks",
+    "Rule": "noetic_py.memory.layers.steering",
     "Scope": "noetic_py.memory.scopes",
     "Seed": "noetic_py.memory.hooks",
+    "SemanticRecall": "noetic_py.memory.layers.semantic",
     "Slot": "noetic_py.memory.scopes",
     "StaticContent": "noetic_py.memory.layers.static",
+    "Steering": "noetic_py.memory.layers.steering",
     "TIMEOUTS": "noetic_py.memory.hooks",
     "TaskState": "noetic_py.memory.layers.task",
     "Temporal": "noetic_py.memory.layers.temporal",
     "ToolMemory": "noetic_py.memory.layers.tools",
     "ToolUse": "noetic_py.memory.layers.tools",
+    "WordEmbedder": "noetic_py.memory.layers.embedders",
     "WorkingMemory": "noetic_py.memory.layers.working",
     "function": "noetic_py.memory.functions",
 }

@@ -10,6 +10,7 @@ from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
     from noetic_py.memory.scopes import LayerStorage
+    from noetic_py.models.base import Model
     from noetic_py.reading import ReadContext
     from noetic_py.steps.step import Step
 
@@ -44,6 +45,10 @@ class Binding(Protocol):
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""
+        ...
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        """Ask a model for the layer."""
         ...
 
 
@@ -101,6 +106,14 @@ class Alone:
             NoContextError: Always.
         """
         raise _nowhere(self._layer, "run for a step")
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        """Nothing to ask it in.
+
+        Raises:
+            NoContextError: Always.
+        """
+        raise _nowhere(self._layer, "run to ask a model in")
 
 
 class Draft:
@@ -164,6 +177,10 @@ class Draft:
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer."""
         return await self.below.call(step, input)
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        """Ask a model for the layer."""
+        return await self.below.ask(model, instructions, text, output)
 
 
 def _has_equality(value: object) -> bool:

@@ -31,7 +31,7 @@ from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 if TYPE_CHECKING:
     from noetic_py.errors import ModelError
     from noetic_py.items import FunctionCall, FunctionCallOutput, Item
-    from noetic_py.models.base import ModelResponse
+    from noetic_py.models.base import Model, ModelResponse
     from noetic_py.reading import ReadContext
     from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
@@ -207,6 +207,22 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         result: R = await self.binding.call(step, input)
         return result
 
+    async def ask(self, model: str | Model | None, text: str, *, instructions: str, output: type[R]) -> R:
+        """Ask a model something for the layer; a step as of [`call`][noetic_py.MemoryLayer.call], so it is asked once.
+
+        Args:
+            model: The model, its name, or `None` for the harness's.
+            text: What it is asked.
+            instructions: The system instructions.
+            output: The type of the answer, of plain data; `str` for its text.
+
+        Raises:
+            NoContextError: The layer is in no run.
+            ModelError: The model has failed, or its answer does not fit.
+        """
+        result: R = await self.binding.ask(model, instructions, text, output)
+        return result
+
     def initial(self) -> LayerStateT:
         """The state of a layer that has none yet: the state type's own beginning, such as an empty list.
 
@@ -273,7 +289,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """The model has failed: an answer in its place, or `None`."""
         return None
 
-    async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str:
+    async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt:
         """A tool is about to be called: the call, with other arguments perhaps, or what the model is told instead."""
         return call
 

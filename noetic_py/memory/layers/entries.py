@@ -18,6 +18,7 @@ from noetic_py.memory.listeners import EVERYWHERE, Attach, E, LayerEvent, Listen
 if TYPE_CHECKING:
     from noetic_py.codec import Codec
     from noetic_py.memory.scopes import LayerStorage
+    from noetic_py.models.base import Model
     from noetic_py.reading import ReadContext
     from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
@@ -103,6 +104,9 @@ class _Through:
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         return await self.below.call(step, input)
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        return await self.below.ask(model, instructions, text, output)
 
 
 class _Shown(_Through):

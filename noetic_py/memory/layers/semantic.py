@@ -1,0 +1,218 @@
+"""`SemanticRecall`: what was said about the same thing, however long ago."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from attrs import evolve, frozen
+
+from noetic_py.errors import LayerError, NoeticError
+from noetic_py.items import Item, Message
+from noetic_py.memory.binding import Alone, Draft
+from noetic_py.memory.functions import function
+from noetic_py.memory.hooks import HookName
+from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.embedders import Embedder, WordEmbedder
+from noetic_py.memory.layers.shared import COUNTER, at_least, unseen, wrong
+from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, Query, Shelf, split, unit
+from noetic_py.memory.scopes import Slot
+from noetic_py.models.base import ModelResponse
+
+__all__ = ["Remembered", "SemanticRecall"]
+
+_ROLES: Final = ("user", "assistant")
+_MOST_QUERIES: Final = 32
+_HEAD: Final = "From earlier conversation:"
+
+
+@frozen
+class Remembered:
+    """The state of [`SemanticRecall`][noetic_py.memory.SemanticRecall]; the passages are in its storage.
+
+    Attributes:
+        last: The id of the last item that was looked at.
+        passages: How many passages were new, so far.
+    """
+
+    last: str = ""
+    passages: int = 0
+
+
+class SemanticRecall(MemoryLayer[Remembered]):
+    """Passages of the conversation, of which those nearest to the newest input are recalled.
+
+        class Mem(Memory):
+            past: SemanticRecall = SemanticRecall(scope=Scope.USER)
+
+    Behind each answer the new messages of the user and the assistant are cut into passages, turned into vectors and
+    stored; a text that is there is not stored again. When the embedder fails, an event says so, and the conversation
+    goes on without; what could not be stored is tried again behind the next answer.
+
+    Used by itself, in no run, it keeps its passages in memory: `remember` and `search` do the same there.
+
+    Attributes:
+        embedder: What turns texts into vectors; needs the extra `embeddings` when left out.
+        limit: Passages that are kept; the oldest go first.
+        top: Passages that are recalled at most.
+        least: How near a passage has to be; what the figures mean depends on the embedder. The same direction is 1,
+            and `words` is added for the same words.
+        words: How much it counts when a passage has all words of the query; 0 to go by the vectors alone.
+        length: Characters of a passage; a longer message is cut at its paragraphs and sentences.
+        skip_newest: Passages of so many newest items of the conversation are not recalled: the model sees them anyway.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"semantic-settings"`.
+    """
+
+    slot: int = Slot.HISTORY
+    timeouts: Mapping[HookName, float] = {"recall": 15.0, "store": 60.0}
+    embedder: Embedder = WordEmbedder()
+    limit: int = 2_000
+    top: int = 5
+    least: float = 0.15
+    words: float = 0.4
+    length: int = 500
+    skip_newest: int = 40
+
+    def __attrs_post_init__(self) -> None:
+        code = "semantic-settings"
+        at_least(self, code, 1, limit=self.limit, top=self.top)
+        at_least(self, code, 50, length=self.length)
+        at_least(self, code, 0, skip_newest=self.skip_newest, words=self.words)
+        at_least(self, code, -1, least=self.least)
+        if not isinstance(self.embedder, Embedder):
+            raise wrong(self, f"embedder={self.embedder!r} is none", code, "an object with name, dimensions and embed")
+        # Shared by all handles of the layer.
+        self.__dict__["_passages"] = Passages(self.limit)
+        self.__dict__["_local"] = LocalShelf()
+        self.__dict__["_queries"] = OrderedDict[str, list[float]]()
+
+    @property
+    def _shelf(self) -> Shelf:
+        binding = self.binding
+        below = binding.below if isinstance(binding, Draft) else binding
+        local: LocalShelf = self.__dict__["_local"]
+        return local if isinstance(below, Alone) else self.storage
+
+    @property
+    def _kept(self) -> Passages:
+        kept: Passages = self.__dict__["_passages"]
+        return kept
+
+    @function(model=False)
+    async def remember(self, text: str, role: str = "note", origin: str = "") -> int:
+        """Keep a text of one's own, cut into passages.
+
+        Args:
+            text: The text.
+            role: Who said it.
+            origin: Where it is from; what is found says so.
+
+        Returns:
+            How many passages are new.
+
+        Raises:
+            LayerError: The embedder has failed.
+            MissingExtra: The extra `embeddings` is not installed.
+        """
+        return await self._store([Found(each, role, origin) for each in split(text, self.length)])
+
+    @function
+    async def search(self, query: str, limit: int = 5) -> Sequence[Found]:
+        """Search what was said earlier for passages about something.
+
+        Args:
+            query: What to look for, in a few words or a sentence.
+            limit: How many passages at most, 50 at the most.
+
+        Raises:
+            LayerError: The embedder has failed.
+            MissingExtra: The extra `embeddings` is not installed.
+        """
+        return await self._search(query, min(max(limit, 1), 50))
+
+    async def recall(self, query: str, budget: int) -> str:
+        """The nearest passages that the budget has room for, as they were said one after the other."""
+        if not query.strip():
+            return ""
+        here = self.ctx.thread_id
+        newest = {item.id for item in _last(self.ctx.items, self.skip_newest)}
+        found = await self._search(query, self.top + 4 * len(newest))
+        left = budget - COUNTER.count_text(_HEAD + "\n").value
+        chosen: list[tuple[int, str]] = []
+        for passage in found:
+            if passage.item in newest or len(chosen) == self.top:
+                continue
+            # Where it is from says something only of what is from elsewhere.
+            origin = "" if passage.thread == here else passage.thread
+            line = f"[{', '.join(part for part in (passage.role, origin) if part)}] {passage.text}"
+            takes = COUNTER.count_text(line + "\n").value
+            if takes <= left:
+                left -= takes
+                chosen.append((passage.number, line))
+        return "\n".join([_HEAD, *(line for _, line in sorted(chosen))]) if chosen else ""
+
+    async def store(self, response: ModelResponse) -> None:
+        """Keep what was said since the last time."""
+        items, state = self.ctx.items, self.state
+        fresh = unseen(items, state.last)
+        if not fresh:
+            return
+        thread = self.ctx.thread_id
+        said = [item for item in fresh if isinstance(item, Message) and item.role in _ROLES]
+        passages = [Found(text, item.role, thread, item.id) for item in said for text in split(item.text, self.length)]
+        new = await self._store(passages)
+        self.state = evolve(state, last=fresh[-1].id, passages=state.passages + new)
+
+    async def _store(self, passages: Sequence[Found]) -> int:
+        passages = passages[-self.limit :]
+        wanted = await self._kept.missing(self._shelf, self.embedder.name, [each.text for each in passages])
+        if not wanted:
+            return 0
+        vectors = dict(zip(wanted, await self._vectors(wanted), strict=True))
+        given = [(each, vectors[each.text]) for each in passages if each.text in vectors]
+        return await self._kept.add(self._shelf, self.embedder.name, given)
+
+    async def _search(self, query: str, limit: int) -> list[Found]:
+        known: OrderedDict[str, list[float]] = self.__dict__["_queries"]
+        vector = known.get(query)
+        if vector is None:
+            # A round of tool calls asks the same once more.
+            [vector] = await self._vectors([query])
+            known[query] = vector
+            while len(known) > _MOST_QUERIES:
+                known.popitem(last=False)
+        wanted = Query(query, vector, limit, self.least, self.words)
+        return await self._kept.nearest(self._shelf, self.embedder.name, wanted)
+
+    async def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
+        """The vectors of texts, of length 1.
+
+        Raises:
+            LayerError: The embedder has failed, or gave something else.
+        """
+        name = self.embedder.name
+        try:
+            given = await self.embedder.embed(texts)
+        except NoeticError:
+            raise
+        except Exception as error:
+            raise self._failed(f"embedder {name!r} failed: {type(error).__name__}: {error}") from error
+        if len(given) != len(texts) or any(len(each) != self.embedder.dimensions for each in given):
+            raise self._failed(f"embedder {name!r} did not give {self.embedder.dimensions} numbers for each text")
+        if not all(math.isfinite(value) for each in given for value in each):
+            raise self._failed(f"embedder {name!r} gave a number that is none")
+        return [unit(each) for each in given]
+
+    def _failed(self, what: str) -> LayerError:
+        return LayerError(what, layer=self.id or type(self).__name__)
+
+
+def _last(items: Sequence[Item], count: int) -> Iterable[Item]:
+    for place, item in enumerate(reversed(items)):
+        if place >= count:
+            return
+        yield item

@@ -1,0 +1,373 @@
+"""`SemanticRecall`: passages of the conversation, found again by what they are about."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import define, evolve, field
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import recall as benchmark
+from noetic_py import Context, FunctionCall, Harness, InMemoryBackend, Memory, Message, call_model, loop, step, until
+from noetic_py.errors import ConfigError, LayerError, MissingExtra, ToolArgumentsInvalid, VersionConflict
+from noetic_py.events import LayerFailed
+from noetic_py.items import FunctionCallOutput
+from noetic_py.memory import Embedder, Remembered, Scope, SemanticRecall, WordEmbedder
+from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
+from noetic_py.models.base import ModelRequest
+from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
+
+pytestmark = pytest.mark.anyio
+
+TOPICS = ("tide sea moon water", "bread oven flour", "car road wheel", "cat dog")
+
+needs_words = pytest.mark.skipif(importlib.util.find_spec("wordllama") is None, reason="the extra is not installed")
+
+
+@define
+class TopicEmbedder:
+    """Knows four topics by their words; counts what it is asked, and fails when it is told to."""
+
+    asked: list[str] = field(factory=list[str])
+    broken: Exception | None = None
+    name: str = "test:topics"
+    dimensions: int = len(TOPICS) + 1
+
+    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        if self.broken is not None:
+            raise self.broken
+        self.asked += texts
+        return [[*(sum(word in text.lower() for word in topic.split()) for topic in TOPICS), 0.01] for text in texts]
+
+
+def make(embedder: Any = None, **settings: Any) -> Memory:
+    chosen: dict[str, Any] = {"skip_newest": 0, **settings}
+    layer = SemanticRecall(embedder=embedder or TopicEmbedder(), **chosen)
+
+    class Mem(Memory):
+        past: SemanticRecall = layer
+
+    return Mem()
+
+
+def shown(request: ModelRequest) -> str:
+    return "\n".join(item.text for item in request.items if isinstance(item, Message | FunctionCallOutput))
+
+
+def recalled(request: ModelRequest) -> str:
+    found = [item.text for item in request.items if isinstance(item, Message) and '<memory layer="past">' in item.text]
+    return found[0] if found else ""
+
+
+async def test_alone() -> None:
+    embedder = TopicEmbedder()
+    layer = SemanticRecall(embedder=embedder)
+    assert await layer.search("water") == []
+    assert await layer.remember("The tide follows the moon.", origin="a book") == 1
+    assert await layer.remember("Bread needs an oven.", role="user") == 1
+    assert await layer.remember("The tide follows the moon.") == 0
+    assert embedder.asked.count("The tide follows the moon.") == 1
+    [found] = await layer.search("sea water")
+    assert (found.text, found.role, found.thread) == ("The tide follows the moon.", "note", "a book")
+    assert found.score > 0.9
+    assert [each.text for each in await layer.search("flour", limit=1)] == ["Bread needs an oven."]
+    assert len(await layer.search("tide and bread", limit=1)) == 1
+    assert isinstance(embedder, Embedder)
+
+
+async def test_the_same_words_count_too() -> None:
+    layer = SemanticRecall(embedder=TopicEmbedder(), words=0.4, least=0.0)
+    for number in (4711, 4712, 4713):
+        await layer.remember(f"Order {number} is about a car.")
+    found = await layer.search("car order 4712")
+    assert found[0].text == "Order 4712 is about a car."
+    by_vector = SemanticRecall(embedder=TopicEmbedder(), words=0)
+    for number in (4711, 4712, 4713):
+        await by_vector.remember(f"Order {number} is about a car.")
+    assert [each.score for each in await by_vector.search("car order 4712")] == [1.0] * 3
+
+
+async def test_the_oldest_make_room() -> None:
+    layer = SemanticRecall(embedder=TopicEmbedder(), limit=3)
+    for number in range(5):
+        await layer.remember(f"Tide number {number}.")
+    assert sorted(each.text for each in await layer.search("tide", 50)) == [f"Tide number {n}." for n in (2, 3, 4)]
+
+
+async def test_what_was_said_is_recalled_in_a_later_run() -> None:
+    model = ScriptedModel("It follows the moon.", "In an oven.", "As I said.")
+    async with Harness(memory=make(scope=Scope.USER), model=model) as harness:
+        await harness.run(call_model(), "Why is there a tide?", thread_id="one", user_id="ada")
+        await harness.run(call_model(), "How is bread made?", thread_id="two", user_id="ada")
+        await harness.run(call_model(), "Tell me about the sea.", thread_id="three", user_id="ada")
+        assert recalled(model.requests[0]) == ""
+        assert recalled(model.requests[1]) == ""
+        text = recalled(model.requests[2])
+        assert "[user, one] Why is there a tide?\n[assistant, one] It follows the moon." in text
+        assert "bread" not in text
+        other = ScriptedModel("no")
+        await harness.run(call_model(other), "Tell me about the sea.", thread_id="one", user_id="bob")
+        assert recalled(other.requests[0]) == ""
+
+
+async def test_what_the_model_sees_anyway_is_not_recalled() -> None:
+    call = FunctionCall(name="past__search", arguments={"query": "sea"})
+    model = ScriptedModel([call], "done", "again")
+    flow: Any = loop(call_model(model), until=until.no_tool_calls())
+    async with Harness(memory=make(skip_newest=40)) as harness:
+        await harness.run(flow, "Tell me about the tide.", thread_id="t")
+        assert recalled(model.requests[1]) == ""
+        # The model may look all the same.
+        assert "Tell me about the tide." in next(
+            item.text for item in model.requests[1].items if isinstance(item, FunctionCallOutput)
+        )
+        await harness.run(flow, "The sea?", thread_id="t")
+        assert "Tell me about the tide." in recalled(model.requests[2])
+
+
+async def test_from_code_in_a_run() -> None:
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder())
+
+    @step
+    async def learn(text: str, ctx: Context[Mem]) -> int:
+        return await ctx.memory.past.remember(text, origin="handbook")
+
+    @step
+    async def find(query: str, ctx: Context[Mem]) -> list[str]:
+        return [each.text for each in await ctx.memory.past.search(query)]
+
+    async with Harness(memory=Mem(), checkpoints=InMemoryBackend()) as harness:
+        assert (await harness.run(learn, "A wheel is round.", thread_id="t")).value == 1
+        assert (await harness.run(learn, "A wheel is round.", thread_id="t")).value == 0
+        assert (await harness.run(find, "road", thread_id="t")).value == ["A wheel is round."]
+        assert (await harness.run(find, "road", thread_id="u")).value == []
+
+
+async def test_recall_stays_below_its_budget() -> None:
+    class Big(SemanticRecall):
+        async def recall(self, query: str, budget: int) -> str:
+            found = await super().recall(query, budget)
+            assert COUNTER.count_text(found).value <= budget
+            seen.append(len(found))
+            return found
+
+    seen: list[int] = []
+
+    class Mem(Memory):
+        past: Big = Big(embedder=TopicEmbedder(), skip_newest=0, budget=60, top=50)
+
+    async with Harness(memory=Mem(), model=ScriptedModel(*["The tide again, and again."] * 12)) as harness:
+        for number in range(12):
+            await harness.run(call_model(), f"What about tide number {number}?", thread_id="t")
+    assert 50 < max(seen) < 400
+
+
+async def test_an_embedder_that_fails_does_no_harm_and_what_was_said_is_stored_later() -> None:
+    embedder = TopicEmbedder(broken=RuntimeError("no power"))
+    model = ScriptedModel("one", "two", "three")
+    async with Harness(memory=make(embedder), model=model) as harness:
+        async with harness.stream(call_model(), "The tide is high.", thread_id="t") as stream:
+            failed = [event async for event in stream.events if isinstance(event, LayerFailed)]
+            assert (await stream.result()).value == "one"
+        assert [(event.layer, event.hook) for event in failed] == [("past", "recall"), ("past", "store")]
+        assert all("no power" in event.error for event in failed)
+        embedder.broken = None
+        await harness.run(call_model(), "What about the sea?", thread_id="t")
+        await harness.run(call_model(), "What about the sea?", thread_id="t")
+    assert "What about the sea?" in recalled(model.requests[2])
+
+
+@define
+class OddEmbedder(TopicEmbedder):
+    """Gives what no embedder should."""
+
+    gives: Any = None
+
+    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        given: Sequence[Sequence[float]] = self.gives
+        return given
+
+
+@pytest.mark.parametrize(
+    "gives", [[], [[1.0]], [[1.0] * 5, [1.0] * 5], [[float("nan")] * 5], [[float("inf"), 0, 0, 0, 0]]]
+)
+async def test_code_is_told_of_an_embedder_that_fails(gives: Any) -> None:
+    with pytest.raises(LayerError, match="test:topics"):
+        await SemanticRecall(embedder=OddEmbedder(gives=gives)).remember("a tide")
+    with pytest.raises(LayerError, match="no power") as caught:
+        await SemanticRecall(embedder=TopicEmbedder(broken=RuntimeError("no power")), id="past").search("a tide")
+    assert caught.value.layer == "past"
+    with pytest.raises(ToolArgumentsInvalid):
+        await SemanticRecall(embedder=TopicEmbedder()).search(3)  # type: ignore[arg-type] # what the test is about
+
+
+async def test_vectors_of_another_embedder_are_not_compared() -> None:
+    first, second = TopicEmbedder(), TopicEmbedder(name="test:others")
+    backend = InMemoryBackend()
+
+    @step
+    async def find(query: str, ctx: Context[Any]) -> int:
+        return len(await ctx.memory["past"].search(query))
+
+    async with Harness(memory=make(first), checkpoints=backend, model=ScriptedModel("yes")) as harness:
+        await harness.run(call_model(), "The tide is high.", thread_id="t")
+        assert (await harness.run(find, "sea", thread_id="t")).value == 1
+    async with Harness(memory=make(second), checkpoints=backend) as harness:
+        assert (await harness.run(find, "sea", thread_id="t")).value == 0
+
+
+def answering() -> ScriptedModel:
+    def turn(request: ModelRequest) -> Any:
+        searched = any(isinstance(item, FunctionCallOutput) for item in request.items)
+        return "The moon makes it." if searched else [FunctionCall(name="past__search", arguments={"query": "sea"})]
+
+    return ScriptedModel(turn, turn)
+
+
+def flow(model: ScriptedModel) -> Any:
+    return loop(call_model(model), until=until.no_tool_calls())
+
+
+async def test_a_resumed_run_does_not_embed_again_what_is_stored() -> None:
+    whole = FaultyBackend(InMemoryBackend())
+    async with Harness(memory=make(), checkpoints=whole) as harness:
+        await harness.run(flow(answering()), "Why is there a tide?", run_id="r")
+    backend = FaultyBackend(InMemoryBackend(), dies_at=whole.appends)
+    with backend.outlived():
+        await Harness(memory=make(), checkpoints=backend).run(flow(answering()), "Why is there a tide?", run_id="r")
+    backend.revive()
+    again = TopicEmbedder()
+    async with Harness(memory=make(again), checkpoints=backend) as harness:
+        assert (await harness.resume("r", flow(answering()))).value == "The moon makes it."
+    assert again.asked == []
+
+
+class Nameless(SemanticRecall):
+    """Ids are drawn anew by each run, so what it ends with is compared without."""
+
+    async def on_complete(self) -> None:
+        self.state = evolve(self.state, last="", passages=0)
+
+
+async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
+    class Mem(Memory):
+        past: Nameless = Nameless(embedder=TopicEmbedder())
+
+    kills = await assert_resumable_everywhere(
+        lambda: loop(call_model(ScriptedModel(lambda request: "The moon makes it.")), until=until.no_tool_calls()),
+        "Why is there a tide?",
+        make=lambda backend: Harness(memory=Mem(), checkpoints=backend),
+    )
+    assert kills > 4
+
+
+async def test_two_writers_both_keep_what_they_have() -> None:
+    shelf = LocalShelf()
+    one, other = Passages(10), Passages(10)
+    await one.add(shelf, "e", [(Found("a"), unit([1.0, 0.0]))])
+    await other.add(shelf, "e", [(Found("b"), unit([0.0, 1.0]))])
+    assert await one.count(shelf) == await other.count(shelf) == 2
+    assert await one.missing(shelf, "e", ["a", "b", "c", "c"]) == ["c"]
+
+
+async def test_a_writer_that_always_comes_too_late_says_so() -> None:
+    class Busy(LocalShelf):
+        async def put(self, key: str, value: object, *, expected: int | None = None) -> int:
+            if expected is not None:
+                raise VersionConflict("somebody else was quicker")
+            return await super().put(key, value)
+
+    with pytest.raises(VersionConflict, match="all the time"):
+        await Passages(10).add(Busy(), "e", [(Found("a"), [1.0])])
+
+
+@given(st.text(max_size=400), st.integers(50, 200))
+def test_passages_are_short_and_hold_all_words(text: str, length: int) -> None:
+    passages = split(text, length)
+    assert all(0 < len(passage) <= length for passage in passages)
+    assert "".join("".join(passages).split()) == "".join(text.split())
+
+
+def test_a_vector_without_a_direction() -> None:
+    assert unit([0.0, 0.0]) == [0.0, 0.0]
+    assert unit([3.0, 4.0]) == [0.6, 0.8]
+
+
+def test_its_state_holds_no_texts() -> None:
+    assert SemanticRecall(embedder=TopicEmbedder()).state == Remembered("", 0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"limit": 0},
+        {"top": 0},
+        {"length": 10},
+        {"skip_newest": -1},
+        {"least": float("nan")},
+        {"words": -1},
+        {"embedder": object()},
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SemanticRecall(**settings)
+    assert caught.value.code == "semantic-settings"
+
+
+# ---------------------------------------------------------------------------------------------------- the real embedder
+
+
+@needs_words
+async def test_word_vectors_know_what_is_near() -> None:
+    embedder = WordEmbedder()
+    assert await embedder.embed([]) == []
+    tide, sea, bread, nothing = await embedder.embed(["the tide is rising", "waves on the ocean", "baking bread", ""])
+    assert len(tide) == embedder.dimensions
+    assert sum(a * b for a, b in zip(tide, sea, strict=True)) > sum(a * b for a, b in zip(tide, bread, strict=True))
+    assert sum(value * value for value in tide) == pytest.approx(1)
+    assert all(value == value for value in nothing)  # no not-a-number
+
+
+@needs_words
+def test_the_word_vectors_need_no_network_and_leave_the_logging_alone() -> None:
+    code = """
+import socket, logging, anyio
+def refuse(*args, **kwargs): raise AssertionError("a socket")
+socket.socket.connect = refuse
+socket.getaddrinfo = refuse
+from noetic_py.memory import WordEmbedder
+anyio.run(WordEmbedder().embed, ["a tide"])
+assert logging.getLogger().handlers == [] and logging.getLogger().level == logging.WARNING
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WordEmbedder, "_model", None)
+
+    def nothing(name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", nothing)
+    with pytest.raises(MissingExtra, match=r"noetic-py\[embeddings\]"):
+        await SemanticRecall().search("a tide")
+
+
+@needs_words
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_it_finds_more_than_a_search_by_words() -> None:
+    assert len(benchmark.questions()) >= 25
+    found = await benchmark.share(await benchmark.filled())
+    assert found >= 0.45
+    assert found > benchmark.share_by_words()
