@@ -244,13 +244,11 @@ def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
     fields: Fields = {"k": record.kind}
     if record.attempt != 1:
         fields["n"] = record.attempt
-    fields |= _lean({"f": record.fingerprint, "d": record.digest})
+    fields |= _lean({"f": record.fingerprint, "d": record.digest, "y": _layers(record.memory)})
     if record.items:
         fields["i"] = _items(record.items, codec)
     if record.delta:
         fields["s"] = _changes(record.delta)
-    if record.memory:
-        fields["y"] = _layers(record.memory)
     if record.usage is not None or record.cost is not None or record.control is not None:
         used = {"u": dump_usage(record.usage), "c": _cost(record.cost), "x": _control(record.control, codec)}
         fields |= _lean(used)
