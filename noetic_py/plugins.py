@@ -248,13 +248,18 @@ class LayerRegistry:
 
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
 _LAYERS = {
+    "compaction": "Compaction",
     "context-pool": "ContextPool",
     "context-queue": "ContextQueue",
     "episodic": "Episodic",
+    "filesystem": "Filesystem",
     "history-window": "HistoryWindow",
     "nested-memory": "NestedMemory",
+    "observational": "Observational",
     "plan": "Plan",
+    "semantic-recall": "SemanticRecall",
     "static-content": "StaticContent",
+    "steering": "Steering",
     "task-state": "TaskState",
     "temporal": "Temporal",
     "tool-memory": "ToolMemory",
