@@ -79,7 +79,8 @@ class Domain:
         self.known: dict[str, Known] | None = None
         # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and
         # how the model sees all of it.
-        self.cells = self.began = cells
+        self.cells: Cells = cells
+        self.began: Cells = cells
         self.stored: StoredCells | None = None
         self.view: Projector | None = None
 

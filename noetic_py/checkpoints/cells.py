@@ -28,7 +28,7 @@ class StoredCells:
     __slots__ = ("_forms", "cells")
 
     def __init__(self, cells: Cells = NO_CELLS) -> None:
-        self.cells = cells
+        self.cells: Cells = cells
         self._forms: dict[str, dict[str, Known]] = {}
 
     def changes(self, now: Cells, codec: Codec) -> tuple[LayerDeltas, StoredCells]:

@@ -81,9 +81,9 @@ class Anchors:
     __slots__ = ("_due", "_habits", "_pins", "assemblies", "number", "reason")
 
     def __init__(self) -> None:
-        self.number = 0
-        self.reason = ""
-        self.assemblies = 0
+        self.number: int = 0
+        self.reason: str = ""
+        self.assemblies: int = 0
         self._due: str | None = None
         self._habits: dict[str, _Habit] = {}
         self._pins: dict[str, Pin] = {}
@@ -155,7 +155,7 @@ class Anchors:
             if block.items and self.is_anchored(block):
                 part = part_of(block, "anchor", why, counter)
                 self._pins[block.layer] = Pin(block, part, part)
-        self.assemblies = 0
+        self.assemblies: int = 0
         self._due = None
 
     def is_anchored(self, block: Block) -> bool:

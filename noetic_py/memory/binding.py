@@ -122,7 +122,7 @@ class Draft:
     __slots__ = ("_base", "_read", "_value", "_written", "below")
 
     def __init__(self, below: Binding) -> None:
-        self.below = below
+        self.below: Binding = below
         self._read = self._written = False
         self._base: Any = None
         self._value: Any = None
