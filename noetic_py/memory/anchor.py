@@ -155,7 +155,7 @@ class Anchors:
             if block.items and self.is_anchored(block):
                 part = part_of(block, "anchor", why, counter)
                 self._pins[block.layer] = Pin(block, part, part)
-        self.assemblies: int = 0
+        self.assemblies = 0
         self._due = None
 
     def is_anchored(self, block: Block) -> bool:
