@@ -16,14 +16,18 @@ from noetic_py import (
     FunctionCallOutput,
     Harness,
     Item,
+    Memory,
+    MemoryLayer,
     Message,
     ModelRequest,
+    ModelResponse,
     RunOptions,
     call_model,
     loop,
     tool,
     until,
 )
+from noetic_py.memory import ContextQueue, Scope, StaticContent, ToolMemory, WorkingMemory
 from noetic_py.testing import ScriptedModel
 
 TURNS = 200
@@ -37,6 +41,28 @@ TARGET_MS = 0.15
 async def lookup(key: str) -> str:
     """Look a key up."""
     return key
+
+
+class Counts(MemoryLayer[int]):
+    """A layer that says something else each time, and keeps something of each answer."""
+
+    async def recall(self, query: str, budget: int) -> str:
+        """Say how many answers there were."""
+        return f"{self.state} answers"
+
+    async def store(self, response: ModelResponse) -> None:
+        """Count one more."""
+        self.state += 1
+
+
+class Five(Memory):
+    """Five layers: two that keep still, two that change each turn, one that watches the tools."""
+
+    rules: StaticContent = StaticContent(content="Times are in UTC.")
+    notes: WorkingMemory = WorkingMemory(scope=Scope.EXECUTION)
+    answers: Counts = Counts(scope=Scope.EXECUTION)
+    window: ContextQueue[str] = ContextQueue(limit=5, scope=Scope.EXECUTION)
+    tools: ToolMemory = ToolMemory(scope=Scope.EXECUTION, max_calls=10)
 
 
 class Stamps:
@@ -66,7 +92,13 @@ def measure(plan: Plan) -> list[Figure]:
     turns = plan.size(TURNS)
     free: list[list[float]] = []
     limited: list[list[float]] = []
-    sides = {"bare": by_hand(turns), "free": agent(turns, free), "limited": agent(turns, limited, Budget(tokens=10**9))}
+    layered: list[list[float]] = []
+    sides = {
+        "bare": by_hand(turns),
+        "free": agent(turns, free),
+        "limited": agent(turns, limited, Budget(tokens=10**9)),
+        "layered": agent(turns, layered, memory=Five()),
+    }
     found = take_turns(sides, plan.rounds)
     unit = "ms a turn"
 
@@ -86,6 +118,8 @@ def measure(plan: Plan) -> list[Figure]:
         late("", free, EVEN),
         whole("the same with a budget of tokens", "limited", None),
         late("with a budget of tokens: ", limited, None),
+        whole("with five memory layers", "layered", None),
+        late("with five memory layers: ", layered, EVEN),
     ]
 
 
@@ -116,14 +150,17 @@ def by_hand(turns: int) -> Measurement:
     return in_loop(work)
 
 
-def agent(turns: int, deltas: list[list[float]], budget: Budget | None = None) -> Measurement:
+def agent(
+    turns: int, deltas: list[list[float]], budget: Budget | None = None, memory: Memory | None = None
+) -> Measurement:
     """Seconds a turn of an agent; what each turn took is added to `deltas`."""
     options: RunOptions = {} if budget is None else {"budget": budget}
 
     async def work() -> float:
         stamps = Stamps(turns)
         flow = loop(call_model(stamps.model, tools=(lookup,)), until=until.no_tool_calls())
-        result = await Harness(plugins=[]).run(flow, "Look up the tides.", **options)
+        harness = Harness(plugins=[]) if memory is None else Harness(memory=memory, plugins=[])
+        result = await harness.run(flow, "Look up the tides.", **options)
         check(len(result.items), 2 * turns + 2)
         deltas.append(stamps.deltas())
         return (stamps.times[-1] - stamps.times[0]) / turns
