@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -211,6 +212,18 @@ def test_a_function_without_a_source_needs_a_version() -> None:
     assert caught.value.hint is not None
     assert "version=" in caught.value.hint
     assert fingerprint(step(version="1")(found["f"]))
+
+
+def test_the_source_of_something_else_is_not_taken_for_its_own() -> None:
+    found: dict[str, Any] = {}
+    exec(compile("async def f(x: int) -> int:\n    return x", "<noetic>", "exec"), found)
+    other = "print('another program')\n"
+    linecache.cache["<noetic>"] = (len(other), None, [other], "<noetic>")
+    try:
+        with pytest.raises(errors.ConfigError, match="has no source"):
+            fingerprint(step(found["f"]))
+    finally:
+        del linecache.cache["<noetic>"]
 
 
 def test_lambdas_on_one_line_are_told_apart(tmp_path: Path) -> None:

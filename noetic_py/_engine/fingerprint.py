@@ -156,7 +156,20 @@ def _of_function(function: Any) -> Iterator[str]:
     elif function.__name__ == "<lambda>":
         yield from _of_lambda(function)
     else:
-        yield from source_parts(inspect.getsource(function))
+        yield from source_parts(_source_of(function))
+
+
+def _source_of(function: Any) -> str:
+    """A function's source.
+
+    Raises:
+        OSError: There is none. What has none may be told to stand in `<string>`, and so may the program of `python -c`,
+            which newer versions remember.
+    """
+    source = inspect.getsource(function)
+    if f"def {function.__code__.co_name}" not in source:
+        raise OSError(f"what is there for the source of {function.__qualname__} is that of something else")
+    return source
 
 
 def _of_lambda(function: Any) -> Iterator[str]:
