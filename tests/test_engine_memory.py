@@ -659,6 +659,34 @@ async def test_with_memory_changes_nothing_else() -> None:
         assert (ended.status, ended.value) == ("completed", "early")
 
 
+async def test_a_child_hears_of_what_came_before_its_first_question() -> None:
+    class Listens(MemoryLayer[str]):
+        async def on_parent_update(self, state: str) -> None:
+            self.state = f"heard {state}"
+
+    class Bundle(Memory):
+        ears: Listens = Listens()
+
+    ask = call_model(ScriptedModel("answer"))
+    go_on = anyio.Event()
+
+    @step
+    async def child(text: str, ctx: Context[Bundle]) -> str:
+        await go_on.wait()
+        await ask("one", ctx)
+        return ctx.memory.ears.state
+
+    @step
+    async def parent(text: str, ctx: Context[Bundle]) -> str:
+        work = ctx.spawn_detached(child, text)
+        ctx.memory.ears.state = "early"
+        go_on.set()
+        return (await work.wait()).value
+
+    async with Harness(memory=Bundle()) as harness:
+        assert (await harness.run(parent, "x")).value == "heard early"
+
+
 async def test_a_child_hears_of_its_parent() -> None:
     class Listens(MemoryLayer[list[str]]):
         async def on_parent_update(self, state: list[str]) -> None:

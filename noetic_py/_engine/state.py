@@ -357,9 +357,9 @@ class Execution:
     """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
 
     __slots__ = (
-        "_began", "_parent", "_upkeep", "closing", "depth", "frame", "id", "input", "last_layer_usage", "last_step",
-        "layers", "lease", "metadata", "passes", "request_id", "run", "run_id", "scope", "services", "stop",
-        "thread_id", "tool_failures", "turns", "user_id",
+        "_began", "_parent", "_upkeep", "born", "closing", "depth", "frame", "id", "input", "last_layer_usage",
+        "last_step", "layers", "lease", "metadata", "passes", "request_id", "run", "run_id", "scope", "services",
+        "stop", "thread_id", "tool_failures", "turns", "user_id",
     )  # fmt: skip
 
     def __init__(
@@ -381,6 +381,8 @@ class Execution:
         self.layers: Layers = inherited if layers is None else layers
         self.last_layer_usage: LayerUsage | None = None
         self._upkeep: Upkeep | None = None
+        # The states that its parent's layers had when it began.
+        self.born: Cells = NO_CELLS if parent is None else parent.domain.cells
         # Whether a stop that is asked for here is its parent's: it is a part of that, with other memory.
         self.passes = False
         # Whether its layers are being closed, which no stop keeps from happening.

@@ -66,7 +66,7 @@ class Upkeep:
         # What layers that recall now and then have recalled last, by layer.
         self.recalled: dict[str, Any] = {}
         # Of a child the states that its parent's layers had when it looked last.
-        self.parents: dict[str, Any] = {} if x.parent_frame is None else dict(x.parent_frame.domain.cells)
+        self.parents: dict[str, Any] = dict(x.born)
 
     # -- the store
 
