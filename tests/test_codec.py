@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from noetic_py import codec
 from noetic_py.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
+from noetic_py.codec import text as json_text
 from noetic_py.codec.text import kind_name
 from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
 from noetic_py.items import (
@@ -987,3 +988,13 @@ def test_codecs_do_not_share_classes(make: Callable[[], object]) -> None:
     store.register(Colour)
     with pytest.raises(CodecError):
         Codec().loads(store.dumps(Colour.RED))
+
+
+def test_texts_are_the_same_without_the_encoder_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"a": [1, 2.5, None, True, "ü\n\u2028"], "b": {}}
+    with_it = json_text.dump(value)
+    monkeypatch.setattr("json.encoder.c_make_encoder", None)
+    without = json_text._in_c()
+    assert without is None
+    monkeypatch.setattr(json_text, "_encode_parts", without)
+    assert json_text.dump(value) == with_it

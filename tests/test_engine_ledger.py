@@ -39,6 +39,24 @@ async def test_what_an_attempt_has_taken_before_it_asked_for_the_end_is_taken(ke
             assert (again.status, again.value) == ("completed", "tea")
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_take_below_what_may_be_tried_again_is_taken_by_who_asked_for_the_end(kept: bool) -> None:
+    @step(version="1")
+    async def take(value: str, ctx: Ctx) -> str:
+        taken = await ctx.recv(ORDERS)
+        ctx.complete(taken)
+        await anyio.sleep_forever()
+        return "never"
+
+    flow = sequence(send, sequence(take, id="tried").with_options(retry=2), id="flow").with_options(retry=2)
+    async with Harness(plugins=[], checkpoints=InMemoryBackend() if kept else None) as harness:
+        result = await harness.run(flow, "tea", run_id="r")
+        assert (result.status, result.value) == ("completed", "tea")
+        if kept:
+            again = await harness.resume("r", flow)
+            assert (again.status, again.value) == ("completed", "tea")
+
+
 async def test_work_that_cannot_be_stored_is_not_kept_of_an_attempt_that_asked_for_the_end() -> None:
     @step(version="1")
     async def end(value: str, ctx: Ctx) -> str:
