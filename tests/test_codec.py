@@ -991,7 +991,7 @@ def test_codecs_do_not_share_classes(make: Callable[[], object]) -> None:
 
 
 def test_texts_are_the_same_without_the_encoder_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    value = {"a": [1, 2.5, None, True, "ü\n\u2028"], "b": {}}
+    value: dict[str, Any] = {"a": [1, 2.5, None, True, "ü\n\u2028"], "b": {}}
     with_it = json_text.dump(value)
     monkeypatch.setattr("json.encoder.c_make_encoder", None)
     without = json_text._in_c()
