@@ -29,7 +29,8 @@ from noetic_py.checkpoints import (
     Transaction,
     backend_from,
 )
-from noetic_py.checkpoints._sqlite import hold, locks, schema, worker
+from noetic_py.checkpoints._local import locks, worker
+from noetic_py.checkpoints._sqlite import hold, schema
 from noetic_py.checkpoints._sqlite.runs import LONGEST
 from noetic_py.checkpoints._sqlite.schema import mode_of, wal_is_safe
 from noetic_py.checkpoints._sqlite.store import Store
