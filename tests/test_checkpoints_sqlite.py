@@ -69,11 +69,14 @@ async def become_another_owner(backend: CheckpointBackend) -> None:
     """As if the process had died and another one had come: the kernel has freed what it held."""
     place = place_of(backend)
     if place is not None:
-        mine = place.locks
-        with locks._guard:
-            mine._file.held.discard(mine.owner)
-            locks._unlock(mine._file.handle, mine.owner)
-            mine.owner = mine._become_somebody()
+        another_owner(place.locks)
+
+
+def another_owner(mine: locks.Locks) -> None:
+    with locks._guard:
+        mine._file.held.discard(mine.owner)
+        locks._unlock(mine._file.handle, mine.owner)
+        mine.owner = mine._become_somebody()
 
 
 @contextmanager
@@ -323,10 +326,10 @@ async def test_a_fork_writes_nothing_twice(tmp_path: Path) -> None:
 CHILD = """
 import os, sys
 import anyio
-from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.checkpoints import FileBackend, Record, SqliteBackend
 from noetic_py.errors import NoeticError
 
-path, loop, work = sys.argv[1:4]
+path, loop, work, *more = sys.argv[1:]
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
@@ -362,8 +365,18 @@ async def count(backend):
                 raise
     say("counted", added)
 
+async def create(backend):
+    for n in range(int(more[1])):
+        records = [Record("K", (), b"%d" % os.getpid())]
+        try:
+            await backend.append(f"r{n}", expected_position=0, fence=0, records=records)
+            say("mine", n)
+        except NoeticError as error:
+            say(type(error).__name__, n)
+
 async def main():
-    async with SqliteBackend(path, exclusive=len(sys.argv) > 4) as backend:
+    made = FileBackend(path) if "files" in more else SqliteBackend(path, exclusive="exclusive" in more)
+    async with made as backend:
         say("open")
         await globals()[work](backend)
 

@@ -1,7 +1,7 @@
 """Journals: files that only grow, by one frame a transaction.
 
-A frame begins with a checksum that takes in which journal it is in and at which position, how long it is, the
-position before its first record, how many records it holds and how many large payloads these have. Then come the SHA-256
+A frame begins with a checksum that takes in which journal it is in and at which position, how long it is, the position
+before its first record, how many records it holds and how many large payloads these have. Then come the SHA-256 of each
 of these payloads, and the records as `packing` makes them.
 
 How far a journal goes is said by the run's head, which is replaced after the frame is on the disk. So what lies behind

@@ -18,7 +18,7 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -59,7 +59,7 @@ class FileSettings:
 
 
 @contextmanager
-def naming(where: str) -> Iterator[None]:
+def naming(where: str) -> Generator[None]:
     """Raise what the file system reports by the names of this library."""
     try:
         yield
@@ -79,11 +79,13 @@ class Folder:
         settings: How it was opened.
         locks: The locks in it.
         seed: Where the checksums of its files begin.
+        void: The fences of leases that the disk refused to write when they may have been there already.
     """
 
     settings: FileSettings
     locks: Locks
     seed: int = 0
+    void: set[int] = field(factory=set[int])
     _lock: tuple[int, int] = (0, 0)
     _names: Iterator[int] = field(factory=count)
 

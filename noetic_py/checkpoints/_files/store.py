@@ -41,6 +41,7 @@ __all__ = ["FileStore"]
 T = TypeVar("T")
 
 _MARKS = 512
+_NOTHING = Packed(b"", {})
 
 
 def _journal(index: int) -> str:
@@ -136,7 +137,7 @@ class FileStore(Values):
         self._folder.replace(self._place(run.run_id), "head", store_head(run, seed=self._folder.seed))
 
     def _is_held(self, run: RunHead) -> bool:
-        return run.owner != 0 and self._folder.locks.alive(run.owner)
+        return run.owner != 0 and run.fence not in self._folder.void and self._folder.locks.alive(run.owner)
 
     def head(self, run_id: str) -> Head | None:
         """Where the journal ends."""
@@ -206,7 +207,9 @@ class FileStore(Values):
         if packed.blobs:
             sync_folder(place)
 
-    def _make(self, run: RunHead, data: bytes, packed: Packed, links: Iterable[tuple[str, str]] = ()) -> None:
+    def _make(
+        self, run: RunHead, data: bytes = b"", packed: Packed = _NOTHING, links: Iterable[tuple[str, str]] = ()
+    ) -> None:
         """Make a run whole, and give it its place.
 
         Args:
@@ -326,7 +329,7 @@ class FileStore(Values):
                 names = [*(_journal(index) for index in range(len(shares))), *sorted(digests)]
                 made = RunHead(new_run_id, number, parts, 0, 0, now, now, status, bytes(card or b""))
                 links = [(os.path.join(self._place(run_id), name), name) for name in names]
-                self._make(made, b"", Packed(b"", {}), links)
+                self._make(made, links=links)
 
             self._settled(run_id, work)
 
@@ -415,23 +418,30 @@ class FileStore(Values):
             run = self._find(run_id)
             if run is not None and self._is_held(run):
                 raise is_held(deleting=False)
-            owner = self._folder.locks.owner
+            return self._owned(run_id, run, now)
+
+    def _owned(self, run_id: str, run: RunHead | None, now: int) -> Lease:
+        number = self._folder.tick() if run is None else run.number
+        fence = self._folder.tick()
+        if run is not None and fence <= max(run.fence, run.number):
+            raise CorruptRecord("the store's counter has gone back", hint=RESTORE)
+        owner = self._folder.locks.owner
+        try:
             if run is None:
-                number = self._folder.tick()
-                fence = self._folder.tick()
-                self._make(
-                    RunHead(run_id, number, (Part(number, 0, 0),), fence, owner, now, now, None, b""),
-                    b"",
-                    Packed(b"", {}),
-                )
-                return Lease(run_id, fence)
-            fence = self._folder.tick()
-            if fence <= max(run.fence, run.number):
-                raise CorruptRecord("the store's counter has gone back", hint=RESTORE)
-            # Whoever has made the run may have died before its name was on the disk.
-            sync_folder(self._folder.at("runs"))
-            self._save(evolve(run, fence=fence, owner=owner))
-            return Lease(run_id, fence)
+                self._make(RunHead(run_id, number, (Part(number, 0, 0),), fence, owner, now, now, None, b""))
+            else:
+                # Whoever has made the run may have died before its name was on the disk.
+                sync_folder(self._folder.at("runs"))
+                self._save(evolve(run, fence=fence, owner=owner))
+        except OSError:
+            # It may stand there all the same, as a lease that nobody will ever give back.
+            self._folder.void.add(fence)
+            with suppress(OSError):
+                taken = self._find(run_id)
+                if taken is not None and taken.fence == fence:
+                    self._save(evolve(taken, owner=0))
+            raise
+        return Lease(run_id, fence)
 
     def renew(self, lease: Lease) -> Lease:
         """Look whether the lease is still held; nothing runs out while its owner lives."""
