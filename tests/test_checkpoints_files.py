@@ -482,22 +482,27 @@ async def test_a_fork_and_a_large_payload_are_stored_once(tmp_path: Path) -> Non
 
 
 @contextmanager
-def linking_fails(number: int) -> Generator[None]:
-    before = os.link
+def failing(name: str, number: int, after: int) -> Generator[list[int]]:
+    """A system call fails from its so-manyth on, in the backend's thread."""
+    before: Callable[..., object] = getattr(os, name)
+    calls = [0]
 
-    def link(path: str, name: str) -> None:
-        raise OSError(number, os.strerror(number), path)
+    def call(*arguments: object, **more: object) -> object:
+        calls[0] += 1
+        if calls[0] > after:
+            raise OSError(number, os.strerror(number))
+        return before(*arguments, **more)
 
-    vars(os)["link"] = link
+    setattr(os, name, call)
     try:
-        yield
+        yield calls
     finally:
-        vars(os)["link"] = before
+        setattr(os, name, before)
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
 async def test_a_disk_without_second_names(tmp_path: Path, number: int) -> None:
-    with linking_fails(number):
+    with failing("link", number, 0):
         async with FileBackend(tmp_path / "runs") as backend:
             for _ in range(2):
                 await backend.append("r", expected_position=0, fence=0, records=[Record("K", (), BIG), record("x")])
@@ -604,25 +609,6 @@ async def test_a_run_that_another_process_goes_on_writing_is_busy(tmp_path: Path
 
 
 # -- disks that fail
-
-
-@contextmanager
-def failing(name: str, number: int, after: int) -> Generator[list[int]]:
-    """A system call fails from its so-manyth on, in the backend's thread."""
-    before: Callable[..., object] = getattr(os, name)
-    calls = [0]
-
-    def call(*arguments: object, **more: object) -> object:
-        calls[0] += 1
-        if calls[0] > after:
-            raise OSError(number, os.strerror(number))
-        return before(*arguments, **more)
-
-    setattr(os, name, call)
-    try:
-        yield calls
-    finally:
-        setattr(os, name, before)
 
 
 @pytest.mark.parametrize(
