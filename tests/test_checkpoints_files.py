@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import anyio
 import pytest
 
 from noetic_py import Harness, step
@@ -25,8 +23,6 @@ from noetic_py.errors import (
     CheckpointFailed,
     ConfigError,
     CorruptRecord,
-    LeaseLost,
-    RunBusy,
     StoreUnavailable,
 )
 from noetic_py.testing._conformance.base import SCOPE, everything, fill, payloads, record
@@ -35,7 +31,15 @@ from noetic_py.testing._conformance.lasting import Damaging
 from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
 from tests.properties.checks import examples
 from tests.properties.damage import damage_folder
-from tests.test_checkpoints_sqlite import another_owner, child, lines
+from tests.test_checkpoints_sqlite import (
+    another_owner,
+    child,
+    lines,
+    see_a_killed_owner_replaced,
+    see_a_killed_writer_leave_no_halves,
+    see_a_stopped_owner_keep_its_run,
+    see_two_processes_take_turns,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -519,58 +523,23 @@ async def test_a_disk_without_second_names(tmp_path: Path, number: int) -> None:
 
 
 async def test_a_killed_owner_is_replaced_at_once(tmp_path: Path, anyio_backend: str) -> None:
-    path = tmp_path / "runs"
-    with child(path, anyio_backend, "own", "files") as process:
-        fence = int(next(lines(process))[1])
-        async with FileBackend(path) as backend:
-            # Its time is long over, but it lives.
-            with pytest.raises(RunBusy):
-                await backend.acquire("r", ttl=60.0)
-            with pytest.raises(RunBusy):
-                await backend.delete("r")
-            assert await backend.prune(keep=0) == 0
-            assert [each.held for each in await backend.list()] == [True]
-            process.send_signal(signal.SIGSTOP)
-            with pytest.raises(RunBusy):
-                await backend.acquire("r", ttl=60.0)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            with anyio.fail_after(1):
-                lease = await backend.acquire("r", ttl=60.0)
-            assert lease.fence > fence
-            assert payloads(await everything(backend, "r")) == [b"mine"]
-            with pytest.raises(LeaseLost):
-                await backend.append("r", expected_position=1, fence=fence, records=[record("stale")])
+    await see_a_killed_owner_replaced(tmp_path / "runs", anyio_backend, FileBackend, "files")
 
 
-async def test_a_killed_writer_leaves_what_was_acknowledged_and_no_halves(tmp_path: Path, anyio_backend: str) -> None:
-    for attempt, wanted in enumerate((1, 7, 60, 200)):
-        path = tmp_path / f"runs{attempt}"
-        acknowledged: dict[str, int] = {}
-        with child(path, anyio_backend, "write", "files") as process:
-            for index, (run_id, text) in enumerate(lines(process)):
-                acknowledged[run_id] = int(text)
-                if index == wanted:
-                    process.send_signal(signal.SIGKILL)
-        async with FileBackend(path) as backend:
-            for run_id, position in acknowledged.items():
-                written = payloads(await everything(backend, run_id))
-                assert len(written) >= position
-                assert len(written) % 3 == 0
-                assert written == [b"%s/%d" % (run_id.encode(), n) for n in range(len(written))]
-                await fill(backend, run_id, 1)
+async def test_a_stopped_owner_keeps_its_run(tmp_path: Path, anyio_backend: str) -> None:
+    await see_a_stopped_owner_keep_its_run(tmp_path / "runs", anyio_backend, FileBackend, "files")
+
+
+@pytest.mark.parametrize("wanted", [1, 7, 60, 200])
+async def test_a_killed_writer_leaves_no_halves(tmp_path: Path, anyio_backend: str, wanted: int) -> None:
+    await see_a_killed_writer_leave_no_halves(tmp_path / "runs", anyio_backend, FileBackend, wanted, "files")
+    async with FileBackend(tmp_path / "runs") as backend:
+        for entry in await backend.list():
+            await fill(backend, entry.run_id, 1)
 
 
 async def test_two_processes_take_turns(tmp_path: Path, anyio_backend: str) -> None:
-    path = tmp_path / "runs"
-    async with FileBackend(path) as backend:
-        with child(path, anyio_backend, "count", "files") as one, child(path, anyio_backend, "count", "files") as other:
-            written = await fill(backend, "mine", *[1] * 50)
-            assert [next(lines(each)) for each in (one, other)] == [["counted", "100"]] * 2
-        found = await backend.get(("s",), "n")
-        assert found is not None
-        assert found.value == b"200"
-        assert await everything(backend, "mine") == written
+    await see_two_processes_take_turns(tmp_path / "runs", anyio_backend, FileBackend, "files")
 
 
 async def test_one_of_two_processes_makes_a_run(tmp_path: Path, anyio_backend: str) -> None:

@@ -29,7 +29,7 @@ def test_the_entry_point_is_the_plugin() -> None:
 
 def test_addresses_become_backends() -> None:
     backends = load_plugins([plugin]).backends
-    assert backends.schemes == ["memory", "postgres", "postgresql", "sqlite"]
+    assert backends.schemes == ["files", "memory", "postgres", "postgresql", "sqlite"]
     for scheme in ("postgres", "postgresql"):
         made = backends(f"{scheme}://u:{SECRET}@host:5433/d?schema=mine")
         assert isinstance(made, PostgresBackend)
