@@ -188,10 +188,12 @@ async def read_conversation(
     """
     found = Conversation() if known is None else known
     while upto is None or found.position < upto:
-        page = await backend.read(stream, after=found.position, limit=_PAGE)
+        begun = found.position
+        page = await backend.read(stream, after=begun, limit=_PAGE)
         if not page:
             break
-        found.advance(page if upto is None else page[: upto - found.position], codec)
+        # Whoever writes the session may have taken in some of it meanwhile.
+        found.advance(page[found.position - begun : None if upto is None else upto - begun], codec)
     return found
 
 
