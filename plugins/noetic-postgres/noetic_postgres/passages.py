@@ -74,21 +74,22 @@ def place_of(owner: Owner, embedder: str, text: str) -> bytes:
     Raises:
         InvalidId: The owner or the embedder's name is no id.
     """
-    _check(owner, embedder)
+    check_id(embedder, "embedder")
     digest = hashlib.sha256(pack_scope((*_names(owner), embedder)))
     digest.update(text.encode(errors="surrogatepass"))
     return digest.digest()
 
 
-def _names(owner: Owner) -> tuple[str, ...]:
-    return (owner.scope.value, owner.id, owner.layer)
+def _names(owner: Owner) -> tuple[str, str, str]:
+    """Whose it is, checked.
 
-
-def _check(owner: Owner, embedder: str) -> None:
+    Raises:
+        InvalidId: An owner's id or a layer's is none.
+    """
     if owner.id:
         check_key(owner.id)
     check_key(owner.layer)
-    check_id(embedder, "embedder")
+    return (owner.scope.value, owner.id, owner.layer)
 
 
 def _owned(owner: Owner) -> dict[str, object]:
@@ -186,16 +187,16 @@ def _lock(owner: Owner) -> int:
 
 def forget(link: VectorLink, owner: Owner) -> int:
     """Remove all that an owner has."""
-    _check(owner, "-")
+    owned = _owned(owner)
     link.batch([(b"BEGIN", None), (link.sql["collect"], {"lock": _lock(owner)})])
-    removed = len(link.rows(link.vectors["forget"], _owned(owner)))
+    removed = len(link.rows(link.vectors["forget"], owned))
     link.commit(removed)
     return removed
 
 
 def nearest(link: VectorLink, owner: Owner, embedder: str, query: VectorQuery) -> list[Found]:
     """The passages nearest to a query."""
-    _check(owner, embedder)
+    check_id(embedder, "embedder")
     vector = _checked(embedder, query.vector)
     owned = {**_owned(owner), "embedder": embedder, "dimensions": len(vector)}
     asked = sorted(set(words(query.text))) if query.words else []

@@ -26,6 +26,7 @@ from noetic_py.items import Message
 from noetic_py.memory import Found, Owner, Scope, SemanticRecall, VectorQuery, VectorStore
 from noetic_py.memory.layers.vectors import unit, words
 from noetic_py.testing import ScriptedModel
+from tests.properties.checks import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -97,7 +98,7 @@ FORGOTTEN = st.tuples(st.just("forget"), OWNERS)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(ADDED, ASKED, ASKED, FORGOTTEN), min_size=1, max_size=12))
 async def test_two_users_find_what_plain_sums_find(
     vector_server: PostgresServer, anyio_backend: str, deeds: list[tuple[Any, ...]]
@@ -209,7 +210,9 @@ async def test_a_digest_alone_opens_nothing(vector_server: PostgresServer, vecto
     assert rows == [("bob",)]
 
 
-@pytest.mark.parametrize("owner", [Owner(Scope.USER, "a\0b", "past"), Owner(Scope.USER, "a", "")])
+@pytest.mark.parametrize(
+    "owner", [Owner(Scope.USER, "a\0b", "past"), Owner(Scope.USER, "\ud800", "past"), Owner(Scope.USER, "a", "")]
+)
 async def test_what_is_no_id_is_refused(vector_server: PostgresServer, vector_schema: str, owner: Owner) -> None:
     async with opened(vector_server, vector_schema) as store:
         with pytest.raises(InvalidId):
