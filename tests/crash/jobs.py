@@ -107,9 +107,17 @@ class Dying(LocalBackend[Any]):
 class DyingBackend(Dying, SqliteBackend):
     """In a file."""
 
+    def __init__(self, path: str, death: Death, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self.death = death
+
 
 class DyingFiles(Dying, FileBackend):
     """In a folder of files."""
+
+    def __init__(self, path: str, death: Death, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self.death = death
 
 
 async def found(backend: CheckpointBackend, flow: Any, *types: Any) -> dict[str, Any] | None:
@@ -250,10 +258,9 @@ class Carrier:
         """The backend that the run is kept in."""
         given = self.given
         store, settings = given.get("store", f"{given['folder']}/runs.db"), given.get("settings", {})
-        is_folder = store.startswith("files:")
-        backend = DyingFiles(store[6:], **settings) if is_folder else DyingBackend(store, **settings)
-        backend.death = self.death
-        return backend
+        if store.startswith("files:"):
+            return DyingFiles(store.removeprefix("files:"), self.death, **settings)
+        return DyingBackend(store, self.death, **settings)
 
     async def once(self, harness: Harness) -> dict[str, Any]:
         """Carry the run as far as it goes."""
