@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.plans import ResumePlan
+    from noetic_py.checkpoints.transforms import RecordTransform
     from noetic_py.detached import DetachedWork, DetachOptions
     from noetic_py.memory.view import View
     from noetic_py.models.base import Model, ModelSettings
@@ -70,6 +71,8 @@ class Harness(Generic[M_co]):
         flows: Steps by name, for the command line.
         model_settings: Settings for every model call, farther than a step's own.
         runtime: The clock, ids and randomness; the machine's when left out.
+        record_transforms: What the records of its runs go through on their way to the backend, in this order, to be
+            signed or encrypted; those of plugins follow.
 
     Raises:
         ConfigError: An argument is of the wrong kind.
@@ -89,6 +92,7 @@ class Harness(Generic[M_co]):
         flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
         model_settings: ModelSettings = ...,
         runtime: Runtime = ...,
+        record_transforms: Sequence[RecordTransform] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -104,6 +108,7 @@ class Harness(Generic[M_co]):
         flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
         model_settings: ModelSettings = ...,
         runtime: Runtime = ...,
+        record_transforms: Sequence[RecordTransform] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -118,6 +123,7 @@ class Harness(Generic[M_co]):
         flows: Mapping[str, Step[Any, Any, Any, Any]] | None = None,
         model_settings: Mapping[str, Any] | None = None,
         runtime: Runtime = SYSTEM,
+        record_transforms: Sequence[RecordTransform] = (),
     ) -> None:
         from noetic_py._engine import run as engine
         from noetic_py._engine.layers import layers_for
@@ -129,7 +135,8 @@ class Harness(Generic[M_co]):
 
         _check_parts(memory, model, budget, tools)
         self._plugins = load_plugins(plugins, runtime=runtime)
-        self._backend = _backend(checkpoints, self._plugins.backends)
+        backend = _backend(checkpoints, self._plugins.backends)
+        self._backend = None if backend is None else self._plugins.transforms.around(backend, record_transforms)
         # A backend that was named and not given is the harness's own to close.
         self._made_backend = isinstance(checkpoints, str)
         self._services = dict(services or {})
