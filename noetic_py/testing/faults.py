@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from noetic_py.checkpoints.forwarding import ForwardingBackend
 
@@ -90,7 +91,10 @@ class FaultyBackend(ForwardingBackend):
 
     async def _count(self, when: When) -> None:
         """Die when it is time."""
-        self.appends += when == "before"
+        if when == "before":
+            # One that is cancelled before it begins is made again, and counts when it is.
+            await checkpoint_if_cancelled()
+            self.appends += 1
         if self.appends == self._dies_at and self._when == when:
             await self._die()
 
