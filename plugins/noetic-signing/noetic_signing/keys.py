@@ -21,10 +21,13 @@ from cryptography.hazmat.primitives.serialization import (
 
 from noetic_py.errors import ConfigError
 
-__all__ = ["DEFAULT_ROLE", "KEY_ID", "SIGNATURE", "Keyring", "PublicKey", "Signer"]
+__all__ = ["DEFAULT_ROLE", "KEY_ID", "SIGNATURE", "Keyring", "PublicKey", "Signer", "Trusted"]
 
 PublicKey: TypeAlias = Ed25519PublicKey | str | bytes | Path
 """A public key: itself, its PEM text, or the file that has that."""
+
+Trusted: TypeAlias = Mapping[str, Iterable[PublicKey] | PublicKey]
+"""The public keys of each role, or the one that it has."""
 
 DEFAULT_ROLE = "runner"
 """The role of who writes runs, where nobody says another."""
@@ -146,7 +149,7 @@ class Keyring:
         ConfigError: A key is none, or a role; codes `"signing-key"` and `"signing-role"`.
     """
 
-    def __init__(self, trusted: Mapping[str, Iterable[PublicKey]]) -> None:
+    def __init__(self, trusted: Trusted) -> None:
         self._keys: dict[bytes, Ed25519PublicKey] = {}
         self._roles: dict[bytes, set[str]] = {}
         for role, keys in trusted.items():
@@ -183,10 +186,9 @@ class Keyring:
         return True
 
 
-def _several(keys: Iterable[PublicKey]) -> Iterable[PublicKey]:
+def _several(keys: Iterable[PublicKey] | PublicKey) -> Iterable[PublicKey]:
     """The keys; one that stands there alone is one, and not a row of characters."""
-    one: object = keys
-    return [one] if isinstance(one, (str, bytes, Path, Ed25519PublicKey)) else keys
+    return [keys] if isinstance(keys, (str, bytes, Path, Ed25519PublicKey)) else keys
 
 
 def _public(given: PublicKey) -> Ed25519PublicKey:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,7 +13,7 @@ from attrs import frozen
 from noetic_py.checkpoints import Finding, JournalEnd, RecordPlace, RecordTransform, Unsealed
 from noetic_py.errors import ConfigError
 from noetic_signing.canonical import canonical_json
-from noetic_signing.keys import DEFAULT_ROLE, KEY_ID, SIGNATURE, Keyring, PublicKey, Signer, check_role
+from noetic_signing.keys import DEFAULT_ROLE, KEY_ID, SIGNATURE, Keyring, PublicKey, Signer, Trusted, check_role
 
 __all__ = ["Policy", "Signing"]
 
@@ -73,7 +73,7 @@ class Signing(RecordTransform):
         self,
         signer: Signer | Callable[[str], Signer] | None = None,
         *,
-        trusted: Mapping[str, Iterable[PublicKey]] | None = None,
+        trusted: Trusted | None = None,
         policy: Policy = "strict",
         accept: Collection[str] | None = None,
     ) -> None:

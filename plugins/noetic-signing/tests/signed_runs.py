@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 from noetic_signing import Signer, Signing
 
-from noetic_py import Context, Harness, Message, step
+from noetic_py import Context, Harness, Memory, Message, StateBag, step
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, Record, RunEntry, SqliteBackend
 
 SIGNER = Signer.generate()
@@ -24,7 +24,7 @@ async def one(text: str, ctx: Context) -> str:
 
 
 @step
-async def two(text: str, ctx: Context) -> str:
+async def two(text: str, ctx: Context[Memory, StateBag]) -> str:
     ctx.state["seen"] = text
     return text + "2"
 

@@ -157,7 +157,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (int, float)):
         return ("number", float(value) + 0.0)
     if isinstance(value, list):
-        return ("array", tuple(_plain(each) for each in value))
+        parts: list[Any] = value
+        return ("array", tuple(_plain(each) for each in parts))
     return ("object", frozenset((key, _plain(each)) for key, each in value.items()))
 
 
