@@ -7,7 +7,8 @@ from attrs import evolve
 from noetic_signing import Signer, Signing
 
 from noetic_py import Budget, Harness, step
-from noetic_py.checkpoints import InMemoryBackend, Record, RecordRefused
+from noetic_py.checkpoints import InMemoryBackend, Record
+from noetic_py.errors import RecordRefused
 
 
 @step
@@ -45,7 +46,7 @@ async def attempt(what: str, backend: InMemoryBackend) -> None:
         result = await harness_on(backend).resume("order", flow)
         print(f"{what}: {result.value}")
     except RecordRefused as refused:
-        print(f"{what}: refused, {refused.check.reason}")
+        print(f"{what}: refused, {refused.reason}")
 
 
 async def main() -> None:

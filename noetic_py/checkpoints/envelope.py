@@ -5,11 +5,16 @@ The mark is a byte that no text in UTF-8 begins with, so nothing that was stored
 
 from __future__ import annotations
 
-__all__ = ["beside_card", "opened", "plain_card", "refuse_sealed", "sealed", "sealed_around"]
+from noetic_py.errors import TransformMissing
+
+__all__ = ["beside_card", "missing", "opened", "plain_card", "refuse_sealed", "sealed", "sealed_around"]
 
 _MARK = 0xF5
 _BEGIN = bytes((_MARK,))
 _LENGTH = 4
+_HINTS = {
+    "signing": "pip install noetic-signing, then NOETIC_SIGNING_TRUSTED, or Harness(record_transforms=[Signing(...)])"
+}
 
 
 def sealed(name: str, payload: bytes) -> bytes:
@@ -34,10 +39,17 @@ def refuse_sealed(payload: bytes, path: tuple[str, ...] = ()) -> None:
     """
     found = opened(payload)
     if found is not None:
-        # Loaded here: whatever reads a journal comes by, and hardly ever with sealed bytes.
-        from noetic_py.checkpoints.transforms import TransformMissing
+        raise missing(found[0], path)
 
-        raise TransformMissing(found[0], path=path)
+
+def missing(name: str, path: tuple[str, ...] = ()) -> TransformMissing:
+    """The error for a transform that is needed and not here."""
+    return TransformMissing(
+        f"the run was written through the record transform {name!r:.80}, which is not here",
+        transform=name,
+        path=path,
+        hint=_HINTS.get(name, "install and configure the plugin that has it, or Harness(record_transforms=[...])"),
+    )
 
 
 def sealed_around(name: str, card: bytes, beside: bytes) -> bytes:

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 
 from noetic_py.checkpoints.backend import Record, RunEntry, Transaction
 from noetic_py.checkpoints.checks import check_append, check_id, check_page
-from noetic_py.checkpoints.envelope import plain_card
+from noetic_py.checkpoints.envelope import missing, plain_card
 from noetic_py.checkpoints.forwarding import ForwardingBackend
 from noetic_py.checkpoints.sealing import NOTHING, Sealing, Seen, digest_of, origins_at
 from noetic_py.checkpoints.transforms import (
@@ -24,11 +24,10 @@ from noetic_py.checkpoints.transforms import (
     Finding,
     JournalEnd,
     RecordCheck,
-    RecordRefused,
-    TransformMissing,
     VerificationReport,
+    refused,
 )
-from noetic_py.errors import LeaseLost, NoeticError, PositionConflict, RunNotFound
+from noetic_py.errors import LeaseLost, NoeticError, PositionConflict, RunNotFound, TransformMissing
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend, Lease
@@ -99,8 +98,8 @@ class SealedBackend(ForwardingBackend):
         self._sealing = Sealing(transforms)
         self._cursors: OrderedDict[tuple[str, int], _Cursor] = OrderedDict()
         self._ends: OrderedDict[str, JournalEnd] = OrderedDict()
-        # What was found forged and, as nobody here is strict, read all the same.
-        self._forged: dict[str, list[RecordCheck]] = {}
+        # What was found forged first and, as nobody here is strict, read all the same: of records, and of the end.
+        self._forged: dict[str, dict[bool, RecordCheck]] = {}
 
     @property
     def inner(self) -> CheckpointBackend:
@@ -127,7 +126,7 @@ class SealedBackend(ForwardingBackend):
         cursor = self._cursors.get((run_id, after))
         if cursor is not None:
             page = await self._follow(run_id, cursor, limit)
-            if page.missing is None and not any(check.verdict != "verified" for check in page.checks):
+            if page.missing is None and not any(check.verdict == "forged" for check in page.checks):
                 return self._accepted(run_id, page, after)
             # Another process may have made the run anew meanwhile: read from its beginning, it is what it is now.
         cursor = await self._walk(run_id, after)
@@ -147,16 +146,16 @@ class SealedBackend(ForwardingBackend):
             raise page.missing
         self._refuse(run_id, page.checks)
         if len(page.records) < page.count:
-            raise RecordRefused(run_id, next(c for c in page.checks if c.verdict != "verified"))
+            raise refused(run_id, next(c for c in page.checks if c.verdict != "verified"))
 
     def _refuse(self, run_id: str, checks: Sequence[RecordCheck]) -> None:
         for check in checks:
             if check.verdict == "verified":
                 continue
             if self._sealing.by_name[check.transform].strict:
-                raise RecordRefused(run_id, check)
+                raise refused(run_id, check)
             if check.verdict == "forged":
-                self._forged.setdefault(run_id, []).append(check)
+                self._forged.setdefault(run_id, {}).setdefault(check.kind is None, check)
 
     async def _begin(self, run_id: str) -> _Page:
         """The place before a journal's first record, and what is said of its end.
@@ -205,7 +204,7 @@ class SealedBackend(ForwardingBackend):
 
     async def _open(self, cursor: _Cursor, stored: Sequence[Record], checks: list[RecordCheck]) -> _Page:
         records: list[Record] = []
-        missing: TransformMissing | None = None
+        needed: TransformMissing | None = None
         position, digest, seen = cursor.position, cursor.digest, cursor.seen
         readable = True
         for record in stored:
@@ -215,14 +214,14 @@ class SealedBackend(ForwardingBackend):
             found = self._sealing.open(seen, position, digest, record)
             checks += found.checks
             digest = digest_of(record)
-            if found.missing is not None and missing is None:
-                missing = TransformMissing(found.missing, path=record.path)
+            if found.missing is not None and needed is None:
+                needed = missing(found.missing, record.path)
             readable = readable and found.record is not None
             if readable and found.record is not None:
                 records.append(found.record)
         if position == seen.position:
             checks += self._sealing.ends_with(seen, digest)
-        return _Page(records, checks, _Cursor(position, digest, seen), missing, len(stored))
+        return _Page(records, checks, _Cursor(position, digest, seen), needed, len(stored))
 
     def _cut(self, seen: Seen, reason: str) -> list[RecordCheck]:
         names = self._sealing.by_name
@@ -382,8 +381,8 @@ class SealedBackend(ForwardingBackend):
 
     def _check_forged(self, run_id: str) -> None:
         """Refuse to write what would make a journal that was tampered with look right."""
-        if found := self._forged.get(run_id):
-            raise RecordRefused(run_id, found[0])
+        for check in self._forged.get(run_id, {}).values():
+            raise refused(run_id, check)
 
     async def fork(
         self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
@@ -400,9 +399,9 @@ class SealedBackend(ForwardingBackend):
         check_append((), card, status)
         self._check()
         cursor = await self._walk(run_id, at)
-        for check in self._forged.get(run_id, ()):
-            if check.kind is not None and check.position <= at:
-                raise RecordRefused(run_id, check)
+        first = self._forged.get(run_id, {}).get(False)
+        if first is not None and first.position <= at:
+            raise refused(run_id, first)
         if cursor is None or at < 0:
             raise PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
         end = JournalEnd(new_run_id, at, cursor.digest, status, card or b"", origins_at(cursor.seen.end, at))

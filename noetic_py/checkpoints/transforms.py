@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from attrs import frozen
 
 from noetic_py.checkpoints.backend import Record
-from noetic_py.errors import CheckpointError
+from noetic_py.errors import RecordRefused
 
 __all__ = [
     "Anchor",
@@ -23,12 +23,11 @@ __all__ = [
     "JournalEnd",
     "RecordCheck",
     "RecordPlace",
-    "RecordRefused",
     "RecordTransform",
-    "TransformMissing",
     "Unsealed",
     "Verdict",
     "VerificationReport",
+    "refused",
 ]
 
 Verdict: TypeAlias = Literal["verified", "unverified", "forged"]
@@ -172,6 +171,19 @@ class RecordCheck:
         return f"{what}{at} is {self.verdict}, says {self.transform}{why}"
 
 
+def refused(run_id: str, check: RecordCheck) -> RecordRefused:
+    """The error for a check that is not accepted."""
+    return RecordRefused(
+        f"run {run_id}: {check}",
+        run_id=run_id,
+        position=check.position,
+        transform=check.transform,
+        verdict=check.verdict,
+        reason=check.reason,
+        path=check.path,
+    )
+
+
 @frozen(eq=False)
 class CheckedRecord(Record):
     """A record that has come through transforms; it is equal to a record that holds the same.
@@ -246,56 +258,3 @@ class VerificationReport:
     def problems(self) -> Sequence[RecordCheck]:
         """What is not verified, in the order of the journal."""
         return [check for check in self.checks if check.verdict != "verified"]
-
-
-class RecordRefused(CheckpointError):
-    """What is stored of a run is not what was written, or nobody can tell; nothing of it was accepted.
-
-    Args:
-        run_id: The run.
-        check: What was found, and by which transform.
-    """
-
-    run_id: str
-    check: RecordCheck
-
-    def __init__(self, run_id: str, check: RecordCheck) -> None:
-        super().__init__(f"run {run_id}: {check}", path=check.path, hint="noetic verify RUN says what else is wrong")
-        self.run_id = run_id
-        self.check = check
-
-    @property
-    def position(self) -> int:
-        """The record's number in the journal, from 1."""
-        return self.check.position
-
-    @property
-    def transform(self) -> str:
-        """The transform that found it."""
-        return self.check.transform
-
-
-class TransformMissing(CheckpointError):
-    """A run was written through a record transform that this harness does not have. What is stored stays as it is.
-
-    Args:
-        transform: Its name.
-        path: The step that the record is of.
-    """
-
-    transform: str
-
-    def __init__(self, transform: str, *, path: tuple[str, ...] = ()) -> None:
-        super().__init__(
-            f"the run was written through the record transform {transform!r:.80}, which is not here",
-            path=path,
-            hint=_HINTS.get(
-                transform, "install and configure the plugin that has it, or Harness(record_transforms=[...])"
-            ),
-        )
-        self.transform = transform
-
-
-_HINTS = {
-    "signing": "pip install noetic-signing, then NOETIC_SIGNING_TRUSTED, or Harness(record_transforms=[Signing(...)])"
-}

@@ -57,6 +57,8 @@ NoeticError
 │   ├── CheckpointFailed        a commit was not taken by the backend
 │   │   └── StoreUnavailable    the store cannot be opened, read or written: where, reason
 │   ├── CorruptRecord           stored bytes are not what was written
+│   ├── RecordRefused           a record transform does not know them to be: run_id, position, transform, verdict
+│   ├── TransformMissing        they went through a record transform that is not here: transform
 │   ├── PositionConflict        somebody else wrote at the expected position
 │   ├── VersionConflict         somebody else wrote the value of a key
 │   ├── LeaseLost               the writer's fence is no longer the current one
@@ -139,11 +141,13 @@ from noetic_py.errors.stored import (
     LeaseLost,
     LogError,
     PositionConflict,
+    RecordRefused,
     ReplayDiverged,
     RunBusy,
     RunNotFound,
     StepOutcomeUnknown,
     StoreUnavailable,
+    TransformMissing,
     UnpairedOutput,
     VersionConflict,
 )
@@ -196,6 +200,7 @@ __all__ = [
     "RateLimited",
     "ReadOnlyMemory",
     "RealModelRefused",
+    "RecordRefused",
     "ReplayDiverged",
     "RouteError",
     "RunBusy",
@@ -211,6 +216,7 @@ __all__ = [
     "ToolArgumentsInvalid",
     "ToolError",
     "ToolFailed",
+    "TransformMissing",
     "UnknownPrice",
     "UnknownTool",
     "UnpairedOutput",

@@ -9,8 +9,8 @@ from attrs import evolve
 from noetic_signing import Signer, Signing
 
 from noetic_py import Harness, step
-from noetic_py.checkpoints import InMemoryBackend, Record, RecordRefused, TransformMissing
-from noetic_py.errors import CheckpointFailed, ConfigError, PluginError
+from noetic_py.checkpoints import InMemoryBackend, Record
+from noetic_py.errors import CheckpointFailed, ConfigError, PluginError, RecordRefused, TransformMissing
 
 pytestmark = pytest.mark.anyio
 

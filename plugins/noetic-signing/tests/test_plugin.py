@@ -19,8 +19,8 @@ from noetic_signing import Signer, Signing, plugin
 from signed_runs import SIGNER, Kept, flow, kept, signed_run
 
 from noetic_py import Harness
-from noetic_py.checkpoints import InMemoryBackend, RecordRefused, SqliteBackend, TransformMissing
-from noetic_py.errors import ConfigError
+from noetic_py.checkpoints import InMemoryBackend, SqliteBackend
+from noetic_py.errors import ConfigError, RecordRefused, TransformMissing
 from noetic_py.plugins import TransformRegistry, load_plugins
 
 ROOT = Path(__file__).parents[1]
@@ -33,8 +33,9 @@ def test_the_entry_point_is_the_plugin() -> None:
 
 def test_registering_loads_nothing_heavy() -> None:
     code = (
-        "import sys, noetic_py.plugins; from importlib.util import find_spec; import noetic_signing.plugin as p; "
-        "r = noetic_py.plugins.TransformRegistry(); p.register_record_transforms(r); assert r.names == []"
+        "import sys, noetic_py.plugins; import noetic_signing.plugin as p; "
+        "r = noetic_py.plugins.TransformRegistry(); p.register_record_transforms(r); assert r.names == []; "
+        "assert not {'cryptography', 'rfc8785', 'noetic_signing.signing'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

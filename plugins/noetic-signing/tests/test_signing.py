@@ -17,8 +17,8 @@ from noetic_signing.signing import _about_record, _bytes_of
 from signed_runs import SIGNER, database, flow, harness, kept, one, signed_run
 
 from noetic_py import Budget, StateBag, parallel
-from noetic_py.checkpoints import InMemoryBackend, RecordPlace, RecordRefused, TransformMissing
-from noetic_py.errors import CheckpointFailed, ConfigError, NoeticError
+from noetic_py.checkpoints import InMemoryBackend, RecordPlace
+from noetic_py.errors import CheckpointFailed, ConfigError, NoeticError, RecordRefused, TransformMissing
 from noetic_py.testing import assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
@@ -132,7 +132,7 @@ async def test_each_key_signs_in_its_own_roles_only() -> None:
     ).ok
     with pytest.raises(RecordRefused, match="may not sign as gateway") as caught:
         await harness(backend, Signing(trusted={"runner": [OTHER.public]})).runs.journal("r")
-    assert caught.value.check.verdict == "forged"
+    assert caught.value.verdict == "forged"
 
 
 async def test_a_role_that_is_not_enough() -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from noetic_signing import Signer, Signing
 from signed_runs import SIGNER, Kept, database, flow, harness, kept, signed_run
 
-from noetic_py.checkpoints import InMemoryBackend, Record, RecordRefused, TransformMissing
+from noetic_py.checkpoints import InMemoryBackend, Record
 from noetic_py.checkpoints.sealing import NOTHING, Sealing, Seen, digest_of
 from noetic_py.checkpoints.transforms import JournalEnd
+from noetic_py.errors import RecordRefused, TransformMissing
 
 pytestmark = pytest.mark.anyio
 
