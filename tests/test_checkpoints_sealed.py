@@ -36,7 +36,7 @@ from noetic_py.errors import (
     TransformMissing,
 )
 from noetic_py.plugins import TransformRegistry, hookimpl, load_plugins
-from noetic_py.testing import FaultyBackend, VirtualRuntime, assert_resumable_everywhere
+from noetic_py.testing import FaultyBackend, ReferenceContract, VirtualRuntime, assert_resumable_everywhere
 from noetic_py.testing._conformance.base import equal
 from noetic_py.testing.conformance import BackendContract
 from noetic_py.testing.faults import When
@@ -107,6 +107,18 @@ class TestSealedBackend(BackendContract):
         entry = await backend.entry("r")
         assert entry is not None
         equal((entry.card, entry.status), (card, status))
+
+
+class TestSealedReference(ReferenceContract):
+    """And does with any row of operations what the one that is not sealed does."""
+
+    examples = 50
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        return SealedBackend(InMemoryBackend(runtime=self.runtime), [Sum(), Veil()])
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        """Its clock is the one that was moved."""
 
 
 # -- in a harness
