@@ -364,6 +364,25 @@ class Plugins:
         self.layers: LayerRegistry = LayerRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
 
+    def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
+        """What keeps the runs of a harness; `None` when nothing does.
+
+        Args:
+            checkpoints: A backend, or the text that names one.
+            transforms: The record transforms of the harness; those of plugins follow.
+
+        Raises:
+            ConfigError: It is neither, code `"checkpoints"`; or a transform is none, code `"record-transforms"`.
+        """
+        if checkpoints is None:
+            return None
+        given: Any = self.backends(checkpoints) if isinstance(checkpoints, str) else checkpoints
+        if not hasattr(given, "append"):
+            raise ConfigError(
+                f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
+            )
+        return self.transforms.around(given, transforms)
+
     @property
     def names(self) -> Sequence[str]:
         """The plugins' names, in the order in which they were loaded."""

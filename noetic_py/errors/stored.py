@@ -17,11 +17,14 @@ __all__ = [
     "ItemSchemaMismatch",
     "LeaseLost",
     "LogError",
+    "Overloaded",
     "PositionConflict",
     "RecordRefused",
     "ReplayDiverged",
     "RunBusy",
     "RunNotFound",
+    "SessionConflict",
+    "SessionLoadError",
     "StepOutcomeUnknown",
     "StoreUnavailable",
     "TransformMissing",
@@ -228,6 +231,28 @@ class StepOutcomeUnknown(CheckpointError):
             path=path,
             hint="look whether its effect has happened, and give the step reconcile= to answer that",
         )
+
+
+class SessionConflict(CheckpointError):
+    """Another turn has written the session while this one went on; `result` is what this one has made."""
+
+
+class SessionLoadError(CheckpointError):
+    """What is stored of a session cannot be read. Nothing of it was changed."""
+
+
+class Overloaded(NoeticError):
+    """So many wait already that one more is refused.
+
+    Attributes:
+        waiting: How many.
+    """
+
+    waiting: int
+
+    def __init__(self, message: str, *, waiting: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.waiting = waiting
 
 
 class RunBusy(CheckpointError):
