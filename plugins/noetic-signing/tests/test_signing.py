@@ -16,7 +16,7 @@ from noetic_signing import Keyring, Policy, Signer, Signing
 from noetic_signing.signing import _about_record, _bytes_of
 from signed_runs import SIGNER, database, flow, harness, kept, one, signed_run
 
-from noetic_py import Budget, StateBag, parallel
+from noetic_py import Budget, Harness, Message, StateBag, parallel
 from noetic_py.checkpoints import InMemoryBackend, RecordPlace
 from noetic_py.errors import CheckpointFailed, ConfigError, NoeticError, RecordRefused, TransformMissing
 from noetic_py.testing import assert_resumable_everywhere
@@ -65,8 +65,6 @@ async def test_a_signed_run_out_of_budget_goes_on() -> None:
 
 
 async def test_without_the_plugin_the_run_says_what_it_needs() -> None:
-    from noetic_py import Harness
-
     run = await signed_run()
     backend = InMemoryBackend()
     await run.put(backend)
@@ -76,6 +74,31 @@ async def test_without_the_plugin_the_run_says_what_it_needs() -> None:
             await work
         assert caught.value.transform == "signing"
     assert (await kept(backend)).records == run.records
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_session_is_signed(kind: str, tmp_path: Path) -> None:
+    async with database(kind, tmp_path) as backend:
+        for turn in ("a", "b", "c"):
+            session = harness(backend).session("ada", "trip")
+            assert (await session.run(flow, turn)).value == f"{turn}123"
+        stream = session.key.stream
+        assert (await harness(backend).runs.verify(stream)).ok
+        texts = [
+            item.text for item in await harness(backend).session("ada", "trip").items() if isinstance(item, Message)
+        ]
+        assert texts == ["a: one", "b: one", "c: one"]
+        run = await kept(backend, stream)
+        plain: Harness[Any] = Harness(checkpoints=backend, plugins=())
+        with pytest.raises(TransformMissing):
+            await plain.session("ada", "trip").items()
+        assert {info.status for info in await plain.runs.list()} == {"completed"}
+    async with database(kind, tmp_path) as other:
+        await run.put(other, run.records[:-1])
+        with pytest.raises(RecordRefused):
+            await harness(other).session("ada", "trip").items()
+        with pytest.raises(RecordRefused):
+            await harness(other).session("ada", "trip").run(flow, "d")
 
 
 # -- keys
@@ -183,8 +206,6 @@ async def test_annotate_reads_what_was_changed_and_says_so() -> None:
 
 
 async def test_annotate_signs_a_run_that_was_begun_without_signatures() -> None:
-    from noetic_py import Harness
-
     backend = InMemoryBackend()
     plain: Harness[Any] = Harness(checkpoints=backend, plugins=())
     await plain.run(flow, "go", run_id="r", budget=Budget(steps=1))
