@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noetic_signing import canonical_json
 
-from noetic_py.codec.text import parse
+from noetic_py.codec.text import is_list, parse
 from noetic_py.errors import CodecError
 
 SEED = int(os.environ.get("NOETIC_SEED", "1"))
@@ -156,9 +156,8 @@ def _plain(value: Any) -> Any:
         return (type(value).__name__, value)
     if isinstance(value, (int, float)):
         return ("number", float(value) + 0.0)
-    if isinstance(value, list):
-        parts: list[Any] = value
-        return ("array", tuple(_plain(each) for each in parts))
+    if is_list(value):
+        return ("array", tuple(_plain(each) for each in value))
     return ("object", frozenset((key, _plain(each)) for key, each in value.items()))
 
 
