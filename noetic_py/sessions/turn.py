@@ -87,11 +87,18 @@ class Turn:
             return await self._resumed(hold, conversation)
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
+        unfinished = former is not None and conversation.open is not None and conversation.open.run_id == former
         if former is not None:
-            result, domain = await self._again(former, plan)
-            if conversation.open is not None and conversation.open.run_id == former:
-                await self._write(hold, conversation, self._made(result, domain, conversation))
-            return result
+            try:
+                result, domain = await self._again(former, plan)
+            except RunNotFound:
+                # Its process has died before the run was written, so nothing of it was done.
+                if not unfinished:
+                    raise
+            else:
+                if unfinished:
+                    await self._write(hold, conversation, self._made(result, domain, conversation))
+                return result
         if conversation.open is not None:
             await self._close(hold, conversation, conversation.open.run_id)
         await desk.write(hold, key, conversation, [started(self._run.run_id, delivery)], self._codec)
