@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,56 @@ async def test_a_watched_run_is_read_page_by_page_while_it_grows() -> None:
         seen += await reader.read("r", after=len(seen), limit=7)
         assert not await reader.read("r", after=len(seen))
     assert [record.payload for record in seen] == [b"%d" % number for number in range(30)]
+
+
+class Counting(InMemoryBackend):
+    """Counts the records that are read."""
+
+    count = 0
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        page = await super().read(run_id, after=after, limit=limit)
+        self.count += len(page)
+        return page
+
+
+async def test_what_was_written_or_read_here_is_not_read_again_to_be_gone_on_with() -> None:
+    inner = Counting()
+    sealed = SealedBackend(inner, [Sum()])
+    for number in range(5):
+        lease = await sealed.acquire("r", ttl=60)
+        await sealed.append("r", expected_position=number, fence=lease.fence, records=[Record("K", (), b"{}")])
+        await sealed.release(lease)
+        assert not await sealed.read("r", after=number + 1)
+    assert inner.count == 0
+    other = SealedBackend(inner, [Sum()])
+    assert len(await other.read("r")) == 5
+    lease = await other.acquire("r", ttl=60)
+    await other.append("r", expected_position=5, fence=lease.fence, records=[Record("K", (), b"{}")], card=b"mine")
+    await other.release(lease)
+    assert inner.count == 5
+    # The first one goes on with the card that the other has left, whatever it knew of it.
+    lease = await sealed.acquire("r", ttl=60)
+    await sealed.append("r", expected_position=6, fence=lease.fence, records=[Record("K", (), b"{}")])
+    entry = await sealed.entry("r")
+    assert entry is not None
+    assert (entry.card, (await sealed.verify("r")).ok) == (b"mine", True)
+
+
+async def test_a_card_that_another_owner_has_changed_alone_stays() -> None:
+    inner = InMemoryBackend()
+    one_of_them, other = SealedBackend(inner, [Sum()]), SealedBackend(inner, [Sum()])
+    lease = await one_of_them.acquire("r", ttl=60)
+    await one_of_them.append("r", expected_position=0, fence=lease.fence, records=[Record("K", (), b"{}")], card=b"old")
+    await one_of_them.release(lease)
+    lease = await other.acquire("r", ttl=60)
+    await other.append("r", expected_position=1, fence=lease.fence, records=[], card=b"new", status="done")
+    await other.release(lease)
+    lease = await one_of_them.acquire("r", ttl=60)
+    await one_of_them.append("r", expected_position=1, fence=lease.fence, records=[Record("K", (), b"{}")])
+    entry = await one_of_them.entry("r")
+    assert entry is not None
+    assert (entry.card, entry.status) == (b"new", "done")
 
 
 async def test_a_run_that_was_made_anew_is_not_taken_for_a_forged_one() -> None:

@@ -370,14 +370,17 @@ class SealedBackend(ForwardingBackend):
 
     async def _end(self, run_id: str, position: int) -> JournalEnd | None:
         """Where a journal ends, which is checked; `None` when that is not at this position."""
+        entry = await self._inner.entry(run_id)
+        if entry is None or entry.position != position:
+            return JournalEnd(run_id, 0, NOTHING, None, b"") if entry is None and not position else None
+        seen, checks = self._sealing.look(entry)
         cursor = self._cursors.get((run_id, position))
-        if cursor is None or cursor.seen.position != position:
-            entry = await self._inner.entry(run_id)
-            if entry is None or entry.position != position:
-                missing = entry is None and position == 0
-                return JournalEnd(run_id, 0, NOTHING, None, b"") if missing else None
+        if cursor is None or any(self._sealing.ends_with(seen, cursor.digest)):
             cursor = await self._walk(run_id, position)
-        return None if cursor is None else evolve(cursor.seen.end, digest=cursor.digest)
+        if cursor is None:
+            return None
+        self._refuse(run_id, [*checks, *self._sealing.ends_with(seen, cursor.digest)])
+        return evolve(seen.end, digest=cursor.digest)
 
     def _check_forged(self, run_id: str) -> None:
         """Refuse to write what would make a journal that was tampered with look right."""
@@ -430,11 +433,17 @@ class SealedBackend(ForwardingBackend):
             RecordRefused: It was read here, and had been tampered with.
         """
         self._check_forged(run_id)
+        # Another owner may have written since.
+        self._ends.pop(run_id, None)
         return await super().acquire(run_id, ttl=ttl)
 
     async def release(self, lease: Lease) -> None:
         """Give a lease back."""
-        self._ends.pop(lease.run_id, None)
+        end = self._ends.pop(lease.run_id, None)
+        if end is not None:
+            # What was written here need not be read to be gone on with.
+            cursor = _Cursor(end.position, end.digest, Seen(end.position, end, None))
+            _keep(self._cursors, (end.run_id, end.position), cursor)
         await super().release(lease)
 
     def _forget(self, run_id: str) -> None:
