@@ -605,9 +605,9 @@ async def test_an_owner_that_has_lost_its_lease_writes_nothing() -> None:
         await free.wait()
         return text
 
+    caught: list[BaseException] = []
     async with Harness(plugins=[], checkpoints=backend) as harness, anyio.create_task_group() as group:
         session = harness.session("ada", "trip")
-        caught: list[BaseException] = []
 
         async def turn() -> None:
             try:
@@ -626,7 +626,7 @@ async def test_an_owner_that_has_lost_its_lease_writes_nothing() -> None:
         await backend.release(lease)
         free.set()
     assert len(caught) == 1
-    assert "stale" not in texts(await _items(backend, session.key))
+    assert "stale" not in texts(await _items(backend, SessionKey("ada", "trip")))
 
 
 async def _items(backend: CheckpointBackend, key: SessionKey) -> Any:

@@ -29,7 +29,7 @@ from noetic_py.errors import (
     SessionConflict,
 )
 from noetic_py.items import Item, Message
-from noetic_py.state import StateBag
+from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
     from noetic_py._engine.run import RunPlan
@@ -212,7 +212,7 @@ class Turn:
         unsaved = self._desk.unsaved(self._key)
         if unsaved:
             return unsaved[-1][0].state
-        found = state_of(conversation, type(given), self._codec)
+        found = state_of(conversation, class_of(given), self._codec)
         return given if found is None else found
 
     async def _close(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
