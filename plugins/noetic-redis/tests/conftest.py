@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# The helpers beside this file are imported by name, whatever pytest's import mode.
+sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("tests.servers.journeys")
+
+from redis_server import RedisServer  # noqa: E402  # only now can it be found
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A real server; without its program the error says how to install it."""
+    made = RedisServer()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def prefix(redis_server: RedisServer) -> Iterator[str]:
+    """A prefix of the test's own, under which nothing is."""
+    with redis_server.prefix() as name:
+        yield name
