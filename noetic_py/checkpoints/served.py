@@ -7,6 +7,7 @@ here, once.
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -16,7 +17,17 @@ from typing import Generic, Protocol, Self, TypeVar
 from anyio.lowlevel import checkpoint
 from attrs import frozen
 
-from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Scope, Stats, StoredValue, Transaction
+from noetic_py.checkpoints.backend import (
+    BackendDurability,
+    Head,
+    Lease,
+    Record,
+    RunEntry,
+    Scope,
+    Stats,
+    StoredValue,
+    Transaction,
+)
 from noetic_py.checkpoints.checks import (
     MAX_BYTES,
     check_append,
@@ -177,10 +188,10 @@ class Operations(Protocol[L_contra]):
         ...
 
 
-class ServedBackend(Generic[L]):
+class ServedBackend(ABC, Generic[L]):
     """The methods of [`CheckpointBackend`][noetic_py.CheckpointBackend] on a server.
 
-    A class below it says what it is by `durability` and `describe`.
+    A class below it says what it is.
 
     Args:
         operations: What is done on a connection.
@@ -223,6 +234,15 @@ class ServedBackend(Generic[L]):
         )
         self._pool = pool
         weakref.finalize(self, pool.abandon)
+
+    @property
+    @abstractmethod
+    def durability(self) -> BackendDurability:
+        """What a finished write survives; `"none"` until the server was reached."""
+
+    @abstractmethod
+    async def describe(self) -> Mapping[str, str]:
+        """What it is and how it is set up, for people; holds no secrets."""
 
     @property
     def shared(self) -> bool:

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from postgres_server import PASSWORD, PostgresServer, free_port
+from postgres_server import PASSWORD, PostgresServer
 
 from tests.cli_shell import Inside
+from tests.servers.ports import free_port
 
 FRAGILE = """
 @step

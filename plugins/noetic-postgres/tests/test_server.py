@@ -10,15 +10,17 @@ import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 import pytest
-from cutting_proxy import CuttingProxy
-from journeys import THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
-from postgres_server import PASSWORD, USER, PostgresServer, free_port
+from postgres_proxy import proxy_of
+from postgres_server import PASSWORD, USER, PostgresServer
 from psycopg import sql
 
 from noetic_py.checkpoints import CheckpointBackend, Transaction
 from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, RunBusy, StoreUnavailable
 from tests.properties.checks import examples
+from tests.servers.journeys import THRESHOLD, Journey, journal, record
+from tests.servers.ports import free_port
+from tests.servers.turmoil import in_turmoil
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +81,7 @@ async def test_a_server_that_is_too_old(server: PostgresServer) -> None:
     def older(data: bytes) -> bytes:
         return data.replace(b"server_version\x0015.", b"server_version\x0014.")
 
-    with CuttingProxy(server.port, older) as proxy:
+    with proxy_of(server, older) as proxy:
         error = await refused(PostgresBackend(server.url(port=proxy.port)), "server")
     assert "14" in error.message
     assert "15" in (error.hint or "")
@@ -431,7 +433,7 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.5)
-    with CuttingProxy(server.port) as proxy:
+    with proxy_of(server) as proxy:
         stopped = PostgresBackend(server.url(schema, port=proxy.port, more="&timeout=40"), connections=1)
         async with stopped, PostgresBackend(server.url(schema)) as other, anyio.create_task_group() as group:
             for name in ("a", "b"):
@@ -451,68 +453,17 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
 # -- restarts
 
 
-class Written:
-    """How much was written to each run."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.enough = False
-        self._moved = anyio.Event()
-
-    def add(self, run_id: str) -> None:
-        self.counts[run_id] = self.counts.get(run_id, 0) + 1
-        self._moved.set()
-
-    async def more(self, count: int) -> None:
-        """Return when so much was written since."""
-        goal = sum(self.counts.values()) + count
-        while sum(self.counts.values()) < goal:
-            self._moved = anyio.Event()
-            await self._moved.wait()
-
-
-async def _write(backend: PostgresBackend, run_id: str, written: Written) -> None:
-    lease = await backend.acquire(run_id, ttl=600.0)
-    # Each writes once at least, however long the others were faster.
-    while not written.enough or run_id not in written.counts:
-        position = written.counts.get(run_id, 0)
-        text = f"{run_id}/{position}"
-        await backend.append(run_id, expected_position=position, fence=lease.fence, records=[record(text)])
-        assert await backend.put(("s",), run_id, text.encode())
-        written.add(run_id)
-    await backend.release(lease)
-
-
-async def _in_turmoil(backend: PostgresBackend, turmoil: Callable[[], None], times: int) -> None:
-    """Write while something happens to the server again and again; then look whether all is there, once."""
-    written = Written()
-    async with anyio.create_task_group() as group:
-        for index in range(6):
-            group.start_soon(_write, backend, f"r{index}", written)
-        for _ in range(times):
-            await anyio.to_thread.run_sync(turmoil)
-            with anyio.fail_after(30):
-                await written.more(12)
-        written.enough = True
-    assert len(written.counts) == 6
-    for run_id, count in written.counts.items():
-        assert await journal(backend, run_id) == [f"{run_id}/{n}".encode() for n in range(count)]
-        found = await backend.get(("s",), run_id)
-        assert found is not None
-        assert found.value == f"{run_id}/{count - 1}".encode()
-
-
 async def test_restarts_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
     times = examples(sample=6, full=100) // 2
     async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await _in_turmoil(backend, server.restart, times)
+        await in_turmoil(backend, server.restart, times)
     record_property("restarts", times)
 
 
 async def test_ended_sessions_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
     times = examples(sample=20, full=200) // 2
     async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await _in_turmoil(backend, server.end_sessions, times)
+        await in_turmoil(backend, server.end_sessions, times)
     record_property("times", times)
 
 

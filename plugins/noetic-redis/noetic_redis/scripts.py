@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from attrs import field, frozen
 
-__all__ = ["NAMES", "Script", "script"]
+__all__ = ["NAMES", "Script", "read_file", "script"]
 
 NAMES = (
     "acquire", "append", "delete", "entry", "fork", "get", "goodbye", "head", "hello", "list", "prune", "put", "read",
@@ -32,14 +32,14 @@ class Script:
     digest: bytes
 
 
-@cache
-def _file(name: str) -> bytes:
+def read_file(name: str) -> bytes:
+    """The text of a file of scripts."""
     return (files("noetic_redis") / "lua" / f"{name}.lua").read_bytes()
 
 
 @cache
 def script(name: str) -> Script:
     """A script by its name."""
-    source = _file(name) if name == "hello" else _file("prelude") + _file(name)
+    source = read_file(name) if name == "hello" else read_file("prelude") + read_file(name)
     # The server's own way to name scripts, and no secret of anybody.
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())

@@ -5,12 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("tests.servers.journeys")
+pytest.register_assert_rewrite("tests.servers.journeys", "tests.servers.lost", "tests.servers.processes")
 
 from redis_server import RedisServer  # noqa: E402  # only now can it be found
+
+from tests.servers.figures import say_figures  # noqa: E402  # as the one above
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what the full sets have counted."""
+    say_figures(terminalreporter, "noetic-redis")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

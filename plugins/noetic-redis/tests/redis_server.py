@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +79,10 @@ class RedisServer:
             try:
                 self.quick().ping()
                 return
-            except redis.RedisError as error:
-                assert time.monotonic() < end, f"{error}: {self.log()}"
-                assert self._process is None or self._process.poll() is None, self.log()
+            except redis.RedisError:
+                gone = self._process is None or self._process.poll() is not None
+                if gone or time.monotonic() > end:
+                    raise RuntimeError(f"the server does not start: {self.log()}") from None
 
     def log(self) -> str:
         path = self.folder / "log"
@@ -155,6 +156,10 @@ class RedisServer:
         finally:
             if self._process is not None and self.keys(name):
                 self.command("UNLINK", *self.keys(name))
+
+    def space(self) -> AbstractContextManager[str]:
+        """What a test has for itself."""
+        return self.prefix()
 
     def keys(self, prefix: str) -> list[bytes]:
         """The names of all keys of a prefix; a test may ask for all."""
