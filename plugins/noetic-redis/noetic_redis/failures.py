@@ -74,7 +74,11 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
     ),
     (
         ("timeout", "timed out"),
-        ("unreachable", "the server did not answer in time", "look at the address, at the network, and at firewalls"),
+        (
+            "unreachable",
+            "the server did not answer in time",
+            "look at the address, at the network and at firewalls, and whether the server speaks TLS (rediss://)",
+        ),
     ),
 )
 _NO_SERVER: _Case = ("unreachable", "no connection came about", "look whether the server runs, and at host and port")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -65,12 +66,27 @@ class RedisServer:
         }
 
     def start(self) -> None:
+        self.begin()
+        self.wait()
+
+    def begin(self) -> None:
+        """Start it, and do not wait."""
         command = [self._program, "--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "no"]
         command += ["--dir", str(self.folder), "--unixsocket", str(self.socket), "--logfile", str(self.folder / "log")]
         for name, value in self.settings.items():
             command += [f"--{name}", value]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self.wait()
+        # With the signals as this process has them: a file that may not grow is an error to it then, and no death.
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, restore_signals=False)
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return 0 if self._process is None else self._process.pid
+
+    def limit_files(self, size: int | None) -> None:
+        """Let no file of it grow beyond a size, as on a disk that is full; `None` takes that back."""
+        limit = resource.RLIM_INFINITY if size is None else size
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
     def wait(self) -> None:
         """Return when it answers, and has read what it had stored."""
@@ -83,6 +99,17 @@ class RedisServer:
                 gone = self._process is None or self._process.poll() is not None
                 if gone or time.monotonic() > end:
                     raise RuntimeError(f"the server does not start: {self.log()}") from None
+
+    def is_loading(self) -> bool:
+        """Whether it answers that it is still reading what it had stored."""
+        try:
+            self.quick().ping()
+        except redis.BusyLoadingError:
+            return True
+        except redis.ConnectionError:
+            # It does not listen yet.
+            return False
+        raise RuntimeError("it has read everything already")
 
     def log(self) -> str:
         path = self.folder / "log"

@@ -9,6 +9,7 @@ from noetic_redis import RedisBackend
 from redis_proxy import proxy_of
 from redis_server import RedisServer
 
+from noetic_py.checkpoints import StoredValue
 from noetic_py.errors import RunBusy
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.journeys import SCOPE, THRESHOLD, Journey, journal, record
@@ -65,6 +66,16 @@ class TestLostConnections(LostConnections):
                 for _ in range(12):
                     await backend.get(SCOPE, "k")
                 assert await other.head("r") is not None
+
+    async def test_an_old_write_is_not_done_over_a_new_one(self, prefix: str) -> None:
+        with proxy_of(self.redis, late=15) as proxy:
+            async with self.through(proxy, prefix, connections=1) as backend:
+                proxy.arm({1: "late"})
+                await backend.put(SCOPE, "k", b"old")
+                version = await backend.put(SCOPE, "k", b"new")
+                for _ in range(12):
+                    await backend.head("r")
+                assert await backend.get(SCOPE, "k") == StoredValue("k", b"new", version)
 
     async def test_a_large_record_is_cut_in_its_middle(self, prefix: str) -> None:
         large = bytes(range(256)) * 4000
