@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from tests.crash.folders import MEMORY
 from tests.servers.ports import free_port
@@ -102,14 +104,25 @@ class RedisServer:
 
     def is_loading(self) -> bool:
         """Whether it answers that it is still reading what it had stored."""
+        # One that does not try again by itself.
+        client = redis.Redis(port=self.port, password=self.settings["requirepass"], retry=Retry(NoBackoff(), 0))
         try:
-            self.quick().ping()
+            client.ping()
         except redis.BusyLoadingError:
             return True
         except redis.ConnectionError:
             # It does not listen yet.
             return False
+        finally:
+            client.close()
         raise RuntimeError("it has read everything already")
+
+    def is_busy(self) -> bool:
+        """Whether it answers that it is running somebody's script."""
+        try:
+            return self.quick().ping() is False
+        except redis.ResponseError as error:
+            return "BUSY" in str(error)
 
     def log(self) -> str:
         path = self.folder / "log"

@@ -84,7 +84,7 @@ TEXTS = [
 ]
 PLAIN = [*GLOBS, *BRACES, *NAMES, *LUA, *SEARCH, *PROTOCOL, *TEXTS]
 BROKEN = [*map(chr, range(32)), "\x7f", "\x85", "\ud800", "a\ud800", "", "x" * 257]
-MIXED = ["".join(pair) for pair in itertools.product(["*", "{noetic}:", "'..", "@a:{"], [*LUA[:6], *SEARCH[:6]])]
+MIXED = ["".join(pair) for pair in itertools.product(["*", "{noetic}:", "'..", "@a:{", "%"], [*LUA[:8], *SEARCH[:8]])]
 INSIDE = [f"a{character}b" for character in ("\0", "\n", "\r", "\r\n", "\t", "\x1b")]
 ALL = [*PLAIN, *MIXED, *BROKEN, *INSIDE]
 
@@ -161,6 +161,7 @@ async def test_they_are_keys_and_scopes_like_others(backend: RedisBackend) -> No
         # Behind a key comes the next one, whatever a key looks like.
         behind = await backend.scan((VICTIM, "shared"), after=each, limit=1)
         assert [found.key for found in behind] == sorted(key for key in hostile if key > each)[:1]
+    for each in hostile:
         assert await backend.remove((VICTIM, "shared"), each)
     assert await backend.scan((VICTIM, "shared")) == []
 

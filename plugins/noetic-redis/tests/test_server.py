@@ -14,7 +14,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+import redis
 from noetic_redis import RedisBackend
+from noetic_redis.failures import from_server
 from redis_server import PASSWORD, RedisServer
 
 from noetic_py.checkpoints import CheckpointBackend, Transaction
@@ -323,11 +325,13 @@ async def test_scripts_that_the_server_has_forgotten(redis_server: RedisServer, 
 
 
 async def test_a_server_that_is_still_reading_its_data() -> None:
-    # Each command of its log takes it so long, however small its data are, and it looks up from them often.
-    with another(key_load_delay="60000", loading_process_events_interval_bytes="1024") as server:
+    # Each command of its log takes it so many microseconds, and it looks up after some thousand.
+    with another(key_load_delay="300") as server:
+        for number in range(5000):
+            server.command("SET", "number", number)
         async with RedisBackend(server.url(), connections=1) as backend:
             for position in range(4):
-                await backend.append("r", expected_position=position, fence=0, records=[record("x" * 1500)])
+                await backend.append("r", expected_position=position, fence=0, records=[record("x")])
             server.kill()
             server.begin()
             with anyio.fail_after(30):
@@ -335,6 +339,52 @@ async def test_a_server_that_is_still_reading_its_data() -> None:
                     pass
                 assert await backend.append("r", expected_position=4, fence=0, records=[record("y")]) == 5
             assert len(await journal(backend, "r")) == 5
+
+
+async def test_too_few_replicas(redis_server: RedisServer, prefix: str) -> None:
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        with redis_server.configured(min_replicas_to_write="1"):
+            await fails(backend, "replicas")
+            assert await journal(backend, "r") == [b"x"]
+        assert await backend.append("r", expected_position=1, fence=0, records=[record("y")]) == 2
+
+
+async def test_a_server_that_is_busy_with_somebodys_script(redis_server: RedisServer, prefix: str) -> None:
+    async with RedisBackend(redis_server.url(prefix, more="&timeout=20"), connections=1) as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        stranger = redis_server.connect()
+
+        def loop() -> None:
+            with pytest.raises(redis.ResponseError):
+                stranger.eval("while true do end", 0)
+
+        with redis_server.configured(busy_reply_threshold="10"):
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.to_thread.run_sync, loop)
+                while not await anyio.to_thread.run_sync(redis_server.is_busy):
+                    pass
+                group.start_soon(partial(backend.append, "r", expected_position=1, fence=0, records=[record("y")]))
+                short = RedisBackend(redis_server.url(prefix, more="&timeout=1"))
+                await refused(short, "busy")
+                redis_server.command("SCRIPT", "KILL")
+        assert await journal(backend, "r") == [b"x", b"y"]
+        stranger.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.exceptions.MovedError("3999 127.0.0.1:6381"),
+        redis.exceptions.AskError("3999 127.0.0.1:6381"),
+        redis.exceptions.ClusterCrossSlotError("Keys in request don't hash to the same slot"),
+    ],
+)
+def test_another_node_of_a_cluster(error: Exception) -> None:
+    found = from_server(error, "redis://host")
+    assert isinstance(found, StoreUnavailable)
+    assert found.reason == "cluster"
+    assert "6381" not in str(found)
 
 
 async def _until_refused(backend: RedisBackend) -> StoreUnavailable:
