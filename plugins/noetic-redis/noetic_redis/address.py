@@ -50,14 +50,15 @@ class Address:
             seconds: How long connecting may take.
         """
         # What the address itself says wins over these.
-        pool = redis.ConnectionPool.from_url(
+        # The driver says little of its types.
+        pools: Any = redis.ConnectionPool
+        return pools.from_url(
             self.url,
             protocol=2,
             # Half of the time for an answer: what is left is for finding out what became of it.
             socket_timeout=self.timeout / 2,
             socket_connect_timeout=min(seconds, 10.0),
-        )
-        return pool.make_connection()
+        ).make_connection()
 
 
 def address_of(

@@ -111,7 +111,7 @@ class RedisBackend(ServedBackend[Link]):
         await self._begin()
         await self._open()
         found = self._meeting.found
-        settings = {} if found is None else found.settings
+        settings: Mapping[str, str] = {} if found is None else found.settings
         return {
             "backend": "redis",
             "server": self._address.where,

@@ -6,6 +6,7 @@ Nothing that the server or the driver says is passed on: it may quote a password
 from __future__ import annotations
 
 import redis
+from redis import exceptions
 
 from noetic_py.checkpoints.threads import LOST
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
@@ -105,16 +106,16 @@ def _known(error: Exception) -> _Case | None:
 
 def _code(error: Exception) -> str:
     """The word that the driver has taken off."""
-    names = {
+    names: dict[type[Exception], str] = {
         redis.ReadOnlyError: "READONLY",
-        redis.exceptions.OutOfMemoryError: "OOM",
-        redis.exceptions.NoPermissionError: "NOPERM",
-        redis.exceptions.MovedError: "MOVED",
-        redis.exceptions.AskError: "ASK",
-        redis.exceptions.ClusterCrossSlotError: "CROSSSLOT",
-        redis.exceptions.MasterDownError: "MASTERDOWN",
-        redis.exceptions.ClusterDownError: "CLUSTERDOWN",
-        redis.exceptions.TryAgainError: "TRYAGAIN",
+        exceptions.OutOfMemoryError: "OOM",
+        exceptions.NoPermissionError: "NOPERM",
+        exceptions.MovedError: "MOVED",
+        exceptions.AskError: "ASK",
+        exceptions.ClusterCrossSlotError: "CROSSSLOT",
+        exceptions.MasterDownError: "MASTERDOWN",
+        exceptions.ClusterDownError: "CLUSTERDOWN",
+        exceptions.TryAgainError: "TRYAGAIN",
     }
     return names.get(type(error), "")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import redis
+from redis import exceptions
 
 from noetic_py.errors import CheckpointError, StoreUnavailable
 from noetic_redis.address import Address
@@ -157,7 +158,7 @@ class Link:
     def _run(self, what: Script, rows: Sequence[Sequence[Argument]]) -> list[Any]:
         commands = [("EVALSHA", what.digest, 1, self._store, self._base, self._salt, *row) for row in rows]
         answers = self._exchange(commands)
-        if any(isinstance(answer, redis.exceptions.NoScriptError) for answer in answers):
+        if any(isinstance(answer, exceptions.NoScriptError) for answer in answers):
             # The server was started anew, or somebody has emptied its scripts. What was run says so when asked again.
             for answer in self._exchange([("SCRIPT", "LOAD", script(name).source) for name in NAMES]):
                 if isinstance(answer, Exception):

@@ -10,14 +10,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis import exceptions
 
 from tests.crash.folders import MEMORY
 from tests.servers.ports import free_port
@@ -56,7 +55,7 @@ class RedisServer:
         self.port = free_port()
         self.socket = self.folder / "socket"
         self._process: subprocess.Popen[bytes] | None = None
-        self._quick: redis.Redis | None = None
+        self._quick: Any = None
         self._count = itertools.count()
         self.settings = {
             "appendonly": "yes",
@@ -95,34 +94,31 @@ class RedisServer:
         end = time.monotonic() + 60
         while True:
             try:
-                self.quick().ping()
+                self.command("PING")
                 return
-            except redis.RedisError:
+            except exceptions.RedisError:
                 gone = self._process is None or self._process.poll() is not None
                 if gone or time.monotonic() > end:
                     raise RuntimeError(f"the server does not start: {self.log()}") from None
 
     def is_loading(self) -> bool:
         """Whether it answers that it is still reading what it had stored."""
-        # One that does not try again by itself.
-        client = redis.Redis(port=self.port, password=self.settings["requirepass"], retry=Retry(NoBackoff(), 0))
         try:
-            client.ping()
-        except redis.BusyLoadingError:
+            self.command("PING")
+        except exceptions.BusyLoadingError:
             return True
-        except redis.ConnectionError:
+        except exceptions.ConnectionError:
             # It does not listen yet.
             return False
-        finally:
-            client.close()
         raise RuntimeError("it has read everything already")
 
     def is_busy(self) -> bool:
         """Whether it answers that it is running somebody's script."""
         try:
-            return self.quick().ping() is False
-        except redis.ResponseError as error:
+            self.command("PING")
+        except exceptions.ResponseError as error:
             return "BUSY" in str(error)
+        return False
 
     def log(self) -> str:
         path = self.folder / "log"
@@ -153,7 +149,7 @@ class RedisServer:
 
     def close(self) -> None:
         if self._quick is not None:
-            self._quick.close()
+            self._quick.disconnect()
         try:
             self.kill()
         finally:
@@ -174,18 +170,29 @@ class RedisServer:
         login = f"{user}:{secret}@" if user or secret else ""
         return f"redis://{login}127.0.0.1:{port or self.port}/{database}?prefix={prefix}{more}"
 
-    def connect(self) -> redis.Redis:
-        """A client of the test's own, past everything that is tested."""
-        return redis.Redis(port=self.port, password=self.settings["requirepass"] or None, protocol=2)
-
-    def quick(self) -> redis.Redis:
-        """A client that is there already; it connects anew by itself."""
-        if self._quick is None:
-            self._quick = self.connect()
-        return self._quick
+    def connect(self) -> Any:
+        """A connection of the test's own, past everything that is tested."""
+        pool = redis.ConnectionPool(port=self.port, password=self.settings["requirepass"] or None, protocol=2)
+        return pool.make_connection()
 
     def command(self, *words: str | bytes | int) -> Any:
-        return self.quick().execute_command(*words)  # type: ignore[no-untyped-call]  # the driver says nothing of it
+        """What the server answers, as it comes; one that was lost meanwhile is made anew."""
+        if self._quick is None:
+            self._quick = self.connect()
+        try:
+            return _asked(self._quick, words)
+        except exceptions.BusyLoadingError:
+            raise
+        except exceptions.ConnectionError:
+            return _asked(self._quick, words)
+
+    def alone(self, *words: str | bytes | int) -> Any:
+        """As `command`, on a connection that nobody else has."""
+        connection = self.connect()
+        try:
+            return _asked(connection, words)
+        finally:
+            connection.disconnect()
 
     @contextmanager
     def prefix(self) -> Generator[str]:
@@ -246,12 +253,10 @@ class RedisServer:
 
     def sessions(self) -> list[int]:
         """The connections of backends of the tests."""
-        rows = self.command("CLIENT", "LIST")
-        text = rows.decode() if isinstance(rows, bytes) else ""
-        if not text:
-            return [int(each["id"]) for each in rows if each.get("name") == "noetic_py"]
-        found = [dict(word.partition("=")[::2] for word in line.split()) for line in text.splitlines()]
-        return [int(each["id"]) for each in found if each.get("name") == "noetic_py"]
+        rows: bytes = self.command("CLIENT", "LIST")
+        found = [line.split() for line in rows.decode().splitlines()]
+        # Each line begins with the connection's number, `id=7`.
+        return [int(words[0].partition("=")[2]) for words in found if "name=noetic_py" in words]
 
     def end_sessions(self) -> None:
         """End them all, whatever they are doing."""
@@ -278,3 +283,8 @@ class RedisServer:
         """All that is stored of the runs and values, as the server would move it elsewhere."""
         mine = [key for key in self.keys(prefix) if b":mark:" not in key and not key.endswith(b":used")]
         return {key: self.command("DUMP", key) for key in mine}
+
+
+def _asked(connection: Any, words: Sequence[str | bytes | int]) -> Any:
+    connection.send_command(*words)
+    return connection.read_response()

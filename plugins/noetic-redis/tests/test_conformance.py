@@ -78,15 +78,12 @@ class _Damage:
     def log(self, change: Callable[[str, list[bytes]], tuple[str, list[bytes]]], run_id: str = "r3") -> None:
         """Write a journal anew, one transaction of it changed."""
         key = f"{self.base}log:{self.number(run_id)}"
-        rows = self.server.command("XRANGE", key, "-", "+")
+        rows: list[tuple[bytes, list[bytes]]] = self.server.command("XRANGE", key, "-", "+")
         chosen = self.dice.randrange(len(rows))
         self.server.command("DEL", key)
-        for index, (name, found) in enumerate(rows):
-            fields = [part for pair in found.items() for part in pair] if isinstance(found, dict) else list(found)
-            name, fields = name.decode(), fields
-            if index == chosen:
-                name, fields = change(name, fields)
-            self.server.command("XADD", key, name, *fields)
+        for index, (name, fields) in enumerate(rows):
+            changed = change(name.decode(), fields) if index == chosen else (name.decode(), fields)
+            self.server.command("XADD", key, changed[0], *changed[1])
 
     def _body(self, name: str, fields: list[bytes]) -> tuple[str, list[bytes]]:
         return name, [*fields[:-1], self.flipped(fields[-1])]
@@ -109,7 +106,7 @@ class _Damage:
     def _lost(self) -> None:
         """A transaction, perhaps the last one."""
         key = f"{self.base}log:{self.number('r3')}"
-        rows = self.server.command("XRANGE", key, "-", "+")
+        rows: list[tuple[bytes, list[bytes]]] = self.server.command("XRANGE", key, "-", "+")
         self.server.command("XDEL", key, self.dice.choice([name for name, _ in rows]))
 
     def _value(self) -> None:
