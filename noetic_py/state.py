@@ -125,11 +125,10 @@ def _copy_flat(state: Any) -> Any:
     It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
     """
     kind = _class_of(state)
-    fields = state_fields(state)
-    if not (_FLAT.issuperset(map(type, fields)) and _FLAT.issuperset(map(type, fields.values()))):
-        return None
     if kind in _BY_KEY:
-        return kind(fields)
+        fields = state_fields(state)
+        flat = _FLAT.issuperset(map(type, fields)) and _FLAT.issuperset(map(type, fields.values()))
+        return kind(fields) if flat else None
     if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
         return None
     reduced: Any = state.__reduce_ex__(4)
