@@ -43,3 +43,19 @@ class ServerOfTests(Protocol):
     def stored(self, space: str, /) -> object:
         """All that is stored of runs and values; compared, and not read."""
         ...
+
+    def start(self) -> None:
+        """Let it run."""
+        ...
+
+    def stop(self) -> None:
+        """Let it end as it would like to."""
+        ...
+
+    def restart(self) -> None:
+        """As after a crash: nobody was told, and what it had on its disk is read."""
+        ...
+
+    def end_sessions(self) -> None:
+        """End all connections of backends, whatever they are doing."""
+        ...

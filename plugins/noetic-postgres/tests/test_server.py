@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -15,17 +15,17 @@ from postgres_proxy import proxy_of
 from postgres_server import PASSWORD, USER, PostgresServer
 from psycopg import sql
 
-from noetic_py.checkpoints import CheckpointBackend, Transaction
-from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, RunBusy, StoreUnavailable
-from tests.properties.checks import examples
+from noetic_py.checkpoints import Transaction
+from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, StoreUnavailable
 from tests.servers.journeys import THRESHOLD, Journey, journal, record
 from tests.servers.ports import free_port
-from tests.servers.turmoil import in_turmoil
+from tests.servers.together import SeveralAtOnce
 
 pytestmark = pytest.mark.anyio
 
 Figure = Callable[[str, object], None]
 
+_OF_RUNS = ("transactions", "shared", "uses")
 SECRET = "hunter2 & co"
 SECRETS = (SECRET, "hunter2", PASSWORD, "correct", "battery")
 
@@ -316,74 +316,6 @@ async def test_a_row_of_elsewhere_is_found(server: PostgresServer) -> None:
                 await backend.read("r")
 
 
-async def test_forks_and_deletions_at_once_leave_nothing(server: PostgresServer, schema: str) -> None:
-    large = bytes(5000)
-    async with PostgresBackend(server.url(schema), connections=6, blob_threshold=100) as backend:
-
-        async def chain(index: int) -> None:
-            await backend.append(f"r{index}", expected_position=0, fence=0, records=[record(large)])
-            await backend.append(f"r{index}", expected_position=1, fence=0, records=[record(large + b"x")])
-            async with anyio.create_task_group() as group:
-                for n in range(4):
-                    group.start_soon(partial(backend.fork, f"r{index}", at=1 + n % 2, new_run_id=f"f{index}-{n}"))
-            async with anyio.create_task_group() as group:
-                group.start_soon(backend.delete, f"r{index}")
-                for n in range(4):
-                    group.start_soon(one, f"f{index}-{n}", n)
-
-        async def one(run_id: str, n: int) -> None:
-            assert await journal(backend, run_id) == [large, large + b"x"][: 1 + n % 2]
-            await backend.delete(run_id)
-
-        async with anyio.create_task_group() as group:
-            for index in range(8):
-                group.start_soon(chain, index)
-        stats = await backend.stats()
-        assert (stats.runs, stats.records, stats.blobs) == (0, 0, 0)
-        for table in ("transactions", "shared", "uses"):
-            assert server.query(f"SELECT count(*) FROM {schema}.{table}") == [(0,)]
-
-
-async def test_owners_never_interleave(server: PostgresServer, schema: str) -> None:
-    """Two handles take a run from each other again and again; what is written under one fence is in one piece."""
-    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
-
-        async def own(backend: CheckpointBackend) -> None:
-            for _ in range(15):
-                try:
-                    lease = await backend.acquire("r", ttl=600.0)
-                except RunBusy:
-                    await anyio.lowlevel.checkpoint()
-                    continue
-                head = await backend.head("r")
-                assert head is not None
-                for position in range(head.position, head.position + 3):
-                    await backend.append(
-                        "r", expected_position=position, fence=lease.fence, records=[record(str(lease.fence))]
-                    )
-                await backend.release(lease)
-
-        async with anyio.create_task_group() as group:
-            for backend in (one, other, one, other):
-                group.start_soon(own, backend)
-        written = [int(each) for each in await journal(one, "r")]
-        assert written == sorted(written)
-        assert all(written.count(fence) == 3 for fence in written)
-
-
-async def test_a_lease_runs_by_the_servers_clock(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
-        lease = await one.acquire("r", ttl=1.0)
-        with pytest.raises(RunBusy):
-            await other.acquire("r", ttl=1.0)
-        # The server itself waits until the time is up, and not longer.
-        await anyio.to_thread.run_sync(
-            server.query, f"SELECT pg_sleep_until(until) FROM {schema}.runs WHERE run_id = 'r'"
-        )
-        taken = await other.acquire("r", ttl=600.0)
-        assert taken.fence > lease.fence
-
-
 async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServer, schema: str) -> None:
     """Somebody else's transaction takes the rows of two runs in the other order."""
     async with PostgresBackend(server.url(schema), connections=1) as backend:
@@ -412,23 +344,6 @@ async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServ
         assert await journal(backend, "a") == [b"a", b"a"]
 
 
-async def test_a_batch_sees_runs_that_somebody_else_has_made_again(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
-        names = ["a", "b", "c"]
-        await one.append_many([Transaction(name, 0, 0, [record("old")]) for name in names])
-        for name in names[1:]:
-            await other.delete(name)
-        await other.append("c", expected_position=0, fence=0, records=[record("new")])
-        outcomes = await one.append_many([Transaction(name, 1, 0, [record("more")]) for name in names])
-        assert [each if isinstance(each, int) else type(each).__name__ for each in outcomes] == [
-            2,
-            "PositionConflict",
-            2,
-        ]
-        assert await journal(one, "c") == [b"new", b"more"]
-        assert await one.append("b", expected_position=0, fence=0, records=[record("again")]) == 1
-
-
 async def test_a_client_that_stops_in_a_transaction_holds_nothing(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,28 +365,14 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
             assert await journal(backend, "a") == [b"x", b"late"]
 
 
-# -- restarts
+class TestSeveralAtOnce(SeveralAtOnce):
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer) -> None:
+        self.server = self.postgres = server
 
+    def made(self, url: str, **settings: Any) -> PostgresBackend:
+        return PostgresBackend(url, **settings)
 
-async def test_restarts_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
-    times = examples(sample=6, full=100) // 2
-    async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await in_turmoil(backend, server.restart, times)
-    record_property("restarts", times)
-
-
-async def test_ended_sessions_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
-    times = examples(sample=20, full=200) // 2
-    async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await in_turmoil(backend, server.end_sessions, times)
-    record_property("times", times)
-
-
-async def test_a_server_that_starts_later_is_waited_for(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
-        await anyio.to_thread.run_sync(server.stop)
-        async with anyio.create_task_group() as group:
-            group.start_soon(partial(backend.append, "r", expected_position=1, fence=0, records=[record("y")]))
-            await anyio.to_thread.run_sync(server.start)
-        assert await journal(backend, "r") == [b"x", b"y"]
+    def left(self, space: str) -> object:
+        every = (self.postgres.query(f"SELECT t::text FROM {space}.{table} t") for table in _OF_RUNS)
+        return [row for rows in every for row in rows]

@@ -9,7 +9,9 @@ from _pytest.terminal import TerminalReporter
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("tests.servers.journeys", "tests.servers.lost", "tests.servers.processes")
+pytest.register_assert_rewrite(
+    "tests.servers.journeys", "tests.servers.lost", "tests.servers.processes", "tests.servers.together"
+)
 
 from redis_server import RedisServer  # noqa: E402  # only now can it be found
 

@@ -26,13 +26,11 @@ from noetic_py.errors import (
     CorruptRecord,
     NoeticError,
     NoeticWarning,
-    RunBusy,
     StoreUnavailable,
 )
-from tests.properties.checks import examples
 from tests.servers.journeys import THRESHOLD, Journey, journal, record
 from tests.servers.ports import free_port
-from tests.servers.turmoil import in_turmoil
+from tests.servers.together import SeveralAtOnce
 
 pytestmark = pytest.mark.anyio
 
@@ -624,71 +622,6 @@ async def test_the_bytes_are_counted(redis_server: RedisServer, prefix: str) -> 
         assert {key for key in left if not key.startswith(b"mark:")} == {b"store", b"used"}
 
 
-async def test_forks_and_deletions_at_once_leave_nothing(redis_server: RedisServer, prefix: str) -> None:
-    large = bytes(5000)
-    async with RedisBackend(redis_server.url(prefix), connections=6, blob_threshold=100) as backend:
-
-        async def chain(index: int) -> None:
-            await backend.append(f"r{index}", expected_position=0, fence=0, records=[record(large)])
-            await backend.append(f"r{index}", expected_position=1, fence=0, records=[record(large + b"x")])
-            async with anyio.create_task_group() as group:
-                for n in range(4):
-                    group.start_soon(partial(backend.fork, f"r{index}", at=1 + n % 2, new_run_id=f"f{index}-{n}"))
-            async with anyio.create_task_group() as group:
-                group.start_soon(backend.delete, f"r{index}")
-                for n in range(4):
-                    group.start_soon(one, f"f{index}-{n}", n)
-
-        async def one(run_id: str, n: int) -> None:
-            assert await journal(backend, run_id) == [large, large + b"x"][: 1 + n % 2]
-            await backend.delete(run_id)
-
-        async with anyio.create_task_group() as group:
-            for index in range(8):
-                group.start_soon(chain, index)
-        stats = await backend.stats()
-        assert (stats.runs, stats.records, stats.blobs, stats.bytes) == (0, 0, 0, 0)
-
-
-async def test_owners_never_interleave(redis_server: RedisServer, prefix: str) -> None:
-    """Two handles take a run from each other again and again; what is written under one fence is in one piece."""
-    url = redis_server.url(prefix)
-    async with RedisBackend(url) as one, RedisBackend(url) as other:
-
-        async def own(backend: CheckpointBackend) -> None:
-            for _ in range(15):
-                try:
-                    lease = await backend.acquire("r", ttl=600.0)
-                except RunBusy:
-                    await anyio.lowlevel.checkpoint()
-                    continue
-                head = await backend.head("r")
-                assert head is not None
-                for position in range(head.position, head.position + 3):
-                    await backend.append(
-                        "r", expected_position=position, fence=lease.fence, records=[record(str(lease.fence))]
-                    )
-                await backend.release(lease)
-
-        async with anyio.create_task_group() as group:
-            for backend in (one, other, one, other):
-                group.start_soon(own, backend)
-        written = [int(each) for each in await journal(one, "r")]
-        assert written == sorted(written)
-        assert all(written.count(fence) == 3 for fence in written)
-
-
-async def test_a_lease_runs_by_the_servers_clock(redis_server: RedisServer, prefix: str) -> None:
-    url = redis_server.url(prefix)
-    async with RedisBackend(url) as one, RedisBackend(url) as other:
-        lease = await one.acquire("r", ttl=1.0)
-        with pytest.raises(RunBusy):
-            await other.acquire("r", ttl=1.0)
-        await anyio.to_thread.run_sync(redis_server.wait_for_leases, prefix)
-        taken = await other.acquire("r", ttl=600.0)
-        assert taken.fence > lease.fence
-
-
 async def test_a_page_of_large_records_is_short(redis_server: RedisServer, prefix: str) -> None:
     async with RedisBackend(redis_server.url(prefix)) as backend:
         large = bytes(6 * 1024 * 1024)
@@ -712,36 +645,6 @@ async def test_long_lists_and_scans(redis_server: RedisServer, prefix: str) -> N
         assert await backend.prune(keep=10) == 440
 
 
-# -- restarts
-
-
-async def test_kills_of_the_server_in_the_middle(
-    redis_server: RedisServer, prefix: str, record_property: Figure
-) -> None:
-    """With `appendfsync always` nothing that was acknowledged is lost, and nothing is there twice."""
-    times = examples(sample=6, full=100) // 2
-    async with RedisBackend(redis_server.url(prefix), timeout=60) as backend:
-        await in_turmoil(backend, redis_server.restart, times)
-    record_property("kills of the server", times)
-
-
-async def test_ended_connections_in_the_middle(redis_server: RedisServer, prefix: str, record_property: Figure) -> None:
-    times = examples(sample=20, full=200) // 2
-    async with RedisBackend(redis_server.url(prefix), timeout=60) as backend:
-        await in_turmoil(backend, redis_server.end_sessions, times)
-    record_property("times", times)
-
-
-async def test_a_server_that_starts_later_is_waited_for(redis_server: RedisServer, prefix: str) -> None:
-    async with RedisBackend(redis_server.url(prefix), timeout=60) as backend:
-        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
-        await anyio.to_thread.run_sync(redis_server.stop)
-        async with anyio.create_task_group() as group:
-            group.start_soon(partial(backend.append, "r", expected_position=1, fence=0, records=[record("y")]))
-            await anyio.to_thread.run_sync(redis_server.start)
-        assert await journal(backend, "r") == [b"x", b"y"]
-
-
 async def test_a_server_that_forgets_everything() -> None:
     """Without a log, a restart loses all; that is found, and nothing is made up."""
     with another(appendonly="no") as server:
@@ -759,3 +662,16 @@ def test_the_tests_end_their_servers(redis_server: RedisServer) -> None:
         pid = server.pid
         assert Path(f"/proc/{pid}").exists() or os.name != "posix"
     assert not Path(f"/proc/{pid}").exists()
+
+
+class TestSeveralAtOnce(SeveralAtOnce):
+    @pytest.fixture(autouse=True)
+    def use(self, redis_server: RedisServer) -> None:
+        self.server = self.redis = redis_server
+
+    def made(self, url: str, **settings: Any) -> RedisBackend:
+        return RedisBackend(url, **settings)
+
+    def left(self, space: str) -> object:
+        kinds = {key.partition(b"}:")[2].partition(b":")[0] for key in self.redis.keys(space)}
+        return kinds - {b"store", b"used", b"mark"}
