@@ -62,8 +62,11 @@ NoeticError
 │   ├── LeaseLost               the writer's fence is no longer the current one
 │   ├── ReplayDiverged          a run that goes on does something else than its journal says
 │   ├── StepOutcomeUnknown      a step that may run only once was started, and has no recorded outcome
-│   ├── RunBusy                 another owner holds the run
+│   ├── SessionConflict         another turn has written the session meanwhile
+│   ├── SessionLoadError        what is stored of a session cannot be read
+│   ├── RunBusy                 another owner holds the run, or the session
 │   └── RunNotFound             no such run, or not yours
+├── Overloaded                  too many wait already: waiting
 ├── PluginError                 a plugin was refused or failed to load
 └── MissingExtra                an optional dependency is not installed: extra, the install line
 ```
@@ -138,10 +141,13 @@ from noetic_py.errors.stored import (
     ItemSchemaMismatch,
     LeaseLost,
     LogError,
+    Overloaded,
     PositionConflict,
     ReplayDiverged,
     RunBusy,
     RunNotFound,
+    SessionConflict,
+    SessionLoadError,
     StepOutcomeUnknown,
     StoreUnavailable,
     UnpairedOutput,
@@ -190,6 +196,7 @@ __all__ = [
     "NoeticDeprecationWarning",
     "NoeticError",
     "NoeticWarning",
+    "Overloaded",
     "ParallelFailed",
     "PluginError",
     "PositionConflict",
@@ -200,6 +207,8 @@ __all__ = [
     "RouteError",
     "RunBusy",
     "RunNotFound",
+    "SessionConflict",
+    "SessionLoadError",
     "StateTypeError",
     "StepError",
     "StepFailed",

@@ -17,10 +17,13 @@ __all__ = [
     "ItemSchemaMismatch",
     "LeaseLost",
     "LogError",
+    "Overloaded",
     "PositionConflict",
     "ReplayDiverged",
     "RunBusy",
     "RunNotFound",
+    "SessionConflict",
+    "SessionLoadError",
     "StepOutcomeUnknown",
     "StoreUnavailable",
     "UnpairedOutput",
@@ -171,6 +174,28 @@ class StepOutcomeUnknown(CheckpointError):
             path=path,
             hint="look whether its effect has happened, and give the step reconcile= to answer that",
         )
+
+
+class SessionConflict(CheckpointError):
+    """Another turn has written the session while this one went on; `result` is what this one has made."""
+
+
+class SessionLoadError(CheckpointError):
+    """What is stored of a session cannot be read. Nothing of it was changed."""
+
+
+class Overloaded(NoeticError):
+    """So many wait already that one more is refused.
+
+    Attributes:
+        waiting: How many.
+    """
+
+    waiting: int
+
+    def __init__(self, message: str, *, waiting: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.waiting = waiting
 
 
 class RunBusy(CheckpointError):
