@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["prints_what_it_says"]
+__all__ = ["prints_what_it_says", "programs"]
 
 
-def prints_what_it_says(readme: Path, address: str, url: str, folder: Path) -> None:
-    """Run the first program of a page, and compare what it prints with what the page says.
+def programs(readme: Path) -> list[tuple[str, str]]:
+    """The programs of a page that say what they print, each with that."""
+    found: list[tuple[str, str]] = re.findall(
+        r"```python\n(.*?)```\n\n<!-- output -->\n```text\n(.*?)```\n", readme.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return found
+
+
+def prints_what_it_says(readme: Path, address: str, url: str, folder: Path, *, number: int = 0) -> None:
+    """Run a program of a page, and compare what it prints with what the page says.
 
     Args:
         readme: The page.
         address: The one that the program has.
         url: The one of the tests' server, put in its place.
         folder: An empty one.
+        number: Which program, from 0.
     """
-    text = readme.read_text(encoding="utf-8")
-    program = text.partition("```python\n")[2].partition("```\n")[0]
-    output = text.partition("```text\n")[2].partition("```\n")[0]
+    program, output = programs(readme)[number]
     assert program.count(address) == 1
     file = folder / "program.py"
     file.write_text(program.replace(address, url))

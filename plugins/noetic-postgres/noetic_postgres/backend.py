@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import partial
 
@@ -14,7 +13,6 @@ from noetic_postgres.link import Link
 from noetic_postgres.operations import PostgresOperations
 from noetic_postgres.schema import VERSION, Found
 from noetic_postgres.statements import statements_of
-from noetic_postgres.watch import Watch
 from noetic_py.checkpoints.backend import BackendDurability
 from noetic_py.checkpoints.checks import MAX_BYTES
 from noetic_py.checkpoints.served import ServedBackend, check_settings
@@ -58,15 +56,7 @@ class PostgresBackend(ServedBackend[Link]):
         check_settings(blob_threshold, max_bytes, "postgres-setting")
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         self._meeting = _Meeting(self._address)
-        watch = Watch()
-        keeper = Keeper(
-            where=self._address.where,
-            timeout=self._address.timeout,
-            connect=self._meeting.connect,
-            watch=watch,
-            reached=threading.Event(),
-            ghosts=set(),
-        )
+        keeper = Keeper(self._address.where, self._address.timeout, self._meeting.connect)
         super().__init__(
             PostgresOperations(),
             connections=self._address.connections,
@@ -74,7 +64,7 @@ class PostgresBackend(ServedBackend[Link]):
             where=self._address.where,
             timeout=self._address.timeout,
             doer=partial(Doer, keeper),
-            ended=watch.close,
+            ended=keeper.watch.close,
             blob_threshold=blob_threshold,
             max_bytes=max_bytes,
         )
