@@ -22,28 +22,50 @@ from noetic_py.checkpoints.spec import backend_from
 if TYPE_CHECKING:
     from noetic_py.checkpoints.files import FileBackend
     from noetic_py.checkpoints.sqlite import SqliteBackend
+    from noetic_py.checkpoints.transforms import (
+        Anchor,
+        CheckedRecord,
+        Finding,
+        JournalEnd,
+        RecordCheck,
+        RecordPlace,
+        RecordTransform,
+        Unsealed,
+        Verdict,
+        VerificationReport,
+    )
 
 __all__ = [
+    "Anchor",
     "BackendDurability",
+    "CheckedRecord",
     "CheckpointBackend",
     "FileBackend",
+    "Finding",
     "Head",
     "InMemoryBackend",
+    "JournalEnd",
     "Lease",
     "Record",
+    "RecordCheck",
+    "RecordPlace",
+    "RecordTransform",
     "RunEntry",
     "Scope",
     "SqliteBackend",
     "Stats",
     "StoredValue",
     "Transaction",
+    "Unsealed",
+    "Verdict",
+    "VerificationReport",
     "backend_from",
 ]
 
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there. A program that stores nothing in
-    # SQLite does not load it, and one that stores nothing in files loads nothing of that.
+    # SQLite or in files does not load that, and one that seals nothing not what that takes.
     def __getattr__(name: str) -> object:
         if name == "SqliteBackend":
             from noetic_py.checkpoints.sqlite import SqliteBackend
@@ -53,7 +75,12 @@ if not TYPE_CHECKING:
             from noetic_py.checkpoints.files import FileBackend
 
             return FileBackend
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from noetic_py.checkpoints import transforms
+
+        found: object = getattr(transforms, name)
+        return found
 
 
 def __dir__() -> list[str]:
