@@ -17,7 +17,7 @@ from noetic_py.errors import ConfigError, ModelUnavailable
 from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Compacted, Compaction
 from noetic_py.memory.blocks import weigh
-from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.base import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 

@@ -25,7 +25,7 @@ from noetic_py.errors import ConfigError, ModelUnavailable, NoContextError
 from noetic_py.events import LayerFailed
 from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Observational, Observed
-from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.base import ModelRequest, ModelResponse
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 

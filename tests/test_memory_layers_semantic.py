@@ -19,7 +19,7 @@ from noetic_py.errors import ConfigError, LayerError, MissingExtra, ToolArgument
 from noetic_py.events import LayerFailed
 from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Embedder, Remembered, Scope, SemanticRecall, WordEmbedder
-from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
 from noetic_py.models.base import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere

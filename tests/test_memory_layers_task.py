@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from noetic_py import FunctionCallOutput, JsonValue, parallel, spawn
 from noetic_py.errors import ConfigError, LayerError, ToolArgumentsInvalid
 from noetic_py.memory import TaskState
-from noetic_py.memory.layers.support import patched
+from noetic_py.memory.layers.common import patched
 from tests.layer_runs import (
     HOSTILE,
     acting,

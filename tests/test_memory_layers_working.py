@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from noetic_py import FunctionCallOutput, parallel, spawn
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import NestedMemory, WorkingMemory
-from noetic_py.memory.layers.support import changed_by
+from noetic_py.memory.layers.common import changed_by
 from tests.layer_runs import (
     HOSTILE,
     acting,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from noetic_py.runtime import Runtime
     from noetic_py.steps.step import Step
 
-__all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit", "within"]
+__all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit"]
 
 S = TypeVar("S")
 
@@ -351,18 +351,3 @@ def check_entry(value: object) -> None:
         raise StateTypeError(
             f"{type(value).__name__} is no ContextItem", hint="ContextItem(content) makes an entry of anything"
         )
-
-
-def within(lines: Sequence[str], budget: int) -> str:
-    """The last of the lines that fit a number of tokens together, by an estimate, in their order."""
-    from noetic_py.tokens import EstimatedCounter
-
-    counter = EstimatedCounter()
-    kept: list[str] = []
-    left = budget
-    for line in reversed(lines):
-        left -= counter.count_text(f"{line}\n").value
-        if left < 0:
-            break
-        kept.append(line)
-    return "\n".join(reversed(kept))

@@ -15,8 +15,8 @@ from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.common import COUNTER, at_least, unseen, wrong
 from noetic_py.memory.layers.embedders import Embedder, WordEmbedder
-from noetic_py.memory.layers.shared import COUNTER, at_least, unseen, wrong
 from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, Query, Shelf, split, unit
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.base import ModelResponse
