@@ -1008,3 +1008,19 @@ def test_layers_are_registered_by_plugins() -> None:
         Harness(plugins=[Twice()])
     with pytest.raises(errors.PluginError, match="is no memory layer"):
         Harness(plugins=[Wrong()])
+
+
+async def test_what_stores_a_layers_values_is_made_once() -> None:
+    found: list[object] = []
+
+    @step
+    async def look(x: str, ctx: Context[Any]) -> str:
+        found.extend(ctx.memory.facts.storage._codec for _ in range(2))
+        return x
+
+    memory = Mem()
+    async with Harness(memory=memory, checkpoints=InMemoryBackend()) as harness:
+        await harness.run(look, "x")
+        await harness.run(look, "x")
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1

@@ -15,6 +15,7 @@ from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
 from noetic_py.reading import ReadView
 
 if TYPE_CHECKING:
+    from noetic_py.codec import Codec
     from noetic_py.memory.hooks import HookName
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.base import Model
@@ -31,7 +32,7 @@ AnyLayer = MemoryLayer[Any]
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "memory", "tools")
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "memory", "tools")
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -46,6 +47,8 @@ class Layers:
             "dispose": tuple(reversed(declared)),
         }
         self._hooks: dict[str, tuple[AnyLayer, ...]] = {}
+        # What stores the values of each layer, made when it is first needed and used by all runs.
+        self.codecs: dict[str, Codec] = {}
         self._order[""] = by_slot
         self.tools: tuple[Tool[..., Any, Any, Any], ...] = tuple(
             made.tool(layer.id) for layer in declared for made in functions_of(type(layer)).values() if made.model

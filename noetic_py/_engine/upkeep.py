@@ -9,6 +9,7 @@ import anyio
 from attrs import frozen
 
 from noetic_py._engine.execute import execute
+from noetic_py._engine.hooks import tell_failed
 from noetic_py._engine.layers import NO_LAYERS, AnyLayer
 from noetic_py._engine.merge import joined
 from noetic_py._engine.state import DOORS, Frame
@@ -82,8 +83,16 @@ class Upkeep:
             if layer.scope is Scope.EXECUTION
             else owner_of(layer.scope, layer=layer.id, thread_id=x.thread_id, user_id=x.user_id)
         )
-        codec = _codec_of(layer)
+        codec = self._codec_of(layer)
         return LayerStorage(x.run.resources.storage, codec, layer=layer.id, scope=layer.scope, owner=owner, room=room)
+
+    def _codec_of(self, layer: AnyLayer) -> Codec:
+        """What stores a layer's values, and makes again the classes that its state's type names."""
+        known = self._x.layers.codecs
+        codec = known.get(layer.id)
+        if codec is None:
+            codec = known[layer.id] = Codec(types_in(layer.state_type))
+        return codec
 
     async def load(self, layer: AnyLayer) -> Any:
         """The state that the store has of a layer, or its first one.
@@ -109,7 +118,8 @@ class Upkeep:
         if found is not None:
             return found[1], version, found[0]
         for key, older in await storage.scan(tuple[str, object], limit=1):
-            return _migrated(layer, older[1], int(key.removeprefix("v")), kind), 0, older[0]
+            version = int(key.removeprefix("v"))
+            return _migrated(layer, self._codec_of(layer), older[1], version, kind), 0, older[0]
         return _NEVER, 0, ""
 
     def is_behind(self, cells: Cells) -> bool:
@@ -124,8 +134,6 @@ class Upkeep:
 
     async def flush(self, frame: Frame) -> None:
         """Mirror the states that the store does not have yet; a store that fails is told of, and no failure."""
-        from noetic_py._engine.hooks import tell_failed
-
         cells = frame.domain.cells
         for layer in self._x.layers.by_id.values():
             if self._is_behind(layer, cells):
@@ -192,19 +200,13 @@ def _key(version: int) -> str:
     return f"v{version}"
 
 
-def _codec_of(layer: AnyLayer) -> Codec:
-    """What stores a layer's values, and makes again the classes that its state's type names."""
-    return Codec(types_in(layer.state_type))
-
-
-def _migrated(layer: AnyLayer, state: Any, version: int, kind: Any) -> Any:
+def _migrated(layer: AnyLayer, codec: Codec, state: Any, version: int, kind: Any) -> Any:
     if version > layer.schema_version:
         raise ConfigError(
             f"layer {layer.id!r} has a stored state of version {version}, and its own is {layer.schema_version}",
             code="layer-version",
             hint="run the newer code, or give the layer another id",
         )
-    codec = _codec_of(layer)
     made = layer.migrate(state, version)
     try:
         return codec.decode(codec.encode(made), kind)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from noetic_py.codec.text import inside
 from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ class LayerStorage:
         return [(each.key, self._read(each.key, each.value, type)) for each in page]
 
     def _read(self, key: str, data: bytes, type: Any) -> Any:
-        from noetic_py.codec.text import inside
-
         try:
             return self._codec.loads(data, type)
         except CodecError as error:
