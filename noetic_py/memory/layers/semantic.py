@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from noetic_py.errors import LayerError, NoeticError
 from noetic_py.items import Item, Message
@@ -34,7 +34,7 @@ class Remembered:
 
     Attributes:
         last: The id of the last item that was looked at.
-        passages: How many passages were new, so far.
+        passages: How many passages there were in its storage when it had stored last.
     """
 
     last: str = ""
@@ -157,15 +157,15 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     async def store(self, response: ModelResponse) -> None:
         """Keep what was said since the last time."""
-        items, state = self.ctx.items, self.state
-        fresh = unseen(items, state.last)
+        fresh = unseen(self.ctx.items, self.state.last)
         if not fresh:
             return
         thread = self.ctx.thread_id
         said = [item for item in fresh if isinstance(item, Message) and item.role in _ROLES]
         passages = [Found(text, item.role, thread, item.id) for item in said for text in split(item.text, self.length)]
-        new = await self._store(passages)
-        self.state = evolve(state, last=fresh[-1].id, passages=state.passages + new)
+        await self._store(passages)
+        # Counted there: what a process had stored before it died is not new to the next one.
+        self.state = Remembered(fresh[-1].id, await self._kept.count(self._shelf))
 
     async def _store(self, passages: Sequence[Found]) -> int:
         passages = passages[-self.limit :]
