@@ -10,11 +10,11 @@ from attrs import frozen
 
 from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.checkpoints.records import StepFailed, StepFinished, Voided
-from noetic_py.codec import to_wire
 from noetic_py.errors import NoeticError
 from noetic_py.events import Event, StepStarted, StepVoided
 from noetic_py.harness import Harness
 from noetic_py.state import StateBag, copy_state
+from noetic_py.testing._renamed import Names
 from noetic_py.testing.faults import FaultyBackend, When
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.control import RunResult
-    from noetic_py.items import Item
     from noetic_py.steps.step import Step
 
 __all__ = ["assert_resumable_everywhere"]
@@ -45,7 +44,8 @@ async def assert_resumable_everywhere(
     usage and the counts of steps and model calls have to be those of the run that nobody killed, and no body may run
     again whose step was committed. So the flow has to do the same each time: give it a model that answers what it is
     asked, such as a [`ScriptedModel`][noetic_py.testing.ScriptedModel] whose turns are functions of the request, and no
-    clock or chance but the runtime's.
+    clock or chance but the runtime's. Ids are drawn anew for what was not stored, so they are compared by where they
+    stand: what refers to the third item of the conversation, in a state or a layer's, has to refer to the third again.
 
     Args:
         flow: Makes the flow.
@@ -150,34 +150,22 @@ async def _watched(
 
 
 def _outcome(result: RunResult[Any, Any]) -> _Outcome:
-    error = result.error
+    error, names = result.error, Names()
+    items = names.items(result.items)
     return _Outcome(
         {
             "status": result.status,
-            "value": result.output_or(None),
+            "value": names.value(result.output_or(None)),
             "error": None if error is None else (type(error).__name__, error.path),
-            "state": result.state,
-            "memory": dict(result.memory),
-            "items": _told(result.items),
+            "state": names.state(result.state),
+            "memory": {layer: names.value(state) for layer, state in result.memory.items()},
+            "items": items,
             "usage": result.usage,
             "cost": result.cost,
             "steps": result.steps,
             "model calls": result.model_calls,
         }
     )
-
-
-def _told(items: Sequence[Item]) -> list[Any]:
-    """Items without their ids, which are made anew each time; calls are told by their order."""
-    calls: dict[str, int] = {}
-    found: list[Any] = []
-    for item in items:
-        wire = to_wire(item)
-        wire.pop("id", None)
-        if "call_id" in wire:
-            wire["call_id"] = calls.setdefault(str(wire["call_id"]), len(calls))
-        found.append(wire)
-    return found
 
 
 def _committed(journal: Sequence[JournalRecord]) -> set[Path]:
