@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +81,7 @@ class Upkeep:
         """
         x = self._x
         owner = (
-            x.id
+            _place_of(x)
             if layer.scope is Scope.EXECUTION
             else owner_of(layer.scope, layer=layer.id, thread_id=x.thread_id, user_id=x.user_id)
         )
@@ -155,6 +157,10 @@ class Upkeep:
             # Somebody else may have written meanwhile: what both have changed is kept.
             alone = known.theirs in (_NEVER, known.mine)
             value = state if alone else joined(known.mine, state, known.theirs, layer)
+            if self._is_stored(layer, value, layer.initial() if known.theirs is _NEVER else known.theirs):
+                # Whoever reads the store has this already; a run that goes on cannot tell by more than that.
+                self._mirrored[layer.id] = _Mirrored(state, known.theirs, known.version)
+                return
             try:
                 version = await self._write(storage, key, value, known.version)
             except VersionConflict:
@@ -163,6 +169,11 @@ class Upkeep:
             self._mirrored[layer.id] = _Mirrored(state, value, version)
             return
         raise VersionConflict(f"layer {layer.id!r}: others write its stored state all the time")
+
+    def _is_stored(self, layer: AnyLayer, value: Any, theirs: Any) -> bool:
+        codec = self._codec_of(layer)
+        # Equal values may be stored in different ways, as 1 and True are.
+        return bool(value == theirs) and codec.dumps(value) == codec.dumps(theirs)
 
     async def _write(self, storage: LayerStorage, key: str, value: Any, expected: int) -> int:
         if value is None:
@@ -194,6 +205,23 @@ class Upkeep:
 
 
 DOORS.upkeep = Upkeep
+
+
+def _place_of(x: Execution) -> str:
+    """What is an execution's own in the store, for every process that carries it: its id is drawn by each anew."""
+    up = x.parent_frame
+    while x.passes and up is not None:
+        # A part of an execution with other memory.
+        x, up = up.x, up.x.parent_frame
+    root = x.frame
+    if up is None or root is None:
+        return x.id
+    attempts: list[int] = []
+    frame: Frame | None = root
+    while frame is not None:
+        attempts.append(frame.attempt)
+        frame = frame.up
+    return sha256(json.dumps([x.run_id, root.path, attempts]).encode()).hexdigest()
 
 
 def _key(version: int) -> str:
