@@ -272,3 +272,17 @@ async def test_ids_in_a_state_and_in_a_value_are_compared_by_what_they_refer_to(
         return loop(call_model(tools=[height]), until=until.no_tool_calls()) >> keep
 
     assert await assert_resumable_everywhere(flow, "How high?", state=Kept(), make=with_model) >= 10
+
+
+async def test_what_else_is_read_has_to_be_the_same() -> None:
+    counter = iter(range(1000))
+
+    async def counted(backend: CheckpointBackend) -> int:
+        return next(counter)
+
+    async def runs(backend: CheckpointBackend) -> list[str]:
+        return [entry.run_id for entry in await backend.list()]
+
+    assert await assert_resumable_everywhere(noting, 1, state=Tally(), also=runs) == 12
+    with pytest.raises(AssertionError, match="what else was read is 1, and without the kill 0"):
+        await assert_resumable_everywhere(noting, 1, state=Tally(), also=counted)
