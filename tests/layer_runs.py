@@ -196,6 +196,16 @@ async def _killed(make: Callable[[], MemoryLayer[Any]], flow: AnyStep, at: int, 
     return result.value
 
 
+class Letters:
+    """Vectors of how often each letter is used."""
+
+    name = "test:letters"
+    dimensions = 27
+
+    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        return [[*(float(text.lower().count(chr(97 + place))) for place in range(26)), 0.1] for text in texts]
+
+
 class LayerCases:
     """What holds for each layer that code and a model change by functions."""
 

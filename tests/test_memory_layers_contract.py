@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from noetic_py.memory import Compaction, Filesystem, Observational, Rule, SemanticRecall, Steering
 from noetic_py.models.base import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel
-
-
-class Letters:
-    """Vectors of how often each letter is used."""
-
-    name = "test:letters"
-    dimensions = 27
-
-    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
-        return [[*(float(text.lower().count(chr(97 + place))) for place in range(26)), 0.1] for text in texts]
+from tests.layer_runs import Letters
 
 
 class TestSemanticRecall(LayerContract[SemanticRecall]):
