@@ -32,6 +32,7 @@ from noetic_py import (
     until,
     with_memory,
 )
+from noetic_py.checkpoints import StoredValue
 from noetic_py.events import LayerFailed, ViewMade
 from noetic_py.memory import (
     Appended,
@@ -1106,3 +1107,25 @@ async def test_the_store_is_not_written_where_nothing_has_changed() -> None:
     assert (result.memory["facts"], result.memory["other"][-1]) == ([], "y")
     values: Any = inner._values
     assert [scope[-1] for scope in values] == ["other"]
+
+
+async def test_a_state_that_is_written_while_it_is_looked_for_is_found() -> None:
+    class Late(InMemoryBackend):
+        """Somebody else writes a state behind the first look at it."""
+
+        late = True
+
+        async def get(self, scope: tuple[str, ...], key: str) -> StoredValue | None:
+            found = await super().get(scope, key)
+            if self.late:
+                self.late = False
+                await self.put(scope, key, b'{"$":"tuple","v":["another run",["from another"]]}')
+            return found
+
+    @step
+    async def found(text: str, ctx: Context[Mem]) -> list[str]:
+        return list(ctx.memory.facts.state)
+
+    async with Harness(memory=Mem(), checkpoints=Late()) as harness:
+        result = await harness.run(found, "x", thread_id="t")
+    assert result.value == ["from another"]

@@ -121,6 +121,9 @@ class Upkeep:
             return found[1], version, found[0]
         for key, older in await storage.scan(tuple[str, object], limit=1):
             version = int(key.removeprefix("v"))
+            if version == layer.schema_version:
+                # Somebody has written it between the two looks.
+                return await self._stored(layer)
             return _migrated(layer, self._codec_of(layer), older[1], version, kind), 0, older[0]
         return _NEVER, 0, ""
 
