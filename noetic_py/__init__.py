@@ -85,6 +85,11 @@ if TYPE_CHECKING:
     from noetic_py.runs import RunInfo as RunInfo
     from noetic_py.runs import Runs as Runs
     from noetic_py.runtime import Runtime as Runtime
+    from noetic_py.sessions.desk import SessionEdit as SessionEdit
+    from noetic_py.sessions.keys import SessionKey as SessionKey
+    from noetic_py.sessions.keys import SessionPolicy as SessionPolicy
+    from noetic_py.sessions.session import Session as Session
+    from noetic_py.sessions.session import Sessions as Sessions
     from noetic_py.state import StateBag as StateBag
     from noetic_py.steps.code import step as step
     from noetic_py.steps.flow import Settled as Settled
@@ -183,6 +188,11 @@ __all__ = [
     "Runs",
     "Runtime",
     "Services",
+    "Session",
+    "SessionEdit",
+    "SessionKey",
+    "SessionPolicy",
+    "Sessions",
     "Settled",
     "StateBag",
     "Step",
@@ -294,6 +304,11 @@ _HOMES = {
     "Runs": "noetic_py.runs",
     "Runtime": "noetic_py.runtime",
     "Services": "noetic_py.context",
+    "Session": "noetic_py.sessions.session",
+    "SessionEdit": "noetic_py.sessions.desk",
+    "SessionKey": "noetic_py.sessions.keys",
+    "SessionPolicy": "noetic_py.sessions.keys",
+    "Sessions": "noetic_py.sessions.session",
     "Settled": "noetic_py.steps.flow",
     "StateBag": "noetic_py.state",
     "Step": "noetic_py.steps.step",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.projector import Projector
     from noetic_py.memory.view import LayerUsage
     from noetic_py.models.base import JsonValue
+    from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
 
 __all__ = ["Context", "Domain", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
@@ -125,6 +126,11 @@ class Engine(Protocol):
     last_layer_usage: LayerUsage | None
     turns: int
     stop: Control | None
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of."""
+        ...
 
     @property
     def run_turns(self) -> int:
@@ -346,6 +352,11 @@ class Context(Generic[M_co, S_co]):
     def thread_id(self) -> str:
         """The conversation's id, stable over runs."""
         return self.engine.thread_id
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of, `None` outside of one."""
+        return self.engine.session
 
     @property
     def user_id(self) -> str | None:
@@ -660,6 +671,7 @@ class Outside:
     stop: Control | None = None
     parent_context: Context[Any, Any] | None = None
     user_id: str | None = None
+    session: SessionKey | None = None
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str, request_id: str | None) -> None:
         self.adopted = False

@@ -16,17 +16,25 @@ from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
 from noetic_py.budget import Budget, Lease
-from noetic_py.context import Context, Domain, Outside, Services
+from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, RunResult
 from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
 from noetic_py.events import Bus
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
-from noetic_py.options import ResumeOptions, RunOptions, check_options, check_resume_options
+from noetic_py.options import (
+    ResumeOptions,
+    RunOptions,
+    check_options,
+    check_parts,
+    check_resume_options,
+    outside_of,
+)
 from noetic_py.runs import Runs, card_of
 from noetic_py.runtime import SYSTEM, Runtime
-from noetic_py.state import StateBag
+from noetic_py.sessions.keys import SessionKey, SessionPolicy
+from noetic_py.state import StateBag, class_of
 from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
 from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
@@ -44,6 +52,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.view import View
     from noetic_py.models.base import Model, ModelSettings
     from noetic_py.plugins import LayerRegistry
+    from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
 
 __all__ = ["Harness"]
@@ -69,6 +78,7 @@ class Harness(Generic[M_co]):
         services: Services by type.
         flows: Steps by name, for the command line.
         model_settings: Settings for every model call, farther than a step's own.
+        sessions: How its sessions behave.
         runtime: The clock, ids and randomness; the machine's when left out.
 
     Raises:
@@ -88,6 +98,7 @@ class Harness(Generic[M_co]):
         services: Mapping[type[Any], object] = ...,
         flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
         model_settings: ModelSettings = ...,
+        sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
     ) -> None: ...
     @overload
@@ -103,6 +114,7 @@ class Harness(Generic[M_co]):
         services: Mapping[type[Any], object] = ...,
         flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
         model_settings: ModelSettings = ...,
+        sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
     ) -> None: ...
     def __init__(
@@ -117,17 +129,19 @@ class Harness(Generic[M_co]):
         services: Mapping[type[Any], object] | None = None,
         flows: Mapping[str, Step[Any, Any, Any, Any]] | None = None,
         model_settings: Mapping[str, Any] | None = None,
+        sessions: SessionPolicy | None = None,
         runtime: Runtime = SYSTEM,
     ) -> None:
         from noetic_py._engine import run as engine
         from noetic_py._engine.layers import layers_for
         from noetic_py._engine.state import Resources
         from noetic_py.plugins import load_plugins
+        from noetic_py.sessions.desk import Desk
 
         # Loaded with the first harness and not with the package; kept, because every run needs it.
         self._engine = engine
 
-        _check_parts(memory, model, budget, tools)
+        check_parts(memory, model, budget, tools)
         self._plugins = load_plugins(plugins, runtime=runtime)
         self._backend = _backend(checkpoints, self._plugins.backends)
         # A backend that was named and not given is the harness's own to close.
@@ -154,6 +168,7 @@ class Harness(Generic[M_co]):
         self._live: dict[str, Run] = {}
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
+        self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime)
         # What a model was shown last in the runs that have ended last.
         self._views: dict[str, View] = {}
 
@@ -272,13 +287,31 @@ class Harness(Generic[M_co]):
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
         try:
-            if plan.kept is None:
-                return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
-            return await self._keep(run, plan, plan.kept, ctx)
+            if run.session is None:
+                return await self._go(run, plan, ctx)
+            from noetic_py.sessions.turn import take_turn
+
+            return await take_turn(self._desk, run, plan, run.session, self._go, self._again)
         finally:
             del self._live[run.run_id]
             self._keep_view(run)
             self._launched.pop(run.run_id, None)
+
+    async def _go(self, run: Run, plan: RunPlan, ctx: Any = None) -> RunResult[Any, Any]:
+        if plan.kept is None:
+            return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
+        return await self._keep(run, plan, plan.kept, ctx)
+
+    async def _again(self, run_id: str, plan: RunPlan) -> tuple[RunResult[Any, Any], Domain]:
+        """Go on with a run of an earlier process, or give its result once more."""
+        run, former = await self._reopen(
+            run_id, plan.step, class_of(plan.domain.state), {"budget": plan.budget, "deadline": plan.deadline}
+        )
+        try:
+            return await self._go(run, former), former.domain
+        finally:
+            del self._live[run.run_id]
+            self._keep_view(run)
 
     def _keep_view(self, run: Run) -> None:
         if run.view is not None:
@@ -295,7 +328,7 @@ class Harness(Generic[M_co]):
         return await keeping.beating(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
-        outside = _outside(ctx)
+        outside = outside_of(ctx)
         if outside.adopted:
             raise RunBusy(
                 "the context is in another run", hint="await that run first, or give each run a context of its own"
@@ -453,7 +486,7 @@ class Harness(Generic[M_co]):
     def _plan(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
         require_step(step, "run")
         check_options(options, state, ctx)
-        outside = None if ctx is None else _outside(ctx)
+        outside = None if ctx is None else outside_of(ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
         if run_id in self._live:
             raise RunBusy(f"run {run_id!r} goes on already", hint="leave out run_id=, or await that run first")
@@ -470,9 +503,12 @@ class Harness(Generic[M_co]):
             bus=Bus(),
             tracer=tracer(),
         )
+        session = run.session = options.get("session")
+        if session is not None:
+            run.thread_id, run.user_id = session.stream, session.user
         self._live[run_id] = run
-        kept = self._kept(step, options)
-        return run, self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"), kept=kept)
+        plan = self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
+        return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
 
     def _kept(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> Kept | None:
         """How the run is to be kept, when it is."""
@@ -622,7 +658,7 @@ class Harness(Generic[M_co]):
 
     def _resumed(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
         opening = past.started.opening
-        return self._engine.Run(
+        run = self._engine.Run(
             run_id=run_id,
             thread_id=past.started.thread_id,
             user_id=None if opening is None else opening.user_id,
@@ -634,6 +670,39 @@ class Harness(Generic[M_co]):
             bus=Bus(),
             tracer=tracer(),
         )
+        if opening is not None and opening.base is not None:
+            run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
+        return run
+
+    # -- sessions
+
+    def session(self, user: str | None, session: str, *, app: str | None = None) -> Session[M_co]:
+        """One conversation of one user: `await harness.session("ada", "trip").run(agent, "Hello")`.
+
+        Raises:
+            InvalidId: A part cannot be one.
+        """
+        from noetic_py.sessions.session import Session
+
+        return Session(SessionKey(user, session, app=app), self.run, self.stream, self._desk)
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions that the backend keeps; without one, those of this harness."""
+        from noetic_py.sessions.session import Sessions
+
+        return Sessions(self._desk)
+
+    async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
+        """Stop the turn of a session that goes on in this harness; what waits for its own turn is not stopped.
+
+        The run ends as `"interrupted"`, with what it has so far. A message is added to the conversation behind that,
+        as the user's, so that the model sees it in the next turn.
+
+        Returns:
+            Whether there was one.
+        """
+        return self._desk.interrupt(session, message)
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
         """Make a run that is another one as it was at a point of its journal; `resume` goes on with it.
@@ -719,20 +788,6 @@ class Harness(Generic[M_co]):
         return mermaid(require_step(step, "graph"))
 
 
-def _outside(ctx: object) -> Outside:
-    """What a context made outside a run knows of itself.
-
-    Raises:
-        ConfigError: It is no context, or a step's own; code `"run-option"`.
-    """
-    engine = ctx.engine if isinstance(ctx, Context) else None
-    if not isinstance(engine, Outside):
-        raise ConfigError(
-            f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
-        )
-    return engine
-
-
 def _backend(checkpoints: Any, named: Callable[[str], CheckpointBackend]) -> CheckpointBackend | None:
     if checkpoints is None or hasattr(checkpoints, "append"):
         given: CheckpointBackend | None = checkpoints
@@ -742,17 +797,3 @@ def _backend(checkpoints: Any, named: Callable[[str], CheckpointBackend]) -> Che
     raise ConfigError(
         f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
     )
-
-
-def _check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:
-    if memory is not None and not isinstance(memory, Memory):
-        raise ConfigError(f"memory={memory!r} is no Memory", code="memory", hint="an instance of a Memory subclass")
-    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
-        raise ConfigError(f"model={model!r} is no model", code="model", hint='model="openai:gpt-5-mini"')
-    if budget is not None and not isinstance(budget, Budget):
-        raise ConfigError(f"budget={budget!r} is no Budget", code="budget", hint='budget=Budget(cost="5.00")')
-    for tool in tools:
-        if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
-            raise ConfigError(
-                f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
-            )

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import TypedDict
 
 from noetic_py._types import Durability, OnDiverge
 from noetic_py.budget import Budget
+from noetic_py.checkpoints.conversation import is_stream
+from noetic_py.context import Context, Outside
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase
+from noetic_py.memory.layer import Memory
+from noetic_py.sessions.keys import SessionKey
 from noetic_py.steps.step import is_seconds
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, ModelSettings
 
-__all__ = ["MAX_ID", "ResumeOptions", "RunOptions", "check_options", "check_outside_id", "check_resume_options"]
+__all__ = [
+    "MAX_ID",
+    "ResumeOptions",
+    "RunOptions",
+    "check_options",
+    "check_outside_id",
+    "check_parts",
+    "check_resume_options",
+    "outside_of",
+]
 
 MAX_ID = 256
 """The longest id that is taken from outside, in characters."""
@@ -32,6 +45,9 @@ class RunOptions(TypedDict, total=False):
         request_id: A correlation id of the caller's.
         thread_id: The conversation's id; made when left out.
         user_id: The user or tenant the run belongs to.
+        session: The session that the run is a turn of; it says whose it is, and what was said before.
+        delivery_id: What the message was delivered as. A turn of the session that was delivered as the same before is
+            not done again: its result is given once more.
         on_error: Whether a run that broke raises, or returns a result whose status is `"failed"`.
         model_settings: Settings that hold for every model call of the run.
         budget: Limits of the run, besides the harness's.
@@ -48,6 +64,8 @@ class RunOptions(TypedDict, total=False):
     request_id: str
     thread_id: str
     user_id: str
+    session: SessionKey
+    delivery_id: str
     on_error: Literal["raise", "result"]
     model_settings: ModelSettings
     budget: Budget
@@ -112,9 +130,27 @@ def check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
     if options.get("on_error", "raise") not in ("raise", "result"):
         raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
     _check_kinds(options)
-    for name in ("run_id", "thread_id", "user_id", "request_id"):
+    _check_session(options, ctx)
+    for name in ("run_id", "thread_id", "user_id", "request_id", "delivery_id"):
         if name in options:
             check_outside_id(options[name], name)
+    if is_stream(options.get("run_id", "")):
+        raise InvalidId("run_id begins as the streams of sessions do", hint="use a UUID, or a short name")
+
+
+def _check_session(options: Mapping[str, Any], ctx: Any) -> None:
+    session = options.get("session")
+    if session is None:
+        if "delivery_id" in options:
+            raise ConfigError("delivery_id= is of sessions", code="run-option", hint="add session=")
+        return
+    if not isinstance(session, SessionKey):
+        raise ConfigError(f"session={session!r} is no SessionKey", code="run-option", hint='SessionKey("ada", "trip")')
+    given = [name for name in ("history", "thread_id", "user_id") if name in options] + ["ctx"] * (ctx is not None)
+    if given:
+        raise ConfigError(
+            f"session= brings its own {', '.join(given)}", code="run-option", hint=f"leave out {given[0]}="
+        )
 
 
 def check_resume_options(options: Mapping[str, Any]) -> None:
@@ -167,3 +203,36 @@ def check_outside_id(value: object, name: str) -> None:
         raise InvalidId(
             f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name"
         )
+
+
+def outside_of(ctx: object) -> Outside:
+    """What a context made outside a run knows of itself.
+
+    Raises:
+        ConfigError: It is no context, or a step's own; code `"run-option"`.
+    """
+    engine = ctx.engine if isinstance(ctx, Context) else None
+    if not isinstance(engine, Outside):
+        raise ConfigError(
+            f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
+        )
+    return engine
+
+
+def check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:
+    """Refuse what a harness cannot be made of.
+
+    Raises:
+        ConfigError: One is of the wrong kind.
+    """
+    if memory is not None and not isinstance(memory, Memory):
+        raise ConfigError(f"memory={memory!r} is no Memory", code="memory", hint="an instance of a Memory subclass")
+    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
+        raise ConfigError(f"model={model!r} is no model", code="model", hint='model="openai:gpt-5-mini"')
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(f"budget={budget!r} is no Budget", code="budget", hint='budget=Budget(cost="5.00")')
+    for tool in tools:
+        if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
+            raise ConfigError(
+                f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
+            )

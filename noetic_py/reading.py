@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from noetic_py.items import FunctionCall, Item
     from noetic_py.log import ItemView
     from noetic_py.memory.view import LayerUsage
+    from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["ReadContext", "ReadView", "Services", "StepMeta"]
 
@@ -126,6 +127,11 @@ class ReadContext(Protocol[M_co, S_co]):
     @property
     def thread_id(self) -> str:
         """The conversation's id."""
+        ...
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of."""
         ...
 
     @property
@@ -251,6 +257,11 @@ class ReadView(Generic[M_co, S_co]):
     def thread_id(self) -> str:
         """The conversation's id."""
         return self._ctx.thread_id
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of, `None` outside of one."""
+        return self._ctx.session
 
     @property
     def user_id(self) -> str | None:

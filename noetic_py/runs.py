@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
+from noetic_py.checkpoints.conversation import SESSION
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import RunStatus
 from noetic_py.errors import ConfigError, RunNotFound
 from noetic_py.runtime import Runtime
+from noetic_py.sessions.keys import SessionKey
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.records import JournalRecord
@@ -48,6 +50,7 @@ class RunInfo:
         thread_id: The conversation's id.
         user_id: Whose run it is.
         request_id: The caller's correlation id.
+        session: The session that it is a turn of, `None` outside of one.
         created: When it was started, UTC.
         updated: When it was last written, UTC.
     """
@@ -61,6 +64,7 @@ class RunInfo:
     thread_id: str | None
     user_id: str | None
     request_id: str | None
+    session: SessionKey | None
     created: datetime
     updated: datetime
 
@@ -79,27 +83,30 @@ class Runs:
             RunNotFound: There is no such run.
         """
         entry = await self._backend.entry(run_id)
-        if entry is None:
+        if entry is None or entry.status == SESSION:
             raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
         return _info(entry)
 
-    async def list(self, *, status: RunStatus | None = None, limit: int | None = 100) -> list[RunInfo]:
+    async def list(
+        self, *, status: RunStatus | None = None, session: SessionKey | None = None, limit: int | None = 100
+    ) -> list[RunInfo]:
         """The newest runs first.
 
         Args:
             status: Only those that stand so.
+            session: Only turns of this session.
             limit: How many at the most, `None` for all.
         """
         found: list[RunInfo] = []
         cursor: int | None = None
         while limit is None or len(found) < limit:
-            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            most = _PAGE if limit is None or session is not None else min(_PAGE, limit - len(found))
             page = await self._backend.list(after=cursor, limit=most, status=status)
             if not page:
                 break
-            found += map(_info, page)
+            found += [_info(entry) for entry in page if entry.status != SESSION and _is_of(entry, session)]
             cursor = page[-1].cursor
-        return found
+        return found if limit is None else found[:limit]
 
     async def journal(self, run_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
         """What a run's journal holds, read without any code of the run's flow.
@@ -169,7 +176,17 @@ class Runs:
 def card_of(info: RunInfo) -> bytes:
     """A run's card again, for a copy of it."""
     told = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
+    told["session"] = None if info.session is None else info.session.parts
     return json.dumps({name: value for name, value in told.items() if value is not None}).encode()
+
+
+def _session(card: Mapping[str, Any]) -> SessionKey | None:
+    parts = card.get("session")
+    return None if parts is None else SessionKey(parts[1], parts[2], app=parts[0])
+
+
+def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
+    return session is None or (bool(entry.card) and json.loads(entry.card).get("session") == list(session.parts))
 
 
 def _info(entry: RunEntry) -> RunInfo:
@@ -185,6 +202,7 @@ def _info(entry: RunEntry) -> RunInfo:
         card.get("thread_id"),
         card.get("user_id"),
         card.get("request_id"),
+        _session(card),
         entry.created,
         entry.updated,
     )

@@ -29,7 +29,6 @@ MARK = re.compile(r"# E(?P<mypy_only> mypy only)?$")
 # Each has a twin, `<number>_spine.py`, that does the same with what there is. A name comes off the list when it exists.
 WAITING: Mapping[str, tuple[str, ...]] = {
     "p10_approval.py": ("noetic_py.Answer",),
-    "p11_chat.py": ("noetic_py.SessionKey", "noetic_py.Harness.interrupt", "noetic_py.Harness.session"),
     "p14_plugin.py": ("noetic_py.plugins.PluginRegistry",),
 }
 

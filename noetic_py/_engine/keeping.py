@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import chain
 from typing import Any
 
@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.dry_run import check
 from noetic_py._engine.fingerprint import fingerprint
+from noetic_py._engine.fold import visible
 from noetic_py._engine.limits import budget_of, limits_of
 from noetic_py._engine.resume import Past, past_of, read_journal, take_over
 from noetic_py._engine.revision import as_stored, decoded, replaced, stored_type, version_of
@@ -22,22 +23,36 @@ from noetic_py._engine.store import TTL, Kept, Store
 from noetic_py._engine.types import declared_input, known_types
 from noetic_py._types import T
 from noetic_py.checkpoints.backend import CheckpointBackend, Record
+from noetic_py.checkpoints.conversation import StoredState, read_conversation, stream_of
+from noetic_py.checkpoints.delta import field_trees
 from noetic_py.checkpoints.plain import PlainCodec
-from noetic_py.checkpoints.records import Opening, RunStarted
+from noetic_py.checkpoints.records import Change, Opening, RunStarted
 from noetic_py.checkpoints.stored import Stored, dump_record
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump, inside
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
-from noetic_py.items import Opaque
+from noetic_py.items import Item, Opaque
 from noetic_py.log import ItemLog
 from noetic_py.runtime import Runtime
 from noetic_py.state import StateBag
 from noetic_py.steps.flow import Settled
 from noetic_py.steps.step import Step
 
-__all__ = ["Forked", "Kept", "beating", "begin_kept", "codec_for", "fork_at", "go_on", "load_past", "when_free"]
+__all__ = [
+    "Forked",
+    "Kept",
+    "beating",
+    "begin_kept",
+    "beside",
+    "codec_for",
+    "fork_at",
+    "go_on",
+    "left_of",
+    "load_past",
+    "when_free",
+]
 
 AnyStep = Step[Any, Any, Any, Any]
 
@@ -66,7 +81,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     codec = codec_for(plan.step, type(state), type(plan.value), *run.resources.layers.state_types)
     opening = Opening(
         fingerprint=fingerprint(plan.step),
-        items=tuple(plan.domain.log.frozen()),
+        items=() if plan.base is not None else tuple(plan.domain.log.frozen()),
         state=_encoded(as_stored(state), "state", codec),
         user_id=run.user_id,
         request_id=run.request_id,
@@ -74,6 +89,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         source=kept.source,
         budget=limits_of(plan.budget),
         version=version_of(state.__class__),
+        base=plan.base,
     )
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     for where, value in begun.items():
@@ -104,6 +120,7 @@ def _card(run: Run, plan: RunPlan, source: str | None) -> bytes:
         "thread_id": run.thread_id,
         "user_id": run.user_id,
         "request_id": run.request_id,
+        "session": None if run.session is None else run.session.parts,
     }
     return json.dumps({key: value for key, value in told.items() if value is not None}).encode()
 
@@ -193,7 +210,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
     if run.on_diverge == "fail":
         check(past, step)
-    log = ItemLog(opening.items)
+    log = await _beginning(opening, kept.backend, codec)
     log.origin = (run.run_id, step.id)
     state = opening.state
     tree = state.tree if isinstance(state, Stored) else state
@@ -220,6 +237,25 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     take_over(run, past)
     _tell_unknown(run.run_id, past)
     return plan
+
+
+async def _beginning(opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
+    """The conversation that a run began with."""
+    base = opening.base
+    if base is None:
+        return ItemLog(opening.items)
+    stream = stream_of((base.app, base.user, base.session))
+    return (await read_conversation(backend, stream, codec, upto=base.position)).log
+
+
+def left_of(past: Past) -> tuple[list[Item], list[Change], StoredState]:
+    """What a run that nobody ends has added: its items, the changes of its state, and what that began as."""
+    own = visible(past.index)
+    opening = past.started.opening
+    stored = None if opening is None else opening.state
+    tree = stored.tree if isinstance(stored, Stored) else stored
+    begun = StoredState(tree, field_trees(tree), 1 if opening is None else opening.version)
+    return [item for each in own for item in each.items], [change for each in own for change in each.delta], begun
 
 
 def _tell_unknown(run_id: str, past: Past) -> None:
@@ -262,15 +298,17 @@ def _input(started: RunStarted, step: AnyStep, codec: Codec) -> Any:
 
 async def beating(run: Run, work: Callable[[], Awaitable[RunResult[Any, Any]]]) -> RunResult[Any, Any]:
     """Do the work, and keep the run's lease meanwhile."""
-    store = run.store
-    if store is None:
-        return await work()
-    result: RunResult[Any, Any] | None = None
+    return await (work() if run.store is None else beside(run.store.beat, work))
+
+
+async def beside(beat: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
+    """Do the work, and something that goes on for ever meanwhile."""
+    result: list[T] = []
     failure: BaseException | None = None
     async with anyio.create_task_group() as group:
-        group.start_soon(store.beat)
+        group.start_soon(beat)
         try:
-            result = await work()
+            result.append(await work())
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
@@ -278,6 +316,4 @@ async def beating(run: Run, work: Callable[[], Awaitable[RunResult[Any, Any]]]) 
         group.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    if result is None:
-        raise RuntimeError("a run has ended without a result")
-    return result
+    return result[0]

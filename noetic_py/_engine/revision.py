@@ -40,7 +40,7 @@ from noetic_py.errors import CodecError, ConfigError
 from noetic_py.state import StateBag
 from noetic_py.steps.spawn import SPAWNS
 
-__all__ = ["as_stored", "decoded", "migrated", "replaced", "revise", "stored_type", "version_of"]
+__all__ = ["as_stored", "decoded", "migrate_fields", "migrated", "replaced", "revise", "stored_type", "version_of"]
 
 Trees: TypeAlias = Mapping[str, Any]
 Deltas: TypeAlias = dict[int, tuple[Change, ...]]
@@ -95,7 +95,7 @@ def migrated(records: list[JournalRecord], kind: type[Any] | None, codec: Codec)
     stored = _tree(opening)
 
     def newer(fields: Trees) -> Any:
-        made = state_tree(stored, _migrate(kind, fields, opening.version), kind.__name__)
+        made = state_tree(stored, migrate_fields(kind, fields, opening.version), kind.__name__)
         return decoded(made, kind, codec)
 
     begun, deltas = field_trees(stored), dict[int, tuple[Change, ...]]()
@@ -118,7 +118,12 @@ def decoded(stored: Any, kind: type[Any], codec: Codec) -> Any:
         ) from error
 
 
-def _migrate(kind: type[Any], fields: Trees, version: int) -> Trees:
+def migrate_fields(kind: type[Any], fields: Trees, version: int) -> Trees:
+    """The fields of a stored state as its type's own version has them.
+
+    Raises:
+        CodecError: Its `migrate` failed.
+    """
     migrate: Callable[[dict[str, Any], int], Any] = kind.migrate
     try:
         made = migrate(deepcopy(dict(fields)), version)

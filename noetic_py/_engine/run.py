@@ -29,7 +29,7 @@ from noetic_py._engine.store import Kept
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.cells import apply_cells
 from noetic_py.checkpoints.delta import apply_changes
-from noetic_py.checkpoints.records import Opening, RunEnded, RunStarted
+from noetic_py.checkpoints.records import Base, Opening, RunEnded, RunStarted
 from noetic_py.context import Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
@@ -61,6 +61,8 @@ class RunPlan:
     opening: Opening | None = None
     past: Past | None = None
     kept: Kept | None = None
+    base: Base | None = None
+    delivery_id: str | None = None
 
 
 _ROOT: AnyStep = Step(id="run", kind="run")

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.runtime import Runtime
+    from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
 
 __all__ = ["MAX_CHILDREN", "MAX_DEPTH", "Execution", "Frame", "Resources", "Run"]
@@ -144,6 +145,7 @@ class Run:
         "runtime",
         "sent",
         "services",
+        "session",
         "spent",
         "stopped",
         "stopping",
@@ -193,9 +195,8 @@ class Run:
         self.stopped: list[Control] = []
         # Whether a step without options of its own needs nothing around its body.
         self.bare = tracer is None
-        self.executed = self.children = self.turns = 0
-        # How many executions are being stopped: a step looks for a stop only then.
-        self.stopping = 0
+        # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
+        self.executed = self.children = self.turns = self.stopping = 0
         self.unpriced = self._over = False
         self.view: View | None = None
         # The loop that ended last, and why.
@@ -203,7 +204,7 @@ class Run:
         self.root: Execution | None = None
         self._thread = get_ident()
         self._board: Board | None = None
-        # How it ended, for those who cannot be told because it was cancelled from outside.
+        # For those who cannot be told how it ended, because it was cancelled from outside.
         self.left: RunResult[Any, Any] | None = None
         # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
         self.mail: dict[str, list[Entry]] = {}
@@ -215,8 +216,9 @@ class Run:
         self.detached: list[Beside] = []
         # Those from before this process had the run that it has looked after, their starters being done; by path.
         self.relaunched: set[tuple[str, ...]] | None = None
-        # A stop that was asked for before the run had begun.
+        # A stop that was asked for before the run had begun; and the session that it is a turn of.
         self.early: Control | None = None
+        self.session: SessionKey | None = None
 
     def keep_in(self, store: Store) -> None:
         """Make the run durable."""
@@ -449,6 +451,11 @@ class Execution:
         if self._upkeep is None:
             self._upkeep = DOORS.upkeep(self)
         return self._upkeep
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of."""
+        return self.run.session
 
     @property
     def parent_frame(self) -> Frame | None:

@@ -7,6 +7,8 @@ is written after it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -124,17 +126,24 @@ class Store:
         if self.mode != "step" and not force:
             return
         goal = self._staged
-        with anyio.CancelScope(shield=True):
-            while self._written < goal:
-                self.check()
-                if self._writing:
-                    if self._turn is None:
-                        self._turn = anyio.Event()
-                    await self._turn.wait()
-                else:
-                    await self._write()
-            if force:
-                self.check()
+        if self._writing:
+            with anyio.CancelScope(shield=True):
+                await self._wait_for(goal)
+        elif self._written < goal:
+            await self._write()
+        if force:
+            self.check()
+
+    async def _wait_for(self, goal: int) -> None:
+        """Others write: wait for them, and write what they have left when nobody else does."""
+        while self._written < goal:
+            self.check()
+            if self._writing:
+                if self._turn is None:
+                    self._turn = anyio.Event()
+                await self._turn.wait()
+            else:
+                await self._write()
 
     @property
     def broken(self) -> bool:
@@ -154,14 +163,15 @@ class Store:
         batch, self._queue = self._queue, []
         self._writing = True
         try:
-            self._written = await self._backend.append(
-                self._lease.run_id,
-                expected_position=self._written,
-                fence=self._lease.fence,
-                records=batch,
-                card=self.card,
-                status=self.status,
-            )
+            # Every step comes by here, and a shielded scope would cost more than all else that is done here: there is
+            # one only where a cancellation has come.
+            try:
+                self._written = await self._append(batch)
+            except anyio.get_cancelled_exc_class():
+                await self._finish_append(batch)
+                if anyio.current_effective_deadline() > -math.inf:
+                    # No scope is cancelled, which would say so again at the next wait: it was the task itself.
+                    raise
             self.card = self.status = None
         except CheckpointError as error:
             self._poison = error
@@ -178,6 +188,25 @@ class Store:
             turn, self._turn = self._turn, None
             if turn is not None:
                 turn.set()
+
+    async def _append(self, batch: Sequence[Record]) -> int:
+        return await self._backend.append(
+            self._lease.run_id,
+            expected_position=self._written,
+            fence=self._lease.fence,
+            records=batch,
+            card=self.card,
+            status=self.status,
+        )
+
+    async def _finish_append(self, batch: Sequence[Record]) -> None:
+        """What was cancelled is done whole or not at all: find out which, and then do it."""
+        with anyio.CancelScope(shield=True):
+            head = await self._backend.head(self._lease.run_id)
+            done = self._written + len(batch)
+            if head is None or (head.position, head.fence) != (done, self._lease.fence):
+                done = await self._append(batch)
+            self._written = done
 
     async def beat(self) -> None:
         """Keep the lease until cancelled; a lost one poisons the run before its next body, and its next commit."""

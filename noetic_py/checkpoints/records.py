@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from noetic_py.items import Item
 
 __all__ = [
+    "Base",
     "CallStarted",
     "Change",
     "ChildReplayed",
@@ -100,6 +101,7 @@ class Opening:
         source: Where the flow was found, `FILE:STEP` or a name in the harness's `flows`; `None` when nobody said.
         budget: The run's own limits.
         version: The `schema_version` of the state's type.
+        base: The session that it is a turn of, whose items at that point are the conversation that it began with.
     """
 
     fingerprint: str
@@ -111,6 +113,24 @@ class Opening:
     source: str | None
     budget: Mapping[str, Any] | None = None
     version: int = 1
+    base: Base | None = None
+
+
+@frozen
+class Base:
+    """Where a session stood when one of its turns began.
+
+    Attributes:
+        app: The session's application, `None` when it has none.
+        user: Its user.
+        session: Its name.
+        position: How many records its stream held.
+    """
+
+    app: str | None
+    user: str | None
+    session: str
+    position: int
 
 
 @define(eq=False)

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from attrs import frozen
+from attrs import astuple, frozen
 
 from noetic_py.budget import TokenUsage
 from noetic_py.checkpoints.backend import Record
 from noetic_py.checkpoints.failures import load_error, store_error
 from noetic_py.checkpoints.records import (
+    Base,
     CallStarted,
     Change,
     ChildReplayed,
@@ -100,7 +101,7 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
 # ---------------------------------------------------------------------------------------------------- parts
 
 
-def _items(items: tuple[Item, ...], codec: Codec) -> list[Any]:
+def write_items(items: tuple[Item, ...], codec: Codec) -> list[Any]:
     return [_tree(item, f"items[{index}]", codec) for index, item in enumerate(items)]
 
 
@@ -112,27 +113,27 @@ def _tree(value: Any, where: str, codec: Codec) -> Any:
         raise inside(error, where) from error
 
 
-def _read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
+def read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
     found: list[Any] = [codec.decode(each) for each in tree or ()]
     if not all(isinstance(each, ItemBase) for each in found):
         raise ItemSchemaMismatch("holds something that is no item", where="items")
     return tuple(found)
 
 
-def _changes(delta: tuple[Change, ...]) -> list[Any]:
+def write_changes(delta: tuple[Change, ...]) -> list[Any]:
     return [[change.op, change.key, change.before, change.tree, *((True,) if change.kept else ())] for change in delta]
 
 
-def _read_changes(tree: Any) -> tuple[Change, ...]:
+def read_changes(tree: Any) -> tuple[Change, ...]:
     return tuple(Change(*each) for each in tree or ())
 
 
 def _layers(deltas: LayerDeltas) -> list[Any]:
-    return [[layer, _changes(delta)] for layer, delta in deltas]
+    return [[layer, write_changes(delta)] for layer, delta in deltas]
 
 
 def _read_layers(tree: Any) -> LayerDeltas:
-    return tuple((layer, _read_changes(delta)) for layer, delta in tree or ())
+    return tuple((layer, read_changes(delta)) for layer, delta in tree or ())
 
 
 def dump_usage(usage: TokenUsage | None) -> Any:
@@ -210,7 +211,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
     if opening is not None:
         fields["opening"] = {
             "f": opening.fingerprint,
-            "i": _items(opening.items, codec),
+            "i": write_items(opening.items, codec),
             "s": opening.state,
             "user": opening.user_id,
             "request": opening.request_id,
@@ -218,6 +219,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
             "source": opening.source,
             "budget": opening.budget,
             **({} if opening.version == 1 else {"v": opening.version}),
+            **({} if opening.base is None else {"session": list(astuple(opening.base))}),
         }
     return fields
 
@@ -228,7 +230,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
     if given is not None:
         opening = Opening(
             given["f"],
-            _read_items(given["i"], codec),
+            read_items(given["i"], codec),
             Stored(given["s"]),
             given["user"],
             given["request"],
@@ -236,6 +238,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
             given["source"],
             given["budget"],
             given.get("v", 1),
+            Base(*given["session"]) if "session" in given else None,
         )
     return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
 
@@ -246,9 +249,9 @@ def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
         fields["n"] = record.attempt
     fields |= _lean({"f": record.fingerprint, "d": record.digest, "y": _layers(record.memory)})
     if record.items:
-        fields["i"] = _items(record.items, codec)
+        fields["i"] = write_items(record.items, codec)
     if record.delta:
-        fields["s"] = _changes(record.delta)
+        fields["s"] = write_changes(record.delta)
     if record.usage is not None or record.cost is not None or record.control is not None:
         used = {"u": dump_usage(record.usage), "c": _cost(record.cost), "x": _control(record.control, codec)}
         fields |= _lean(used)
@@ -273,8 +276,8 @@ def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
     record.attempt = fields.get("n", 1)
     record.fingerprint = fields.get("f", "")
     record.digest = fields.get("d")
-    record.items = _read_items(fields.get("i"), codec)
-    record.delta = _read_changes(fields.get("s"))
+    record.items = read_items(fields.get("i"), codec)
+    record.delta = read_changes(fields.get("s"))
     record.memory = _read_layers(fields.get("y"))
     record.usage = read_usage(fields.get("u"))
     record.cost = _read_cost(fields.get("c"))
@@ -322,8 +325,8 @@ def _dump_stopped(record: StepStopped, codec: Codec) -> Fields:
     fields: Fields = {
         "k": record.kind,
         "n": record.attempt,
-        "i": _items(record.items, codec),
-        "s": _changes(record.delta),
+        "i": write_items(record.items, codec),
+        "s": write_changes(record.delta),
         "u": dump_usage(record.usage),
         "c": _cost(record.cost),
         "x": _control(record.control, codec),
@@ -339,11 +342,11 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
         path,
         fields["k"],
         fields["n"],
-        _read_items(fields["i"], codec),
+        read_items(fields["i"], codec),
         read_usage(fields["u"]),
         _read_cost(fields["c"]),
         _read_control(fields["x"], codec),
-        _read_changes(fields["s"]),
+        read_changes(fields["s"]),
         fields.get("m", 0),
         fields.get("tool"),
         tuple(tuple(take) for take in fields.get("t", ())),
@@ -356,8 +359,8 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "StepOpened": lambda record, _: [record.kind, record.attempt, record.fence],
     "Segment": lambda record, codec: [
         record.attempt,
-        _items(record.items, codec),
-        _changes(record.delta),
+        write_items(record.items, codec),
+        write_changes(record.delta),
         *((_layers(record.memory),) if record.memory else ()),
     ],
     "ChildReplayed": lambda record, _: [],
@@ -370,7 +373,7 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "StateRevised": lambda record, _: [
         record.version,
         record.state,
-        [[position, _changes(delta)] for position, delta in record.deltas.items()],
+        [[position, write_changes(delta)] for position, delta in record.deltas.items()],
     ],
     "CallStarted": lambda record, _: [
         record.reserved_tokens,
@@ -384,12 +387,12 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
 
 def _load_segment(path: Path, fields: Any, codec: Codec) -> Segment:
     attempt, items, delta, *memory = fields
-    return Segment(path, attempt, _read_items(items, codec), _read_changes(delta), _read_layers(*memory or ((),)))
+    return Segment(path, attempt, read_items(items, codec), read_changes(delta), _read_layers(*memory or ((),)))
 
 
 def _load_revised(path: Path, fields: Any, _: Codec) -> StateRevised:
     version, state, deltas = fields
-    return StateRevised(path, version, state, {position: _read_changes(delta) for position, delta in deltas})
+    return StateRevised(path, version, state, {position: read_changes(delta) for position, delta in deltas})
 
 
 def _load_ended(path: Path, fields: Any, codec: Codec) -> RunEnded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
@@ -141,7 +141,9 @@ def _encode_float(value: float, _: int) -> float:
     return value
 
 
-def _encode_list(value: Iterable[Any], depth: int) -> list[Any]:
+def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
+    if _PLAIN.issuperset(map(type, value)):
+        return list(value)
     encoded: list[Any] = []
     for index, part in enumerate(value):
         try:

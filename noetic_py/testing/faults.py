@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import (
@@ -101,7 +102,10 @@ class FaultyBackend:
 
     async def _count(self, when: When) -> None:
         """Die when it is time."""
-        self.appends += when == "before"
+        if when == "before":
+            # One that is cancelled before it begins is made again, and counts when it is.
+            await checkpoint_if_cancelled()
+            self.appends += 1
         if self.appends == self._dies_at and self._when == when:
             await self._die()
 

@@ -139,7 +139,9 @@ def fork_server(warm: str = "tests.crash.warm", **environment: str) -> Generator
         **environment: What its environment has besides this process's.
     """
     command = [sys.executable, "-m", "tests.crash.server", warm]
-    merged: Mapping[str, str] = {**os.environ, **environment}
+    # What a process has covered is lost with it, and measuring it would only make its life longer.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")}
+    merged: Mapping[str, str] = {**kept, **environment}
     with subprocess.Popen(
         command, cwd=ROOT, env=merged, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

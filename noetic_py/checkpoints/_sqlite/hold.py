@@ -66,8 +66,8 @@ class Hold:
         self._open = self._execute("SELECT name FROM sqlite_master")
 
     def commit(self) -> None:
-        """Commit, and look before at the journal, which until then nobody else touches."""
-        if self._open is not None:
+        """Commit, and look before the first time at the journal, which until then nobody else touches."""
+        if self._open is not None and self._inode is None:
             self._inode = inode_of(self._journal)
         self._execute("COMMIT")
         self._until = time.monotonic() + SECONDS

@@ -1,0 +1,263 @@
+"""A session's stream: what each of its turns has added, and the conversation that this comes to.
+
+A session has a journal of its own in the backend, one record when a turn begins and one when it ends. The run of a turn
+has another one, which names the session and the position at which it began instead of repeating what was said before;
+so both grow with what was added, and old runs can be forgotten while the conversation stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from noetic_py.checkpoints.backend import CheckpointBackend, Record, RunEntry
+from noetic_py.checkpoints.delta import changed_fields, changes, field_trees, known_fields, known_of, state_tree
+from noetic_py.checkpoints.records import Change
+from noetic_py.checkpoints.stored import read_changes, read_items, write_changes, write_items
+from noetic_py.codec import Codec
+from noetic_py.codec.text import dump, is_dict, parse
+from noetic_py.control import RunStatus
+from noetic_py.errors import CodecError, LogError
+from noetic_py.items import Item
+from noetic_py.log import ItemLog
+
+__all__ = [
+    "SESSION",
+    "Conversation",
+    "OpenTurn",
+    "StoredState",
+    "begins_at",
+    "deltas_change",
+    "edited",
+    "ended",
+    "is_stream",
+    "read_conversation",
+    "started",
+    "state_change",
+    "stream_of",
+]
+
+SESSION = "session"
+"""The status of a session's stream, by which lists of runs know it."""
+_PREFIX = "session."
+_STARTED, _ENDED, _EDITED = "TurnStarted", "TurnEnded", "SessionEdited"
+_MAX_BYTES = 64 * 1024 * 1024
+_PAGE = 1000
+
+Fields = Mapping[str, Any]
+
+
+def stream_of(parts: Sequence[str | None]) -> str:
+    """The id of a session's stream: a digest, so that no id is ever a part of another one."""
+    return _PREFIX + hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+
+
+def is_stream(run_id: str) -> bool:
+    """Whether an id is that of a session's stream, which no run may have."""
+    return run_id.startswith(_PREFIX)
+
+
+@frozen
+class OpenTurn:
+    """A turn that has begun, and of which nobody has written the end.
+
+    Attributes:
+        run_id: Its run.
+        delivery_id: What its message was delivered as, `None` when nobody said.
+    """
+
+    run_id: str
+    delivery_id: str | None
+
+
+@frozen
+class StoredState:
+    """A state of a session, in its stored form.
+
+    Attributes:
+        like: The state as it was stored whole: what kind of object it is.
+        fields: Its fields now.
+        version: The `schema_version` of its type.
+    """
+
+    like: Any
+    fields: Fields
+    version: int
+
+
+@define(eq=False)
+class Conversation:
+    """What a session's stream comes to at a position.
+
+    Attributes:
+        position: How many records that takes.
+        log: The items.
+        states: The states by the names of their types.
+        open: The turn that has begun and not ended.
+        delivered: The runs of the turns by what their messages were delivered as.
+        turns: How many turns have begun.
+        noted: Whether the stream says whose session it is.
+    """
+
+    position: int = 0
+    log: ItemLog = field(factory=ItemLog)
+    states: Mapping[str, StoredState] = field(factory=dict[str, StoredState])
+    open: OpenTurn | None = None
+    delivered: dict[str, str] = field(factory=dict[str, str])
+    turns: int = 0
+    noted: bool = False
+
+    def advance(self, records: Iterable[Record], codec: Codec) -> None:
+        """Take in records that follow, all or none.
+
+        Raises:
+            CodecError: One of them cannot be read; the message says which.
+        """
+        begun, before = self.log.size, evolve(self, delivered=dict(self.delivered))
+        for record in records:
+            try:
+                self._take(record, codec)
+                self.position += 1
+            except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
+                where = f"record {self.position + 1} of the session"
+                self._restore(before, begun)
+                raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
+
+    def _restore(self, before: Conversation, length: int) -> None:
+        if self.log is before.log:
+            self.log.rollback(length)
+        self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
+        self.delivered, self.turns = before.delivered, before.turns
+
+    def _take(self, record: Record, codec: Codec) -> None:
+        fields = parse(record.payload, _MAX_BYTES, "record size")
+        if record.kind == _STARTED:
+            self.open = OpenTurn(fields["run"], fields.get("d"))
+            self.turns += 1
+            if self.open.delivery_id is not None:
+                self.delivered[self.open.delivery_id] = self.open.run_id
+        elif record.kind == _ENDED:
+            self.open = None
+            self.log.extend(read_items(fields.get("i"), codec))
+            self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
+        elif record.kind == _EDITED:
+            log = ItemLog(read_items(fields.get("i"), codec))
+            self.log = log
+            kept = fields.get("kept")
+            self.states = self.states if kept is None else {name: self.states[name] for name in kept}
+        else:
+            raise CodecError("a record of a kind that this version does not know", hint="install a newer noetic-py")
+
+
+def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:
+    found: dict[str, StoredState] = {}
+    for name, change in given.items():
+        if "w" in change:
+            found[name] = StoredState(change["w"], field_trees(change["w"]), change["v"])
+        else:
+            old = before[name]
+            found[name] = evolve(old, fields=changed_fields(old.fields, read_changes(change["c"])))
+    return found
+
+
+async def read_conversation(
+    backend: CheckpointBackend,
+    stream: str,
+    codec: Codec,
+    *,
+    known: Conversation | None = None,
+    upto: int | None = None,
+) -> Conversation:
+    """What a session's stream holds.
+
+    Args:
+        backend: Where it is.
+        stream: Its id.
+        codec: What reads the items.
+        known: What was read of it before, which is read on.
+        upto: The position at which to end; its end when left out.
+
+    Raises:
+        RunNotFound: There is no such stream.
+        CodecError: A record cannot be read.
+        CorruptRecord: What is stored is not what was written.
+    """
+    found = Conversation() if known is None else known
+    while upto is None or found.position < upto:
+        page = await backend.read(stream, after=found.position, limit=_PAGE)
+        if not page:
+            break
+        found.advance(page if upto is None else page[: upto - found.position], codec)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- what is appended
+
+
+def started(run_id: str, delivery_id: str | None) -> Record:
+    """A turn begins."""
+    fields = {"run": run_id} if delivery_id is None else {"run": run_id, "d": delivery_id}
+    return Record(_STARTED, (), dump(fields))
+
+
+def ended(run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping[str, Any], codec: Codec) -> Record:
+    """A turn has ended, and this is what it adds.
+
+    Raises:
+        CodecError: An item cannot be stored.
+    """
+    fields: dict[str, Any] = {"run": run_id, "status": status}
+    if items:
+        fields["i"] = write_items(tuple(items), codec)
+    if states:
+        fields["s"] = states
+    return Record(_ENDED, (), dump(fields))
+
+
+def edited(items: Sequence[Item], states: Iterable[str] | None, codec: Codec) -> Record:
+    """Somebody has changed the conversation by hand: from here on it is this one.
+
+    Args:
+        items: All its items.
+        states: The names of the states that stay; all when `None`.
+        codec: What writes the items.
+
+    Raises:
+        CodecError: An item cannot be stored.
+    """
+    fields: dict[str, Any] = {"i": write_items(tuple(items), codec)}
+    if states is not None:
+        fields["kept"] = sorted(states)
+    return Record(_EDITED, (), dump(fields))
+
+
+def state_change(before: StoredState | None, state: object, version: int, codec: Codec) -> Mapping[str, Any] | None:
+    """How a state is to be stored: whole the first time, and then what has changed; `None` when nothing has.
+
+    Raises:
+        CodecError: It cannot be stored.
+    """
+    if before is None or before.version != version:
+        return {"w": codec.encode(state), "v": version}
+    found = changes(known_of(before.fields), known_fields(state, codec))
+    return {"c": write_changes(found)} if found else None
+
+
+def deltas_change(before: StoredState | None, begun: StoredState, given: Sequence[Change]) -> Mapping[str, Any] | None:
+    """How a state is to be stored that began so, and was changed so and not otherwise."""
+    if not given:
+        return None
+    if before is not None and before.version == begun.version:
+        return {"c": write_changes(tuple(given))}
+    return {"w": state_tree(begun.like, changed_fields(begun.fields, given)), "v": begun.version}
+
+
+def begins_at(entry: RunEntry) -> int:
+    """From which position on a stream is to be read: what is before it was given up by whoever could not read it."""
+    card: Any = json.loads(entry.card) if entry.card else {}
+    begins: object = card.get("from") if is_dict(card) else None
+    return begins if isinstance(begins, int) else 0

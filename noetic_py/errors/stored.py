@@ -1,0 +1,206 @@
+"""What goes wrong with logs, channels and everything that is stored."""
+
+from __future__ import annotations
+
+from noetic_py.errors.general import NoeticError
+
+__all__ = [
+    "ChannelClosed",
+    "ChannelError",
+    "ChannelTimeout",
+    "ChannelValueInvalid",
+    "CheckpointError",
+    "CheckpointFailed",
+    "CodecError",
+    "CorruptRecord",
+    "DuplicateCall",
+    "ItemSchemaMismatch",
+    "LeaseLost",
+    "LogError",
+    "Overloaded",
+    "PositionConflict",
+    "ReplayDiverged",
+    "RunBusy",
+    "RunNotFound",
+    "SessionConflict",
+    "SessionLoadError",
+    "StepOutcomeUnknown",
+    "StoreUnavailable",
+    "UnpairedOutput",
+    "VersionConflict",
+]
+
+
+class LogError(NoeticError):
+    """Base of what an item log refuses."""
+
+
+class UnpairedOutput(LogError):
+    """A function call's output was appended, and no such call is open."""
+
+    call_id: str
+
+    def __init__(self, call_id: str, *, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"output for call {call_id!r}, which is not open in this log",
+            path=path,
+            hint="append the FunctionCall first, and its output once",
+        )
+        self.call_id = call_id
+
+
+class DuplicateCall(LogError):
+    """A function call was appended whose call id the log already holds."""
+
+    call_id: str
+
+    def __init__(self, call_id: str, *, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"call id {call_id!r} is already in this log", path=path, hint="use a new call_id for each call"
+        )
+        self.call_id = call_id
+
+
+class CodecError(NoeticError):
+    """A value cannot be encoded or decoded.
+
+    Args:
+        message: What is wrong.
+        where: The field path inside the value, such as `"content[0].text"`.
+    """
+
+    where: str
+
+    def __init__(self, message: str, *, where: str = "", path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(f"{where}: {message}" if where else message, path=path, hint=hint)
+        self.where = where
+
+
+class ItemSchemaMismatch(CodecError):
+    """Stored or wire data does not fit the item's schema."""
+
+
+class ChannelError(NoeticError):
+    """Base of what a channel can raise."""
+
+
+class ChannelTimeout(ChannelError, TimeoutError):
+    """Nothing came, or no place was free, within the timeout."""
+
+
+class ChannelValueInvalid(ChannelError):
+    """What was sent is not of the channel's type.
+
+    Args:
+        message: What does not fit, and where in the value.
+        channel: The channel's name.
+    """
+
+    channel: str
+
+    def __init__(self, message: str, *, channel: str, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.channel = channel
+
+
+class ChannelClosed(ChannelError):
+    """The channel was closed."""
+
+
+class CheckpointError(NoeticError):
+    """Base of what storing a run can raise."""
+
+
+class CheckpointFailed(CheckpointError):
+    """The backend did not take a commit; the run ends in this process."""
+
+
+class StoreUnavailable(CheckpointFailed):
+    """The store itself cannot be opened, read or written.
+
+    Args:
+        message: What happened.
+        where: The store, as it was named: a file's path, a server's address without its secrets.
+        reason: A short stable code: `"full"`, `"io"`, `"busy"`, `"readonly"`, `"permission"`, `"not-a-database"`,
+            `"newer"`, `"closed"`, ...
+    """
+
+    where: str
+    reason: str
+
+    def __init__(self, message: str, *, where: str, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.where = where
+        self.reason = reason
+
+
+class CorruptRecord(CheckpointError):
+    """Stored bytes are not what was written: damaged, missing, or of another place. Nothing of them was accepted."""
+
+
+class PositionConflict(CheckpointError):
+    """Another writer has appended at the expected position."""
+
+
+class VersionConflict(CheckpointError):
+    """The stored value of a key is not of the version that was expected: somebody else wrote it."""
+
+
+class LeaseLost(CheckpointError):
+    """The writer's fence is no longer the current one."""
+
+
+class ReplayDiverged(CheckpointError):
+    """A run that goes on does something else than its journal says.
+
+    Args:
+        message: What differs.
+    """
+
+    def __init__(self, message: str, *, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(
+            message,
+            path=path,
+            hint=hint or "run the code that the run was started with, or start a new run",
+        )
+
+
+class StepOutcomeUnknown(CheckpointError):
+    """A step that may run only once was started, and nobody knows whether it has done its work."""
+
+    def __init__(self, *, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            "the step may run only once, was started before, and has no recorded outcome",
+            path=path,
+            hint="look whether its effect has happened, and give the step reconcile= to answer that",
+        )
+
+
+class SessionConflict(CheckpointError):
+    """Another turn has written the session while this one went on; `result` is what this one has made."""
+
+
+class SessionLoadError(CheckpointError):
+    """What is stored of a session cannot be read. Nothing of it was changed."""
+
+
+class Overloaded(NoeticError):
+    """So many wait already that one more is refused.
+
+    Attributes:
+        waiting: How many.
+    """
+
+    waiting: int
+
+    def __init__(self, message: str, *, waiting: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.waiting = waiting
+
+
+class RunBusy(CheckpointError):
+    """Another owner holds the run or the session."""
+
+
+class RunNotFound(CheckpointError):
+    """There is no such run, or it is not yours."""

@@ -1,0 +1,350 @@
+"""All sessions of one harness: what is known of them, what goes on, and how they are read and written."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import frozen
+
+from noetic_py._engine.keeping import beside, when_free
+from noetic_py._engine.revision import decoded, migrate_fields, version_of
+from noetic_py._engine.store import TTL
+from noetic_py._types import T
+from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
+from noetic_py.checkpoints.conversation import (
+    SESSION,
+    Conversation,
+    StoredState,
+    begins_at,
+    edited,
+    ended,
+    read_conversation,
+    state_change,
+)
+from noetic_py.checkpoints.delta import state_tree
+from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.codec import Codec
+from noetic_py.codec.text import dump
+from noetic_py.control import RunStatus
+from noetic_py.errors import (
+    CheckpointError,
+    CodecError,
+    ConfigError,
+    LeaseLost,
+    SessionLoadError,
+    StoreUnavailable,
+)
+from noetic_py.items import Item
+from noetic_py.log import ItemLog
+from noetic_py.runtime import Runtime
+from noetic_py.state import StateBag, class_of
+
+if TYPE_CHECKING:
+    from noetic_py._engine.state import Run
+
+from noetic_py.sessions.gate import Gate
+from noetic_py.sessions.keys import SessionKey, SessionPolicy
+
+__all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
+
+
+class Hold:
+    """The right to write a session, while it lasts."""
+
+    def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
+        self._backend = backend
+        self._lease = lease
+        self.position = position
+
+    async def beat(self) -> None:
+        """Keep it, until cancelled. Whoever has lost it is told by the next write."""
+        while True:
+            await anyio.sleep(TTL / 3)
+            try:
+                self._lease = await self._backend.renew(self._lease, ttl=TTL)
+            except LeaseLost:
+                return
+            except CheckpointError:
+                # It lasts for longer than one try takes.
+                continue
+
+    async def append(self, records: Sequence[Record], *, card: bytes | None = None) -> None:
+        """Write at the end of the stream."""
+        self.position = await self._backend.append(
+            self._lease.run_id,
+            expected_position=self.position,
+            fence=self._lease.fence,
+            records=records,
+            card=card,
+            status=None if card is None else SESSION,
+        )
+
+    async def release(self) -> None:
+        """Give it up; cannot be cancelled."""
+        with anyio.CancelScope(shield=True):
+            await self._backend.release(self._lease)
+
+
+@frozen(eq=False)
+class Made:
+    """What a turn has made."""
+
+    run_id: str
+    status: RunStatus
+    items: Sequence[Item]
+    state: Any
+    seen: Conversation
+    seen_position: int
+    seen_items: Sequence[Item]
+    seen_states: Mapping[str, StoredState]
+
+
+class SessionEdit:
+    """A session as somebody changes it by hand: put other things into `items`, take names out of `states`.
+
+    Attributes:
+        items: The conversation.
+        states: The names of the types of which it holds a state; one that is taken out is forgotten.
+    """
+
+    def __init__(self, *, items: list[Item], states: set[str]) -> None:
+        self.items: list[Item] = items
+        self.states: set[str] = states
+
+
+class Desk:
+    """All sessions of one harness.
+
+    Args:
+        backend: Where they are kept; in memory when there is none.
+        policy: How they behave.
+        runtime: The clock.
+    """
+
+    def __init__(self, backend: CheckpointBackend | None, policy: SessionPolicy, runtime: Runtime) -> None:
+        self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
+        self.durable = backend is not None
+        self.policy = policy
+        self._runtime = runtime
+        self.gate = Gate()
+        # What was read last, newest at the end; compared with the backend before it is believed.
+        self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
+        self._live: dict[SessionKey, list[Run]] = {}
+        self._said: dict[str, str] = {}
+        # Turns that were made and not written, of persist="manual".
+        self._unsaved: dict[SessionKey, list[tuple[Made, Codec]]] = {}
+
+    @property
+    def in_use(self) -> int:
+        """How many sessions have a turn that goes on or waits."""
+        return len(self.gate)
+
+    # -- a turn
+
+    async def holding(self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None) -> T:
+        """Do something while nobody else may write a session.
+
+        Raises:
+            RunBusy: Another process has it, for longer than the policy waits.
+        """
+
+        async def take() -> Hold:
+            lease = await self.backend.acquire(key.stream, ttl=TTL)
+            head = await self.backend.head(key.stream)
+            return Hold(self.backend, lease, 0 if head is None else head.position)
+
+        hold = await when_free(take, self.policy.wait if wait is None else wait, self._runtime)
+        try:
+            return await beside(hold.beat, lambda: work(hold))
+        finally:
+            await hold.release()
+
+    async def read(self, key: SessionKey, codec: Codec | None = None) -> Conversation:
+        """What a session holds now: what is known of it, and what was written since.
+
+        Raises:
+            SessionLoadError: It cannot be read, and the policy does not say to begin afresh.
+            StoreUnavailable: The backend does not answer.
+        """
+        known = self._known.pop(key, None)
+        entry = await self.backend.entry(key.stream)
+        position, begins = (0, 0) if entry is None else (entry.position, begins_at(entry))
+        if known is None or not begins <= known.position <= position:
+            # Never read here, or deleted since, and perhaps made anew.
+            known = Conversation(position=begins, noted=position > 0)
+        try:
+            if known.position != position:
+                await read_conversation(self.backend, key.stream, codec or Codec(), known=known)
+        except StoreUnavailable:
+            raise
+        except (CodecError, CheckpointError) as error:
+            if self.policy.on_load_error == "raise":
+                raise SessionLoadError(
+                    f"session {key.session!r} cannot be read: {error.message}",
+                    hint='mend the store, delete the session, or SessionPolicy(on_load_error="fresh")',
+                ) from error
+            # What is there stays in the store; the next record says that it is not to be read.
+            return Conversation(position=position)
+        self.keep(key, known)
+        return known
+
+    def keep(self, key: SessionKey, conversation: Conversation) -> None:
+        """Remember what a session holds, and forget the one that was used longest ago."""
+        self._known[key] = conversation
+        self._known.move_to_end(key)
+        while len(self._known) > self.policy.cache_size:
+            self._known.popitem(last=False)
+
+    # -- what goes on
+
+    def begins(self, key: SessionKey, run: Run) -> None:
+        """A turn's run begins."""
+        self._live.setdefault(key, []).append(run)
+
+    def ends(self, key: SessionKey, run: Run) -> str | None:
+        """A turn's run is over; what somebody has said who interrupted it."""
+        runs = self._live[key]
+        runs.remove(run)
+        if not runs:
+            del self._live[key]
+        return self._said.pop(run.run_id, None)
+
+    def interrupt(self, key: SessionKey, message: str | None) -> bool:
+        """Stop what goes on in a session, and nothing that waits."""
+        runs = self._live.get(key, [])
+        for run in runs:
+            if message is not None:
+                self._said[run.run_id] = message
+            run.stop_from_outside("interrupt", "interrupted by the session's user" if message is None else message)
+        return bool(runs)
+
+    # -- what is not written yet
+
+    def hold_back(self, key: SessionKey, made: Made, codec: Codec) -> None:
+        """Keep a turn for `save`."""
+        self._unsaved.setdefault(key, []).append((made, codec))
+
+    def unsaved(self, key: SessionKey) -> Sequence[tuple[Made, Codec]]:
+        """The turns that nobody has written."""
+        return self._unsaved.get(key, ())
+
+    async def save(self, key: SessionKey) -> int:
+        """Write them; returns how many there were."""
+        waiting = self._unsaved.pop(key, [])
+        if not waiting:
+            return 0
+
+        async def work(hold: Hold) -> None:
+            conversation = await self.read(key)
+            for made, codec in waiting:
+                await self.write_turn(hold, key, conversation, made, codec)
+
+        async with self.gate.enter(key):
+            await self.holding(key, work)
+        return len(waiting)
+
+    # -- by hand
+
+    @asynccontextmanager
+    async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
+        """See [`Session.edit`][noetic_py.Session.edit]."""
+        async with self.gate.enter(key):
+            lease = await self.backend.acquire(key.stream, ttl=TTL)
+            head = await self.backend.head(key.stream)
+            hold = Hold(self.backend, lease, 0 if head is None else head.position)
+            try:
+                conversation = await self.read(key)
+                before = list(conversation.log)
+                edit = SessionEdit(items=list(before), states=set(conversation.states))
+                yield edit
+                if edit.items != before or edit.states != set(conversation.states):
+                    try:
+                        ItemLog(edit.items)
+                    except TypeError as error:
+                        raise ConfigError(
+                            f"the edited items are no conversation: {error}", code="session-edit", hint="items only"
+                        ) from error
+                    codec = Codec()
+                    records = [edited(edit.items, edit.states & set(conversation.states), codec)]
+                    with anyio.CancelScope(shield=True):
+                        await self.write(hold, key, conversation, records, codec)
+            finally:
+                await hold.release()
+
+    async def known_to(self, user: str | None, app: str | None) -> Sequence[SessionKey]:
+        """The sessions of one user."""
+        found: list[SessionKey] = []
+        after: str | None = None
+        while page := await self.backend.scan(_index_of(app, user), after=after):
+            found += [SessionKey(user, value.key, app=app) for value in page]
+            after = page[-1].key
+        return found
+
+    async def delete(self, key: SessionKey) -> None:
+        """Forget a session."""
+        async with self.gate.enter(key):
+            await self.backend.delete(key.stream)
+            await self.backend.remove(_index_of(key.app, key.user), key.session)
+            self._known.pop(key, None)
+            self._unsaved.pop(key, None)
+
+    async def write_turn(
+        self, hold: Hold, key: SessionKey, conversation: Conversation, made: Made, codec: Codec
+    ) -> None:
+        """Write what a turn has made behind what a session holds."""
+        kind = class_of(made.state)
+        name = kind.__name__
+        stored: Any = dict(made.state.view()) if isinstance(made.state, StateBag) else made.state
+        before = conversation.states.get(name)
+        # A bag that nobody has put anything into is no state.
+        nothing = before is None and isinstance(made.state, StateBag) and not stored
+        change = None if nothing else state_change(before, stored, version_of(kind), codec)
+        states = {} if change is None else {name: change}
+        await self.write(hold, key, conversation, [ended(made.run_id, made.status, made.items, states, codec)], codec)
+
+    async def write(
+        self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec
+    ) -> None:
+        """Write at the end of a session, and take it in."""
+        card = None
+        if not conversation.noted:
+            card = dump({"session": list(key.parts), "from": conversation.position})
+            # Before the first record, so that no session is in no list.
+            await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
+        await hold.append(records, card=card)
+        conversation.noted = True
+        conversation.advance(records, codec)
+        self.keep(key, conversation)
+
+
+def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
+    # What is absent has a place of its own, so that no id is taken for it.
+    return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
+
+
+def state_of(conversation: Conversation, kind: type[T], codec: Codec) -> T | None:
+    """The state of a type that a session holds."""
+    stored = conversation.states.get(kind.__name__)
+    if stored is None:
+        return None
+    made: T = _made_again(stored, kind, codec)
+    return made
+
+
+def _made_again(stored: StoredState, kind: Any, codec: Codec) -> Any:
+    tree = state_tree(stored.like, stored.fields)
+    if kind is StateBag:
+        return StateBag(codec.decode(tree))
+    version = version_of(kind)
+    if stored.version > version:
+        raise SessionLoadError(
+            f"the session's {kind.__name__} is of version {stored.version}, and this one is {version}",
+            hint="use the newer code",
+        )
+    if stored.version < version:
+        tree = state_tree(stored.like, migrate_fields(kind, stored.fields, stored.version), kind.__name__)
+    return decoded(tree, kind, codec)

@@ -1,0 +1,118 @@
+"""Whose conversation, and how sessions behave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from attrs import field, frozen
+
+from noetic_py.checkpoints.conversation import (
+    stream_of,
+)
+from noetic_py.errors import (
+    ConfigError,
+    InvalidId,
+)
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["SessionKey", "SessionPolicy"]
+
+_MAX_ID = 256
+
+
+def _or_none(value: str | None) -> str | None:
+    return value or None
+
+
+def _check(value: object, name: str) -> None:
+    if value is not None and (not isinstance(value, str) or len(value) > _MAX_ID or not value.isprintable()):
+        raise InvalidId(f"{name} is not a printable text of at most {_MAX_ID} characters", hint="use a UUID, or a name")
+
+
+@frozen
+class SessionKey:
+    """Whose conversation, and which of them. Two keys are one session exactly when all three parts are equal.
+
+    Args:
+        user: Whose; `None` and the empty text are one user, who is nobody in particular.
+        session: Which conversation of that user.
+        app: Of which application, where several share a backend.
+
+    Raises:
+        InvalidId: A part is no printable text of at most 256 characters, or `session` is empty.
+    """
+
+    user: str | None = field(converter=_or_none)
+    session: str
+    app: str | None = field(default=None, kw_only=True, converter=_or_none)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is no id."""
+        for name in ("user", "session", "app"):
+            _check(getattr(self, name), name)
+        if not self.session or not self.session.strip():
+            raise InvalidId("session is empty", hint="a UUID for each conversation")
+
+    @property
+    def parts(self) -> tuple[str | None, str | None, str]:
+        """Application, user and session."""
+        return self.app, self.user, self.session
+
+    @property
+    def stream(self) -> str:
+        """The id under which a backend keeps the session, which is also the `thread_id` of its runs."""
+        return stream_of(self.parts)
+
+
+@frozen(kw_only=True)
+class SessionPolicy:
+    """How the sessions of a harness behave.
+
+    Attributes:
+        gate: What a turn does while another one of its session goes on in this process: `"queue"` waits, in the order
+            of arrival; `"reject"` raises `RunBusy`; `"none"` goes on beside it, and what both have made meets when it
+            is written.
+        wait: How many seconds a turn waits for a session that another process holds, before `RunBusy`.
+        max_waiting: How many turns of one session may wait; one more raises `Overloaded`. `None` is any number.
+        persist: What a process that dies in the middle of a turn leaves of it in the conversation, besides the run,
+            which can be resumed either way: with `"step"` what its finished steps have added, with `"run"` nothing.
+            `"item"` is as `"step"`, for an item is stored with its step. With `"manual"` a turn is written only by
+            `await session.save()`.
+        on_conflict: What happens when somebody else has written the session since a turn of gate `"none"` began:
+            `"fail"` raises `SessionConflict`, which carries the result; `"merge"` adds what the turn has made behind
+            what is there; `"overwrite"` makes the session what the turn has seen and made.
+        on_load_error: Whether a session that cannot be read raises `SessionLoadError`, or begins `"fresh"`.
+        cache_size: How many conversations are kept in memory. What is kept is compared with the backend at every turn.
+    """
+
+    gate: Literal["queue", "reject", "none"] = "queue"
+    wait: float = 0.0
+    max_waiting: int | None = None
+    persist: Literal["item", "step", "run", "manual"] = "run"
+    on_conflict: Literal["fail", "merge", "overwrite"] = "fail"
+    on_load_error: Literal["raise", "fresh"] = "raise"
+    cache_size: int = 256
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what is no policy."""
+        allowed: Mapping[str, tuple[str, ...]] = {
+            "gate": ("queue", "reject", "none"),
+            "persist": ("item", "step", "run", "manual"),
+            "on_conflict": ("fail", "merge", "overwrite"),
+            "on_load_error": ("raise", "fresh"),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} is unknown", code="session-policy", hint=", ".join(values)
+                )
+        if not 0 <= self.wait < math.inf or self.cache_size < 0 or (self.max_waiting or 0) < 0:
+            raise ConfigError(
+                "wait, cache_size and max_waiting are not below 0",
+                code="session-policy",
+                hint="SessionPolicy(wait=5.0, cache_size=256, max_waiting=100)",
+            )

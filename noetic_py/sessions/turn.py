@@ -1,0 +1,237 @@
+"""One turn of a session: from what it holds, through a run, back into it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+from attrs import evolve
+
+from noetic_py._engine.keeping import codec_for, left_of, load_past
+from noetic_py._engine.revision import stored_type
+from noetic_py.checkpoints.conversation import (
+    Conversation,
+    deltas_change,
+    edited,
+    ended,
+    started,
+)
+from noetic_py.checkpoints.delta import state_tree
+from noetic_py.checkpoints.records import Base
+from noetic_py.context import Domain
+from noetic_py.control import RunResult
+from noetic_py.errors import (
+    ConfigError,
+    NoeticError,
+    RunBusy,
+    RunNotFound,
+    SessionConflict,
+)
+from noetic_py.items import Item, Message
+from noetic_py.state import StateBag, class_of
+
+if TYPE_CHECKING:
+    from noetic_py._engine.run import RunPlan
+    from noetic_py._engine.state import Run
+
+from noetic_py.sessions.desk import Desk, Hold, Made, state_of
+from noetic_py.sessions.keys import SessionKey
+
+__all__ = ["Again", "Go", "take_turn"]
+
+_KEEP_TRYING = 10.0
+"""Seconds for which a turn that holds no lease tries to write what it has made."""
+
+Go: TypeAlias = "Callable[[Run, RunPlan], Awaitable[RunResult[Any, Any]]]"
+"""Runs a plan to its end."""
+Again: TypeAlias = "Callable[[str, RunPlan], Awaitable[tuple[RunResult[Any, Any], Domain]]]"
+"""Goes on with a run of an earlier process, for what a plan was asked to do."""
+
+
+async def take_turn(desk: Desk, run: Run, plan: RunPlan, key: SessionKey, go: Go, again: Again) -> RunResult[Any, Any]:
+    """Do a turn of a session: wait for it, begin from what is there, run, write what the run has added.
+
+    Raises:
+        RunBusy: Another turn goes on, and the policy does not wait; or another process has the session.
+        Overloaded: Too many wait.
+        SessionLoadError: The session cannot be read.
+        SessionConflict: Somebody else has written it meanwhile.
+    """
+    turn = Turn(desk, run, plan, key, go, again)
+    if desk.policy.gate == "none" and plan.past is None:
+        return await turn.beside_others()
+    if desk.policy.gate == "reject" and desk.gate.is_taken(key):
+        raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or gate="queue"')
+    async with desk.gate.enter(key, most=desk.policy.max_waiting):
+        return await desk.holding(key, turn.alone)
+
+
+class Turn:
+    """One turn of a session."""
+
+    def __init__(self, desk: Desk, run: Run, plan: RunPlan, key: SessionKey, go: Go, again: Again) -> None:
+        self._desk = desk
+        self._run = run
+        self._plan = plan
+        self._key = key
+        self._go = go
+        self._again = again
+        self._codec = codec_for(plan.step, type(plan.domain.state))
+
+    async def alone(self, hold: Hold) -> RunResult[Any, Any]:
+        """The turn, while nobody else writes."""
+        desk, key, plan = self._desk, self._key, self._plan
+        conversation = await desk.read(key)
+        if plan.past is not None:
+            return await self._resumed(hold, conversation)
+        delivery = plan.delivery_id
+        former = None if delivery is None else conversation.delivered.get(delivery)
+        unfinished = former is not None and conversation.open is not None and conversation.open.run_id == former
+        if former is not None:
+            try:
+                result, domain = await self._again(former, plan)
+            except RunNotFound:
+                # Its process has died before the run was written, so nothing of it was done.
+                if not unfinished:
+                    raise
+            else:
+                if unfinished:
+                    await self._write(hold, conversation, self._made(result, domain, conversation))
+                return result
+        if conversation.open is not None:
+            await self._close(hold, conversation, conversation.open.run_id)
+        await desk.write(hold, key, conversation, [started(self._run.run_id, delivery)], self._codec)
+        return await self._from(conversation, lambda made: self._write(hold, conversation, made))
+
+    async def beside_others(self) -> RunResult[Any, Any]:
+        """The turn, beside others, which may write first."""
+        if self._plan.delivery_id is not None:
+            raise ConfigError(
+                'delivery_id= needs a gate: with gate="none" nobody knows of the others',
+                code="session-delivery",
+                hint='SessionPolicy(gate="queue")',
+            )
+        conversation = await self._desk.read(self._key)
+
+        async def write(made: Made) -> None:
+            async def work(hold: Hold) -> None:
+                there = await self._desk.read(self._key)
+                if there.position != made.seen_position:
+                    await self._reconcile(hold, there, made)
+                else:
+                    await self._write(hold, there, made)
+
+            async with self._desk.gate.enter(self._key):
+                await self._desk.holding(self._key, work, wait=_KEEP_TRYING)
+
+        return await self._from(conversation, write)
+
+    async def _reconcile(self, hold: Hold, there: Conversation, made: Made) -> None:
+        """Somebody else has written since the turn began."""
+        match self._desk.policy.on_conflict:
+            case "fail":
+                raise SessionConflict(
+                    f"session {self._key.session!r} was written by another turn while this one went on",
+                    hint='the error carries the result; gate="queue", or on_conflict="merge", lets both stay',
+                )
+            case "merge":
+                await self._write(hold, there, made)
+            case _:
+                whole = {
+                    name: {"w": state_tree(each.like, each.fields), "v": each.version}
+                    for name, each in made.seen_states.items()
+                }
+                records = [
+                    edited(made.seen_items, (), self._codec),
+                    ended(made.run_id, made.status, (), whole, self._codec),
+                ]
+                await self._desk.write(hold, self._key, there, records, self._codec)
+                await self._write(hold, there, made)
+
+    async def _from(self, conversation: Conversation, write: Callable[[Made], Awaitable[None]]) -> RunResult[Any, Any]:
+        """Run from what a session holds, and write what that adds, however the run ends."""
+        desk, key, run = self._desk, self._key, self._run
+        log = conversation.log.fork()
+        for made, _ in desk.unsaved(key):
+            log.extend(made.items)
+        log.origin = (run.run_id, self._plan.step.id)
+        begun, position, states = log.size, conversation.position, dict(conversation.states)
+        domain = Domain(log, self._state(conversation), self._plan.step.id)
+        # A run whose beginning is not in the backend alone has to hold it itself.
+        base = Base(*key.parts, position) if not desk.unsaved(key) and desk.durable else None
+        seen = tuple(conversation.log.frozen()) if desk.policy.on_conflict == "overwrite" else ()
+        desk.begins(key, run)
+        result: RunResult[Any, Any] | None = None
+        try:
+            result = await self._go(run, evolve(self._plan, domain=domain, base=base))
+            return result
+        finally:
+            said = desk.ends(key, run)
+            left = result or run.left
+            if left is not None:
+                items = [*log.since(begun), *([] if said is None else [Message.user(said)])]
+                made = Made(run.run_id, left.status, items, left.state, conversation, position, seen, states)
+                with anyio.CancelScope(shield=True):
+                    await self._finish(write, made, left)
+
+    async def _finish(self, write: Callable[[Made], Awaitable[None]], made: Made, result: RunResult[Any, Any]) -> None:
+        try:
+            if self._desk.policy.persist == "manual":
+                self._desk.hold_back(self._key, made, self._codec)
+            else:
+                await write(made)
+        except NoeticError as error:
+            error.result = error.result or result
+            if result.error is None:
+                raise
+            # What broke the run is what its caller is told first.
+            result.error.add_note(f"the session was not written: {error}")
+
+    async def _resumed(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
+        """A run of the session goes on that an earlier process has begun."""
+        self._desk.begins(self._key, self._run)
+        try:
+            result = await self._go(self._run, self._plan)
+        finally:
+            self._desk.ends(self._key, self._run)
+        if conversation.open is not None and conversation.open.run_id == self._run.run_id:
+            with anyio.CancelScope(shield=True):
+                await self._write(hold, conversation, self._made(result, self._plan.domain, conversation))
+        return result
+
+    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation) -> Made:
+        begun = seen.log.size
+        return Made(
+            result.run_id, result.status, domain.log.since(begun), result.state, seen, seen.position, (), seen.states
+        )
+
+    def _state(self, conversation: Conversation) -> Any:
+        """The state that the turn begins with: the session's, or the one that was given for a session without."""
+        given = self._plan.domain.state
+        unsaved = self._desk.unsaved(self._key)
+        if unsaved:
+            return unsaved[-1][0].state
+        found = state_of(conversation, class_of(given), self._codec)
+        return given if found is None else found
+
+    async def _close(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
+        """The process of an earlier turn has died in it: end that turn."""
+        items: Sequence[Item] = ()
+        states: dict[str, Any] = {}
+        if self._desk.policy.persist in ("step", "item"):
+            try:
+                past = await load_past(self._desk.backend, run_id, self._codec)
+            except RunNotFound:
+                pass
+            else:
+                items, deltas, begun = left_of(past)
+                name = stored_type(begun.like)
+                name = StateBag.__name__ if name == "dict" else name
+                change = deltas_change(conversation.states.get(name), begun, deltas)
+                states = {} if change is None else {name: change}
+        records = [ended(run_id, "interrupted", items, states, self._codec)]
+        await self._desk.write(hold, self._key, conversation, records, self._codec)
+
+    async def _write(self, hold: Hold, conversation: Conversation, made: Made) -> None:
+        await self._desk.write_turn(hold, self._key, conversation, made, self._codec)

@@ -1,0 +1,100 @@
+"""The durable side of a run's journal: what a cancellation does to a commit that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from noetic_py import Harness, sequence, step
+from noetic_py.checkpoints import Record, SqliteBackend
+
+pytestmark = pytest.mark.anyio
+
+
+class Interrupted(SqliteBackend):
+    """A backend whose appends can be cancelled, before they are done or after it; one of them waits until it is."""
+
+    def __init__(self, path: Path, when: Literal["before", "after"], nth: int) -> None:
+        super().__init__(path)
+        self.waiting = anyio.Event()
+        self.appends: list[int] = []
+        self._when = when
+        self._left = nth
+
+    async def append(
+        self,
+        run_id: str,
+        *,
+        expected_position: int,
+        fence: int,
+        records: Sequence[Record],
+        card: bytes | None = None,
+        status: str | None = None,
+    ) -> int:
+        self._left -= 1
+        if self._left == 0 and self._when == "before":
+            await self._wait()
+        position = await super().append(
+            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+        )
+        self.appends.append(position)
+        if self._left == 0 and self._when == "after":
+            await self._wait()
+        return position
+
+    async def _wait(self) -> None:
+        self.waiting.set()
+        await anyio.sleep_forever()
+
+
+ran: list[str] = []
+
+
+@step
+async def first(value: int) -> int:
+    ran.append("first")
+    return value + 1
+
+
+@step
+async def second(value: int) -> int:
+    ran.append("second")
+    await anyio.lowlevel.checkpoint()
+    return value * 10
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+async def test_a_cancelled_commit_is_done_once(when: Literal["before", "after"], nth: int, tmp_path: Path) -> None:
+    ran.clear()
+    backend = Interrupted(tmp_path / "runs.db", when, nth)
+    async with backend, Harness(plugins=[], checkpoints=backend) as harness:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_run, harness)
+            await backend.waiting.wait()
+            group.cancel_scope.cancel()
+        # A commit that came through leaves a run that can be written on, and so its end is.
+        entry = await backend.entry("r")
+        assert entry is not None
+        assert entry.status in ("cancelled", "completed")
+        # No append was made twice, and none is missing between two that were made.
+        assert backend.appends == sorted(set(backend.appends))
+        head = await backend.head("r")
+        assert head is not None
+        assert head.position == backend.appends[-1]
+        result = await harness.resume("r", flow)
+        assert result.value == 20
+        # What was committed in spite of the cancellation counts: only the step in flight may run again.
+        assert ran.count("first") + ran.count("second") <= 3
+
+
+flow = sequence(first, second)
+
+
+async def _run(harness: Harness) -> None:
+    await harness.run(flow, 1, run_id="r")
