@@ -45,8 +45,8 @@ class Remembered:
 
     Attributes:
         last: The id of the last item that was looked at.
-        passages: How many passages there were in its storage when it had stored last; with `vectors=` how many were new,
-            so far.
+        passages: How many passages there were in its storage when it had stored last; with `vectors=`, how many were
+            new so far.
     """
 
     last: str = ""
