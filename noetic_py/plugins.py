@@ -340,7 +340,7 @@ class _BuiltIn:
 
     @hookimpl
     def register_checkpoint_backends(self, registry: BackendRegistry) -> None:
-        for scheme in ("memory", "sqlite"):
+        for scheme in ("memory", "sqlite", "files"):
             registry.checkpoint_backend(scheme, partial(_built_in, scheme, registry.runtime))
 
     @hookimpl

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import pytest
@@ -29,7 +30,8 @@ from noetic_py.checkpoints import (
     Transaction,
     backend_from,
 )
-from noetic_py.checkpoints._sqlite import hold, locks, schema, worker
+from noetic_py.checkpoints._local import locks, worker
+from noetic_py.checkpoints._sqlite import hold, schema
 from noetic_py.checkpoints._sqlite.runs import LONGEST
 from noetic_py.checkpoints._sqlite.schema import mode_of, wal_is_safe
 from noetic_py.checkpoints._sqlite.store import Store
@@ -68,11 +70,14 @@ async def become_another_owner(backend: CheckpointBackend) -> None:
     """As if the process had died and another one had come: the kernel has freed what it held."""
     place = place_of(backend)
     if place is not None:
-        mine = place.locks
-        with locks._guard:
-            mine._file.held.discard(mine.owner)
-            locks._unlock(mine._file.handle, mine.owner)
-            mine.owner = mine._become_somebody()
+        another_owner(place.locks)
+
+
+def another_owner(mine: locks.Locks) -> None:
+    with locks._guard:
+        mine._file.held.discard(mine.owner)
+        locks._unlock(mine._file.handle, mine.owner)
+        mine.owner = mine._become_somebody()
 
 
 @contextmanager
@@ -322,10 +327,10 @@ async def test_a_fork_writes_nothing_twice(tmp_path: Path) -> None:
 CHILD = """
 import os, sys
 import anyio
-from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.checkpoints import FileBackend, Record, SqliteBackend
 from noetic_py.errors import NoeticError
 
-path, loop, work = sys.argv[1:4]
+path, loop, work, *more = sys.argv[1:]
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
@@ -361,8 +366,18 @@ async def count(backend):
                 raise
     say("counted", added)
 
+async def create(backend):
+    for n in range(int(more[1])):
+        records = [Record("K", (), b"%d" % os.getpid())]
+        try:
+            await backend.append(f"r{n}", expected_position=0, fence=0, records=records)
+            say("mine", n)
+        except NoeticError as error:
+            say(type(error).__name__, n)
+
 async def main():
-    async with SqliteBackend(path, exclusive=len(sys.argv) > 4) as backend:
+    made = FileBackend(path) if "files" in more else SqliteBackend(path, exclusive="exclusive" in more)
+    async with made as backend:
         say("open")
         await globals()[work](backend)
 
@@ -389,16 +404,19 @@ def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
             yield line.split()
 
 
-async def test_a_killed_owner_is_replaced_at_once(tmp_path: Path, anyio_backend: str) -> None:
-    path = tmp_path / "runs.db"
-    with child(path, anyio_backend, "own") as process:
+Made: TypeAlias = Callable[[Path], CheckpointBackend]
+
+
+async def see_a_killed_owner_replaced(path: Path, loop: str, make: Made, *more: str) -> None:
+    with child(path, loop, "own", *more) as process:
         fence = int(next(lines(process))[1])
-        async with SqliteBackend(path) as backend:
+        async with make(path) as backend:
             # Its time is long over, but it lives.
             with pytest.raises(RunBusy):
                 await backend.acquire("r", ttl=60.0)
             with pytest.raises(RunBusy):
                 await backend.delete("r")
+            assert await backend.prune(keep=0) == 0
             assert [each.held for each in await backend.list()] == [True]
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -410,14 +428,47 @@ async def test_a_killed_owner_is_replaced_at_once(tmp_path: Path, anyio_backend:
                 await backend.append("r", expected_position=1, fence=fence, records=[record("stale")])
 
 
-async def test_a_stopped_owner_keeps_its_run(tmp_path: Path, anyio_backend: str) -> None:
-    path = tmp_path / "runs.db"
-    with child(path, anyio_backend, "own") as process:
+async def see_a_stopped_owner_keep_its_run(path: Path, loop: str, make: Made, *more: str) -> None:
+    with child(path, loop, "own", *more) as process:
         next(lines(process))
         process.send_signal(signal.SIGSTOP)
-        async with SqliteBackend(path) as backend:
+        async with make(path) as backend:
             with pytest.raises(RunBusy):
                 await backend.acquire("r", ttl=60.0)
+
+
+async def see_a_killed_writer_leave_no_halves(path: Path, loop: str, make: Made, wanted: int, *more: str) -> None:
+    acknowledged: dict[str, int] = {}
+    with child(path, loop, "write", *more) as process:
+        for index, (run_id, text) in enumerate(lines(process)):
+            acknowledged[run_id] = int(text)
+            if index == wanted:
+                process.send_signal(signal.SIGKILL)
+    async with make(path) as backend:
+        for run_id, position in acknowledged.items():
+            written = payloads(await everything(backend, run_id))
+            assert len(written) >= position
+            assert len(written) % 3 == 0
+            assert written == [b"%s/%d" % (run_id.encode(), n) for n in range(len(written))]
+
+
+async def see_two_processes_take_turns(path: Path, loop: str, make: Made, *more: str) -> None:
+    async with make(path) as backend:
+        with child(path, loop, "count", *more) as one, child(path, loop, "count", *more) as other:
+            written = await fill(backend, "mine", *[1] * 50)
+            assert [next(lines(each)) for each in (one, other)] == [["counted", "100"]] * 2
+        found = await backend.get(("s",), "n")
+        assert found is not None
+        assert found.value == b"200"
+        assert await everything(backend, "mine") == written
+
+
+async def test_a_killed_owner_is_replaced_at_once(tmp_path: Path, anyio_backend: str) -> None:
+    await see_a_killed_owner_replaced(tmp_path / "runs.db", anyio_backend, SqliteBackend)
+
+
+async def test_a_stopped_owner_keeps_its_run(tmp_path: Path, anyio_backend: str) -> None:
+    await see_a_stopped_owner_keep_its_run(tmp_path / "runs.db", anyio_backend, SqliteBackend)
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -425,33 +476,14 @@ async def test_a_killed_writer_leaves_what_was_acknowledged_and_no_halves(
     tmp_path: Path, anyio_backend: str, exclusive: bool
 ) -> None:
     for attempt, wanted in enumerate((1, 7, 60, 200)):
-        path = tmp_path / f"runs{attempt}.db"
-        acknowledged: dict[str, int] = {}
-        with child(path, anyio_backend, "write", *["exclusive"] * exclusive) as process:
-            for index, (run_id, text) in enumerate(lines(process)):
-                acknowledged[run_id] = int(text)
-                if index == wanted:
-                    process.send_signal(signal.SIGKILL)
-        async with SqliteBackend(path) as backend:
-            for run_id, position in acknowledged.items():
-                written = payloads(await everything(backend, run_id))
-                assert len(written) >= position
-                assert len(written) % 3 == 0
-                assert written == [b"%s/%d" % (run_id.encode(), n) for n in range(len(written))]
+        path, more = tmp_path / f"runs{attempt}.db", ["exclusive"] * exclusive
+        await see_a_killed_writer_leave_no_halves(path, anyio_backend, SqliteBackend, wanted, *more)
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 async def test_two_processes_take_turns(tmp_path: Path, anyio_backend: str) -> None:
-    path = tmp_path / "runs.db"
-    async with SqliteBackend(path) as backend:
-        with child(path, anyio_backend, "count") as one, child(path, anyio_backend, "count") as other:
-            written = await fill(backend, "mine", *[1] * 50)
-            assert [next(lines(each)) for each in (one, other)] == [["counted", "100"]] * 2
-        found = await backend.get(("s",), "n")
-        assert found is not None
-        assert found.value == b"200"
-        assert await everything(backend, "mine") == written
+    await see_two_processes_take_turns(tmp_path / "runs.db", anyio_backend, SqliteBackend)
 
 
 async def test_nobody_opens_what_is_open_exclusively(tmp_path: Path, anyio_backend: str) -> None:

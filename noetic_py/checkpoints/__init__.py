@@ -1,4 +1,4 @@
-"""Checkpoints: the records of a journal, what stores them, and the backends in memory and in SQLite."""
+"""Checkpoints: the records of a journal, what stores them, and the backends in memory, in SQLite and in plain files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.checkpoints.spec import backend_from
 
 if TYPE_CHECKING:
+    from noetic_py.checkpoints.files import FileBackend
     from noetic_py.checkpoints.sqlite import SqliteBackend
     from noetic_py.checkpoints.transforms import (
         Anchor,
@@ -39,6 +40,7 @@ __all__ = [
     "BackendDurability",
     "CheckedRecord",
     "CheckpointBackend",
+    "FileBackend",
     "Finding",
     "Head",
     "InMemoryBackend",
@@ -63,12 +65,16 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there. A program that stores nothing in
-    # SQLite does not load it, and one that seals nothing not what that takes.
+    # SQLite or in files does not load that, and one that seals nothing not what that takes.
     def __getattr__(name: str) -> object:
         if name == "SqliteBackend":
             from noetic_py.checkpoints.sqlite import SqliteBackend
 
             return SqliteBackend
+        if name == "FileBackend":
+            from noetic_py.checkpoints.files import FileBackend
+
+            return FileBackend
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from noetic_py.checkpoints import transforms

@@ -11,7 +11,7 @@ __all__ = ["backend_from", "no_backend"]
 
 
 def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
-    r"""The backend of a text: `"sqlite:runs.db"` or `"memory:"`.
+    r"""The backend of a text: `"sqlite:runs.db"`, `"files:runs"` or `"memory:"`.
 
     Everything behind the first colon is the path, as it stands: `sqlite:/var/lib/app/runs.db`, `sqlite:C:\runs.db`.
 
@@ -20,7 +20,8 @@ def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
         runtime: The clock that the backend gets.
 
     Raises:
-        ConfigError: No backend has that name, or its path is none; codes `"checkpoints"` and `"sqlite-path"`.
+        ConfigError: No backend has that name, or its path is none; codes `"checkpoints"`, `"sqlite-path"` and
+            `"files-path"`.
     """
     scheme, colon, rest = spec.partition(":")
     if scheme == "sqlite" and rest:
@@ -28,6 +29,10 @@ def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
         from noetic_py.checkpoints.sqlite import SqliteBackend
 
         return SqliteBackend(rest, runtime=runtime)
+    if scheme == "files" and rest:
+        from noetic_py.checkpoints.files import FileBackend
+
+        return FileBackend(rest, runtime=runtime)
     if scheme == "memory" and colon and not rest:
         return InMemoryBackend(runtime=runtime)
     raise no_backend(spec, hint='"sqlite:runs.db", or a backend itself')

@@ -17,7 +17,8 @@ from typing_extensions import TypedDict
 from noetic_py import Harness, RunResult, errors
 from noetic_py._engine import keeping, store
 from noetic_py._engine.resume import read_journal
-from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, FileBackend, Record, SqliteBackend
+from noetic_py.checkpoints._local.backend import LocalBackend
 from noetic_py.checkpoints.records import RunEnded
 from noetic_py.testing._random_programs.conversation import told
 from noetic_py.testing._random_programs.states import Kind, new_state, plain_state, state_type
@@ -80,12 +81,10 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingBackend(SqliteBackend):
-    """Kills its process at an append."""
+class Dying(LocalBackend[Any]):
+    """A backend that kills its process at an append."""
 
-    def __init__(self, path: str, death: Death, **settings: Any) -> None:
-        super().__init__(path, **settings)
-        self._death = death
+    death: Death
 
     async def append(
         self,
@@ -97,12 +96,28 @@ class DyingBackend(SqliteBackend):
         card: bytes | None = None,
         status: str | None = None,
     ) -> int:
-        self._death.before()
+        self.death.before()
         position = await super().append(
             run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
         )
-        self._death.after()
+        self.death.after()
         return position
+
+
+class DyingBackend(Dying, SqliteBackend):
+    """In a file."""
+
+    def __init__(self, path: str, death: Death, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self.death = death
+
+
+class DyingFiles(Dying, FileBackend):
+    """In a folder of files."""
+
+    def __init__(self, path: str, death: Death, **settings: Any) -> None:
+        super().__init__(path, **settings)
+        self.death = death
 
 
 async def found(backend: CheckpointBackend, flow: Any, *types: Any) -> dict[str, Any] | None:
@@ -167,7 +182,7 @@ class Given(Run, total=False):
         flow: `"program"`, `"effects"` or `"gate"`.
         when: With `at`, where to die: `"before"` or `"after"` an append, or at a `"line"` of the ledger.
         at: Its number, from 1.
-        store: The file, or the address.
+        store: The file, `files:` and a folder, or the address.
         settings: Of the backend.
         loop: The event loop.
         traced: Whether a tracer is to be waited for.
@@ -242,8 +257,10 @@ class Carrier:
     def opened(self) -> CheckpointBackend:
         """The backend that the run is kept in."""
         given = self.given
-        store = given.get("store", f"{given['folder']}/runs.db")
-        return DyingBackend(store, self.death, **given.get("settings", {}))
+        store, settings = given.get("store", f"{given['folder']}/runs.db"), given.get("settings", {})
+        if store.startswith("files:"):
+            return DyingFiles(store.removeprefix("files:"), self.death, **settings)
+        return DyingBackend(store, self.death, **settings)
 
     async def once(self, harness: Harness) -> dict[str, Any]:
         """Carry the run as far as it goes."""

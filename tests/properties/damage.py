@@ -1,4 +1,4 @@
-"""Ways to damage a closed SQLite file: of its bytes, of its pages, and of its rows."""
+"""Ways to damage what is stored and closed: an SQLite file's bytes, pages and rows, and files of a folder."""
 
 from __future__ import annotations
 
@@ -124,3 +124,29 @@ def damage(path: Path, seed: int) -> str:
     change(data, dice)
     path.write_bytes(data)
     return change.__name__
+
+
+def damage_folder(folder: Path, seed: int) -> str:
+    """Damage a folder of files as a seed says; gives what was done.
+
+    What was deleted whole, as a run's folder or a key's file, is deleted: nothing else says that it was there.
+    """
+    dice = random.Random(seed)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    path = dice.choice(files)
+    name = path.relative_to(folder)
+    if dice.random() < 0.25:
+        other = dice.choice([each for each in files if each.name == path.name or each.parent == path.parent])
+        one, two = path.read_bytes(), other.read_bytes()
+        path.write_bytes(two)
+        if dice.random() < 0.5 and not other.samefile(path):
+            other.write_bytes(one)
+        return f"{name} is {other.relative_to(folder)}"
+    if dice.random() < 0.1 and "values" not in name.parts and "blobs" not in name.parts:
+        path.unlink()
+        return f"{name} is gone"
+    change = dice.choice([flip, flip, scribble, truncate, grow])
+    data = bytearray(path.read_bytes())
+    change(data, dice)
+    path.write_bytes(data)
+    return f"{change.__name__} {name}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, FileBackend, Record, SqliteBackend
 from noetic_py.checkpoints.packing import pack, pack_scope, unpack
 from noetic_py.errors import CheckpointError, CorruptRecord
 from noetic_py.testing import ReferenceContract
@@ -18,6 +18,7 @@ from noetic_py.testing._conformance.lasting import Damaging
 from noetic_py.testing.reference import records
 from tests.properties.checks import examples
 from tests.properties.damage import damage
+from tests.test_checkpoints_files import become_another_owner as become_another_owner_of_files
 from tests.test_checkpoints_sqlite import become_another_owner
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +41,18 @@ class TestAlone(TestTurns):
 
     def make(self, folder: Path) -> CheckpointBackend:
         return SqliteBackend(folder / "alone.db", runtime=self.runtime, exclusive=True, blob_threshold=50)
+
+
+class TestInFiles(ReferenceContract):
+    """A folder of files, and most payloads apart."""
+
+    examples = examples(sample=8, full=500)
+
+    def make(self, folder: Path) -> CheckpointBackend:
+        return FileBackend(folder / "runs", runtime=self.runtime, blob_threshold=50)
+
+    async def lapse(self, backend: CheckpointBackend) -> None:
+        await become_another_owner_of_files(backend)
 
 
 CHUNKS = 5

@@ -54,7 +54,7 @@ class PluggedIn:
         assert project["entry-points"]["noetic_py"] == {self.name: f"{self.package}.plugin"}
 
     def test_it_serves_its_schemes(self) -> None:
-        assert load_plugins([self.plugin]).backends.schemes == sorted(["memory", "sqlite", *self.schemes])
+        assert load_plugins([self.plugin]).backends.schemes == sorted(["files", "memory", "sqlite", *self.schemes])
 
     def test_registering_loads_nothing_heavy(self) -> None:
         heavy = {*self.heavy, "asyncio", f"{self.package}.backend"}

@@ -1,13 +1,12 @@
-"""What SQLite and the file system report, by the names of this library: where it happened and what to do."""
+"""What SQLite reports, by the names of this library: where it happened and what to do."""
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
-__all__ = ["DRIVER_ERRORS", "code_of", "from_os", "from_sqlite", "is_broken", "is_worth_retrying"]
+__all__ = ["DRIVER_ERRORS", "code_of", "from_sqlite", "is_broken", "is_worth_retrying"]
 
 # Code: reason, what happened, what to do.
 _SQLITE: dict[int, tuple[str, str, str]] = {
@@ -38,19 +37,6 @@ _SQLITE: dict[int, tuple[str, str, str]] = {
     sqlite3.SQLITE_PROTOCOL: ("busy", "the file's locks are not granted", "use a local disk"),
 }
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
-
-_RIGHTS = ("permission", "this user may not open it", "let this user read and write the file and its directory")
-_OS: dict[int, tuple[str, str, str]] = {
-    errno.ENOSPC: ("full", "the disk is full", "free space"),
-    errno.EDQUOT: ("full", "the quota of the disk is used up", "free space"),
-    errno.EROFS: ("readonly", "the file system can only be read", "give a path that can be written"),
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-    errno.EISDIR: ("directory", "it is a directory", "name a file in it, such as runs.db"),
-    errno.ENOTDIR: ("directory", "a part of the path is a file", "give another path"),
-    errno.ELOOP: ("link", "a file beside it is a symbolic link", "take the link away"),
-    errno.ENOLCK: ("locks", "the file system has no locks", "use a local disk"),
-}
 
 
 # SQLite's message about a damaged schema holds bytes of the file; if they are no UTF-8, the driver raises that.
@@ -96,11 +82,3 @@ def from_sqlite(error: Exception, where: str) -> CheckpointError:
     return StoreUnavailable(
         f"{where}: SQLite refused ({name})", where=where, reason="sqlite", hint="look at the file and its directory"
     )
-
-
-def from_os(error: OSError, where: str) -> StoreUnavailable:
-    """The library's error for the file system's."""
-    reason, what, hint = _OS.get(
-        error.errno or 0, ("io", error.strerror or type(error).__name__, "look at the path and at the disk")
-    )
-    return StoreUnavailable(f"{where}: {what}", where=where, reason=reason, hint=hint)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from attrs import define
 
 from noetic_py.errors import CorruptRecord
 
-__all__ = ["LONGEST", "MOST", "POSITION_BITS", "Run", "Sums", "moment", "place"]
+__all__ = ["LONGEST", "MOST", "POSITION_BITS", "Run", "Sums", "place"]
 
 POSITION_BITS = 27
 """How many bits of a place are the position."""
@@ -20,7 +19,6 @@ LONGEST = 1 << POSITION_BITS
 MOST = 1 << 63 - POSITION_BITS
 """Below this is the number of every run: 69 billion."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEAD = struct.Struct("<qqqqq")
 _CARD = struct.Struct("<qqq?")
 _THREE = struct.Struct("<qqq")
@@ -29,14 +27,6 @@ _THREE = struct.Struct("<qqq")
 def place(stream: int, position: int) -> int:
     """Where a transaction is: the stream that it belongs to, and the position of its last record."""
     return stream << POSITION_BITS | position
-
-
-def moment(micros: int) -> datetime:
-    """A stored time."""
-    try:
-        return _EPOCH + timedelta(microseconds=micros)
-    except OverflowError:
-        raise CorruptRecord("a stored time is none") from None
 
 
 @define(eq=False)

@@ -23,8 +23,10 @@ from typing import Literal, TypeAlias
 
 from attrs import define, frozen
 
-from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_os, from_sqlite
-from noetic_py.checkpoints._sqlite.locks import Locks
+from noetic_py.checkpoints._local.errors import from_os
+from noetic_py.checkpoints._local.folders import make_folder, sync_folder
+from noetic_py.checkpoints._local.locks import Locks
+from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_sqlite
 from noetic_py.checkpoints._sqlite.runs import POSITION_BITS
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 
@@ -171,7 +173,7 @@ def _check_file(settings: Settings) -> None:
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        _make_folder(path.parent)
+        make_folder(path.parent)
         return
     if stat.S_ISDIR(status.st_mode):
         raise _refuse(settings, "it is a directory", "directory", "name a file in it, such as runs.db")
@@ -190,31 +192,13 @@ def _check_file(settings: Settings) -> None:
         path.chmod(status.st_mode & settings.mode)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, so that they are there after a loss of power too."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _create(place: Place) -> None:
     """Make the file with its permissions, before SQLite would with its own."""
     path = place.settings.path
     if not path.exists():
         place.check()
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, place.settings.mode))
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     place.check()
 
 

@@ -6,26 +6,33 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, suppress
 
-from attrs import astuple, evolve, frozen
+from attrs import astuple, evolve
 
+from noetic_py.checkpoints._local.moments import moment
+from noetic_py.checkpoints._local.pages import FAR, Page, PrunePage
+from noetic_py.checkpoints._local.rules import (
+    Pruning,
+    check_turn,
+    check_version,
+    is_held,
+    is_taken,
+    no_end,
+    no_run,
+    not_held,
+)
 from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS
 from noetic_py.checkpoints._sqlite.hold import Hold
-from noetic_py.checkpoints._sqlite.runs import LONGEST, MOST, Run, Sums, moment, place
+from noetic_py.checkpoints._sqlite.runs import LONGEST, MOST, Run, Sums, place
 from noetic_py.checkpoints._sqlite.schema import Mode, Place
 from noetic_py.checkpoints.backend import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 from noetic_py.checkpoints.packing import Packed, pack, unpack
 from noetic_py.errors import (
     CorruptRecord,
-    LeaseLost,
     LimitExceeded,
-    PositionConflict,
-    RunBusy,
-    RunNotFound,
     StoreUnavailable,
-    VersionConflict,
 )
 
-__all__ = ["PrunePage", "Store"]
+__all__ = ["Store"]
 
 _RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc FROM runs"
 _BY_RUN_ID = _RUN + " WHERE run_id = ?"
@@ -36,25 +43,8 @@ _MOVE_ON = (
     "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
     "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
 )
-_FAR = 2**63 - 1
-_PAGE_BYTES = 32 * 1024 * 1024
 _HEADS = 512
 _RESTORE = "restore a copy of the file"
-
-
-@frozen
-class PrunePage:
-    """How far a prune has come.
-
-    Attributes:
-        below: The number of the run to go on below; `None` when nothing is left.
-        kept: How many of the newest were left.
-        deleted: How many of this page are gone.
-    """
-
-    below: int | None = _FAR
-    kept: int = 0
-    deleted: int = 0
 
 
 class Store:
@@ -82,28 +72,35 @@ class Store:
         """Whether one is open."""
         return self._connection.in_transaction
 
-    def begin(self, *, write: bool) -> bool:
+    def begin(self, *, write: bool) -> StoreUnavailable | None:
         """Open a transaction.
 
         Returns:
-            Whether the file still is written the way it was when it was opened.
+            Why nothing is written: the file is not written the way it was when it was opened.
 
         Raises:
             StoreUnavailable: The file is not there any more.
         """
         if not write:
             self._execute("BEGIN")
-            return True
+            return None
         self._place.check()
         if self._hold.begin():
             self._writes = True
-            return True
+            return None
         self._execute("BEGIN IMMEDIATE")
         self._writes = True
         if self.mode != "persist":
-            return True
+            return None
         self._hold.take()
-        return self._one("PRAGMA journal_mode") == ("persist",)
+        if self._one("PRAGMA journal_mode") == ("persist",):
+            return None
+        return StoreUnavailable(
+            f"{self.where}: another program has changed the file's journal mode",
+            where=self.where,
+            reason="mode",
+            hint="try again",
+        )
 
     def patience(self) -> float | None:
         """For how many seconds the file is held between two transactions, `None` when it is not."""
@@ -181,7 +178,7 @@ class Store:
     def _require(self, run_id: str) -> Run:
         run = self._find(run_id)
         if run is None:
-            raise RunNotFound("there is no such run", hint="look at the run's id, and at the backend it was written to")
+            raise no_run()
         return run
 
     def _create(self, run: Run) -> Run:
@@ -224,7 +221,7 @@ class Store:
 
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
-        below = _FAR if after is None else min(after, _FAR)
+        below = FAR if after is None else min(after, FAR)
         if status is None:
             rows = self._execute(_NEWEST, (below, limit)).fetchall()
         else:
@@ -286,12 +283,7 @@ class Store:
         """
         run = self._find(given.run_id, card=with_card)
         position, fence = (0, 0) if run is None else (run.position, run.fence)
-        if given.fence != fence:
-            raise LeaseLost(f"fence {given.fence} is not {fence}, the latest", hint="acquire the run again")
-        if given.expected_position != position:
-            raise PositionConflict(
-                f"the journal ends at {position}, not at {given.expected_position}", hint="read it again, then append"
-            )
+        check_turn(given, position, fence)
         position += len(given.records)
         if run is None:
             return self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
@@ -332,7 +324,7 @@ class Store:
     def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
         """A page of records."""
         run = self._require(run_id)
-        page = _Page(after, limit)
+        page = Page(after, limit)
         for stream, upto in self._parts(run):
             if page.at < upto:
                 self._read_part(run, stream, upto, page)
@@ -343,7 +335,7 @@ class Store:
             raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
         return page.records
 
-    def _read_part(self, run: Run, stream: int, upto: int, page: _Page) -> None:
+    def _read_part(self, run: Run, stream: int, upto: int, page: Page) -> None:
         sql = "SELECT id, count, crc, body FROM transactions WHERE id > ? AND id <= ? ORDER BY id"
         first = place(stream, 0)
         with closing(self._execute(sql, (first + page.at, first + upto))) as rows:
@@ -379,9 +371,9 @@ class Store:
         stream, upto = parts[-1]
         ends = self._one("SELECT 1 FROM transactions WHERE id = ?", (place(stream, at),))
         if at != 0 and (ends is None or upto != at):
-            raise PositionConflict(f"{at} is not the end of a transaction", hint="take a position of a checkpoint")
+            raise no_end(at)
         if self._find(new_run_id) is not None:
-            raise PositionConflict(f"run {new_run_id!r} exists already", hint="fork to a new id")
+            raise is_taken(new_run_id)
         made = self._create(Run(0, new_run_id, at, 0, 0, now, 0, now, status, card or b"", 0))
         for stream, upto in parts if at else ():
             self._execute(
@@ -395,7 +387,7 @@ class Store:
         if run is None:
             return
         if self._is_held(run):
-            raise RunBusy("an owner holds the run", hint="wait for it to end, then delete it")
+            raise is_held(deleting=True)
         self._forget(run)
 
     def _forget(self, run: Run) -> None:
@@ -422,17 +414,13 @@ class Store:
     ) -> PrunePage:
         """Delete what is old among the next runs, the newest first."""
         rows = self._execute(_NEWEST, (page.below, limit)).fetchall()
-        kept, deleted = page.kept, 0
+        pruning, deleted = Pruning(page.kept, before, keep, statuses), 0
         for row in rows:
             run = self._sums.checked_run(row, card=True)
-            if statuses is not None and run.status not in statuses:
-                continue
-            if keep is not None and kept < keep:
-                kept += 1
-            elif (before is None or run.updated < before) and not self._is_held(run):
+            if pruning.takes(run.status, run.updated) and not self._is_held(run):
                 self._forget(run)
                 deleted += 1
-        return PrunePage(rows[-1][0] if len(rows) == limit else None, kept, deleted)
+        return PrunePage(rows[-1][0] if len(rows) == limit else None, pruning.kept, deleted)
 
     def stats(self) -> Stats:
         """How much there is."""
@@ -452,7 +440,7 @@ class Store:
         if run is None:
             run = self._create(Run(0, run_id, 0, 0, 0, now, 0, now, None, b"", 0))
         elif self._is_held(run):
-            raise RunBusy("another owner holds the run", hint="wait for it to end, or for its process to")
+            raise is_held(deleting=False)
         run.fence, run.owner = self._tick(), self._locks.owner
         self._save(run)
         return Lease(run_id, run.fence)
@@ -461,7 +449,7 @@ class Store:
         """Look whether the lease is still held; nothing runs out while its owner lives."""
         run = self._find(lease.run_id)
         if run is None or (run.fence, run.owner) != (lease.fence, self._locks.owner):
-            raise LeaseLost("the lease is not held any more", hint="acquire the run again")
+            raise not_held()
         return lease
 
     def give_back(self, lease: Lease) -> None:
@@ -513,9 +501,7 @@ class Store:
 
     def _expected(self, scope: bytes, key: str, expected: int | None) -> StoredValue | None:
         found = self._pair(scope, key)
-        version = 0 if found is None else found.version
-        if expected is not None and expected != version:
-            raise VersionConflict(f"the key has version {version}, not {expected}", hint="read it again, then write")
+        check_version(found, expected)
         return found
 
     def scan(self, scope: bytes, after: str | None, limit: int) -> Sequence[StoredValue]:
@@ -525,23 +511,3 @@ class Store:
             (scope, after or "", limit),
         ).fetchall()
         return [self._checked_pair(scope, row) for row in rows]
-
-
-class _Page:
-    """A page of records while it is read."""
-
-    def __init__(self, after: int, limit: int) -> None:
-        self.at = after
-        self.limit = limit
-        self.records: list[Record] = []
-        self._bytes = 0
-
-    def add(self, records: list[Record], last: int) -> None:
-        self.records += records
-        self._bytes += sum(len(record.payload) for record in records)
-        self.at = last
-
-    @property
-    def full(self) -> bool:
-        """Whether it holds enough records, or enough bytes."""
-        return len(self.records) >= self.limit or self._bytes >= _PAGE_BYTES

@@ -1,4 +1,4 @@
-"""Locks that the kernel frees when their process dies: single bytes of a file beside the database.
+"""Locks that the kernel frees when their process dies: single bytes of a file beside a store.
 
 An owner of runs is a random number, and holds the byte at that offset for as long as it lives; whoever wants to know
 whether an owner lives tries its byte. Nothing has to be cleaned up after a death, and no clock is involved. Locks of
@@ -8,13 +8,14 @@ file is opened once a process, however many backends use it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import sys
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from noetic_py.errors import StoreUnavailable
@@ -28,7 +29,10 @@ __all__ = ["Locks"]
 
 _OPENING = 0
 _OWNER_BITS = 60
-_POLL = 0.005
+_NAMES = 1 << 61
+"""Where the bytes begin that stand for names; those of owners lie below."""
+_POLL = 0.0005
+_SLOWEST = 0.005
 
 
 class _File:
@@ -83,7 +87,7 @@ def _unlock(handle: int, number: int) -> None:
 
 
 class Locks:
-    """The locks beside one database, of one backend.
+    """The locks beside one store, of one backend.
 
     Args:
         path: The file; made when it is not there.
@@ -117,39 +121,49 @@ class Locks:
             _unlock(self._file.handle, owner)
             return False
 
-    @contextmanager
-    def opening(self, timeout: float, where: str) -> Generator[None]:
-        """Be the only one that opens the database, in any process.
+    def opening(self, timeout: float, where: str) -> AbstractContextManager[None]:
+        """Be the only one that opens the store, in any process; as `holding`."""
+        return self._holding(_OPENING, timeout, where, "opening it")
+
+    def holding(self, name: bytes, timeout: float, where: str) -> AbstractContextManager[None]:
+        """Be the only one that has a part of the store, in any process.
 
         Args:
-            timeout: How many seconds to wait for the one that does.
-            where: The database, for the error.
+            name: The part; names are told apart by 60 bits of their SHA-256.
+            timeout: How many seconds to wait for the one that has it.
+            where: The store, for the error.
 
         Raises:
-            StoreUnavailable: Somebody else goes on opening it.
+            StoreUnavailable: Somebody else goes on having it; reason `"busy"`.
         """
-        end = time.monotonic() + timeout
-        while not self._take_opening():
+        number = int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 64 - _OWNER_BITS
+        return self._holding(_NAMES + number, timeout, where, "writing in it")
+
+    @contextmanager
+    def _holding(self, number: int, timeout: float, where: str, what: str) -> Generator[None]:
+        end, pause = time.monotonic() + timeout, _POLL
+        while not self._take(number):
             if time.monotonic() > end:
                 raise StoreUnavailable(
-                    f"{where}: another process has been opening it for longer than {timeout:g} s",
+                    f"{where}: another process has been {what} for longer than {timeout:g} s",
                     where=where,
                     reason="busy",
                     hint="look for a process that hangs, or raise busy_timeout=",
                 )
-            time.sleep(_POLL)
+            time.sleep(pause)
+            pause = min(2 * pause, _SLOWEST)
         try:
             yield
         finally:
             with _guard:
-                self._file.held.discard(_OPENING)
-                _unlock(self._file.handle, _OPENING)
+                self._file.held.discard(number)
+                _unlock(self._file.handle, number)
 
-    def _take_opening(self) -> bool:
+    def _take(self, number: int) -> bool:
         with _guard:
-            if _OPENING in self._file.held or not _try_lock(self._file.handle, _OPENING, shared=False):
+            if number in self._file.held or not _try_lock(self._file.handle, number, shared=False):
                 return False
-            self._file.held.add(_OPENING)
+            self._file.held.add(number)
             return True
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The one thread that has the connection, and how coroutines of any event loop wait for it.
+"""The one thread that has a store open, and how coroutines of any event loop wait for it.
 
-Work that waits at the same moment is done in one transaction of SQLite and so shares its fsync; each piece has a
-savepoint, and an outcome of its own. While one group is being written, the next one gathers.
+Work that waits at the same moment is done as one group, in SQLite one transaction that shares its fsync; each piece has
+a savepoint, and an outcome of its own. While one group is being written, the next one gathers.
 
 The thread is the backend's own and tells an event loop that work is done through the loop's native token, one call a
 loop and group. Measured against two other ways, one commit at a time on asyncio with WAL: 0.40 ms this way, 0.74 ms
@@ -21,20 +21,75 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
+from attrs import frozen
 
-from noetic_py.checkpoints._sqlite.errors import DRIVER_ERRORS, from_sqlite, is_broken, is_worth_retrying
-from noetic_py.checkpoints._sqlite.store import Store
 from noetic_py.errors import NoeticError, StoreUnavailable
 
-__all__ = ["Worker"]
+__all__ = ["Faults", "Opened", "Worker"]
 
 T = TypeVar("T")
 
 _MAX_GROUP = 512
+
+
+class Opened(Protocol):
+    """An open store, as its thread uses it: every group of work is between `begin` and `commit`."""
+
+    def begin(self, *, write: bool) -> NoeticError | None:
+        """Begin a group; gives why nothing can be written, for those who wait, and then the store is opened anew."""
+        ...
+
+    def savepoint(self) -> None:
+        """Begin a piece of a group that can be undone alone."""
+        ...
+
+    def release(self, *, undo: bool) -> None:
+        """End that piece."""
+        ...
+
+    def undo(self) -> None:
+        """Undo a group of one piece; the group goes on."""
+        ...
+
+    def commit(self) -> None:
+        """End a group: what it wrote lasts."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo a group and end it."""
+        ...
+
+    def patience(self) -> float | None:
+        """For how many seconds the store would like to be asked again, `None` for ever."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+S = TypeVar("S", bound=Opened)
+
+
+@frozen
+class Faults:
+    """What breaks whole groups: the errors of a driver.
+
+    Attributes:
+        kinds: Their classes; what else a piece of work raises is its own.
+        named: The library's error for one.
+        broken: Whether the store has to be opened anew after one.
+        worth_retrying: Whether what was lost together may succeed one by one.
+    """
+
+    kinds: tuple[type[Exception], ...]
+    named: Callable[[Exception], NoeticError]
+    broken: Callable[[Exception], bool]
+    worth_retrying: Callable[[Exception], bool]
 
 
 class _Job(Generic[T]):
@@ -42,7 +97,7 @@ class _Job(Generic[T]):
 
     __slots__ = ("_signal", "done", "error", "loop", "value", "work", "write")
 
-    def __init__(self, work: Callable[[Store], T], *, write: bool) -> None:
+    def __init__(self, work: Callable[[Any], T], *, write: bool) -> None:
         self.work = work
         self.write = write
         self.loop: Any = current_token().native_token
@@ -91,19 +146,23 @@ class _Stop:
 _Queue = SimpleQueue["_Job[Any] | _Stop"]
 
 
-class Worker:
+class Worker(Generic[S]):
     """Does work on a store that it opens when it is first needed, and again after the disk failed.
 
     Args:
         opened: Opens it; called in the thread.
         ended: Called in the thread when the store was closed for good.
+        faults: What its driver raises.
         name: The thread's name.
         where: The store, for messages.
     """
 
-    def __init__(self, opened: Callable[[], Store], ended: Callable[[], None], *, name: str, where: str) -> None:
+    def __init__(
+        self, opened: Callable[[], S], ended: Callable[[], None], *, faults: Faults, name: str, where: str
+    ) -> None:
         self._opened = opened
         self._ended = ended
+        self._faults = faults
         self._name = name
         self._where = where
         self._queue: _Queue = SimpleQueue()
@@ -112,7 +171,7 @@ class Worker:
         self._closed = False
         self._process = os.getpid()
 
-    async def run(self, work: Callable[[Store], T], *, write: bool) -> T:
+    async def run(self, work: Callable[[S], T], *, write: bool) -> T:
         """Do one piece of work.
 
         A write that was handed over cannot be cancelled any more, and is waited for.
@@ -125,7 +184,7 @@ class Worker:
         await _wait([job])
         return job.outcome()
 
-    async def run_all(self, works: Iterable[Callable[[Store], T]]) -> Sequence[T | NoeticError]:
+    async def run_all(self, works: Iterable[Callable[[S], T]]) -> Sequence[T | NoeticError]:
         """Do pieces of writing work, in order and in one group as far as it goes; each has an outcome of its own."""
         await checkpoint_if_cancelled()
         jobs = [self._put(_Job(work, write=True)) for work in works]
@@ -138,7 +197,7 @@ class Worker:
                 outcomes.append(error)
         return outcomes
 
-    def send(self, work: Callable[[Store], object]) -> None:
+    def send(self, work: Callable[[S], object]) -> None:
         """Have a piece of work done that nobody waits for."""
         self._put(_Job(work, write=True))
 
@@ -157,7 +216,7 @@ class Worker:
                 )
             if self._thread is None:
                 # A daemon: a program that forgot to close the backend ends all the same, as if it had been killed.
-                arguments = (self._queue, self._opened, self._ended, self._where)
+                arguments = (self._queue, self._opened, self._ended, self._faults)
                 self._thread = threading.Thread(target=_serve, args=arguments, name=self._name, daemon=True)
                 self._thread.start()
             self._queue.put(job)
@@ -181,7 +240,7 @@ class Worker:
             self._closed = True
 
 
-def _nothing(store: Store) -> None:
+def _nothing(store: object) -> None:
     """No work."""
 
 
@@ -222,12 +281,12 @@ async def _wait_shielded(jobs: Iterable[_Job[Any]]) -> None:
 # nothing that would close the parent's connection.
 
 
-def _serve(queue: _Queue, opened: Callable[[], Store], ended: Callable[[], None], where: str) -> None:
-    store: Store | None = None
+def _serve(queue: _Queue, opened: Callable[[], Opened], ended: Callable[[], None], faults: Faults) -> None:
+    store: Opened | None = None
     while True:
         jobs, stop = _take(queue, None if store is None else store.patience())
         if jobs:
-            store = _do(store, opened, jobs, where)
+            store = _do(store, opened, jobs, faults)
             _deliver(jobs)
         if stop is not None:
             if store is not None:
@@ -272,7 +331,7 @@ def _wake(jobs: Iterable[_Job[Any]]) -> None:
         job.tell()
 
 
-def _do(store: Store | None, opened: Callable[[], Store], jobs: list[_Job[Any]], where: str) -> Store | None:
+def _do(store: Opened | None, opened: Callable[[], Opened], jobs: list[_Job[Any]], faults: Faults) -> Opened | None:
     """Do work, first what reads: it sees nothing that is not committed.
 
     Returns:
@@ -284,9 +343,9 @@ def _do(store: Store | None, opened: Callable[[], Store], jobs: list[_Job[Any]],
         reading, writing = [job for job in jobs if not job.write], [job for job in jobs if job.write]
         usable = True
         for job in reading:
-            usable = _read(store, job, where) and usable
+            usable = _read(store, job, faults) and usable
         if writing:
-            usable = _write(store, writing, where) and usable
+            usable = _write(store, writing, faults) and usable
     except Exception as error:  # noqa: BLE001  # it belongs to those who wait, and the thread goes on
         for job in jobs:
             if job.error is None:
@@ -298,56 +357,58 @@ def _do(store: Store | None, opened: Callable[[], Store], jobs: list[_Job[Any]],
     return None
 
 
-def _read(store: Store, job: _Job[Any], where: str) -> bool:
+def _read(store: Opened, job: _Job[Any], faults: Faults) -> bool:
     """Do one piece of reading work; returns whether the connection may be used on."""
     try:
         store.begin(write=False)
         job.value = job.work(store)
         store.commit()
-    except DRIVER_ERRORS as error:
+    except faults.kinds as error:
         store.rollback()
-        job.error = from_sqlite(error, where)
-        return not is_broken(error)
+        job.error = faults.named(error)
+        return not faults.broken(error)
     except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
         store.rollback()
         job.error = error
     return True
 
 
-def _write(store: Store, jobs: Sequence[_Job[Any]], where: str) -> bool:
+def _write(store: Opened, jobs: Sequence[_Job[Any]], faults: Faults) -> bool:
     """Do writing work in one transaction; returns whether the connection may be used on.
 
     What was lost because of one piece is done once more, each piece alone.
     """
     try:
-        same = store.begin(write=True)
-        if not same:
+        refused = store.begin(write=True)
+        if refused is not None:
             store.rollback()
-            return _refused(jobs, where)
+            for job in jobs:
+                job.error = refused
+            return False
         for job in jobs:
-            _part(store, job, alone=len(jobs) == 1)
+            _part(store, job, faults, alone=len(jobs) == 1)
         store.commit()
-    except DRIVER_ERRORS as error:
+    except faults.kinds as error:
         store.rollback()
-        if len(jobs) > 1 and is_worth_retrying(error):
+        if len(jobs) > 1 and faults.worth_retrying(error):
             usable = True
             for job in jobs:
-                usable = _write(store, [job], where) and usable
+                usable = _write(store, [job], faults) and usable
             return usable
         for job in jobs:
-            job.error = from_sqlite(error, where)
-        return not is_broken(error)
+            job.error = faults.named(error)
+        return not faults.broken(error)
     return True
 
 
-def _part(store: Store, job: _Job[Any], *, alone: bool) -> None:
-    """Do one piece of a group; what it raises is its own, but for what SQLite raises."""
+def _part(store: Opened, job: _Job[Any], faults: Faults, *, alone: bool) -> None:
+    """Do one piece of a group; what it raises is its own, but for what a driver raises."""
     job.error = None
     if not alone:
         store.savepoint()
     try:
         job.value = job.work(store)
-    except DRIVER_ERRORS:
+    except faults.kinds:
         raise
     except Exception as error:  # noqa: BLE001  # it belongs to the one who waits
         job.error = error
@@ -355,14 +416,3 @@ def _part(store: Store, job: _Job[Any], *, alone: bool) -> None:
         store.release(undo=job.error is not None)
     elif job.error is not None:
         store.undo()
-
-
-def _refused(jobs: Iterable[_Job[Any]], where: str) -> bool:
-    for job in jobs:
-        job.error = StoreUnavailable(
-            f"{where}: another program has changed the file's journal mode",
-            where=where,
-            reason="mode",
-            hint="try again",
-        )
-    return False

@@ -1,0 +1,1 @@
+"""The parts of the backend on plain files, private."""
