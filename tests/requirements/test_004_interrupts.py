@@ -222,10 +222,8 @@ async def test_004_37_an_interrupted_call_stores_and_returns_what_it_has_with_op
         items = await harness.session("ada", "trip").items()
         await harness.run(call_model(), None, session=KEY)
     for found in (items, model.requests[0].items):
-        assert [(item.call_id, item.text) for item in found if isinstance(item, FunctionCallOutput)][0] == (
-            "quick",
-            "found quick",
-        )
+        first = next(item for item in found if isinstance(item, FunctionCallOutput))
+        assert (first.call_id, first.text) == ("quick", "found quick")
         outputs = {item.call_id: item.status for item in found if isinstance(item, FunctionCallOutput)}
         assert outputs == {"quick": "completed", "slow": "incomplete"}
         assert texts(found) == ["Find it.", "That is enough."]

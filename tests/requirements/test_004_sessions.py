@@ -23,6 +23,7 @@ from noetic_py import (
     step,
 )
 from noetic_py.checkpoints import Record
+from noetic_py.checkpoints.records import StepFinished
 from noetic_py.errors import InvalidId, SessionLoadError
 from noetic_py.testing import ScriptedModel
 
@@ -213,11 +214,18 @@ async def test_004_08_a_call_without_a_session_gets_a_new_conversation() -> None
 
 
 async def test_004_09_session_ids_are_checked_and_never_joined() -> None:
-    for user, session in (("ada", ""), ("ada", "  "), ("ada", "a\nb"), ("a\0", "s"), ("ada", "x" * 257), ("x" * 257, "s")):
+    for user, session in (
+        ("ada", ""),
+        ("ada", "  "),
+        ("ada", "a\nb"),
+        ("a\0", "s"),
+        ("ada", "x" * 257),
+        ("x" * 257, "s"),
+    ):
         with pytest.raises(InvalidId):
             SessionKey(user, session)
-    nothing: Any = None
-    for wrong in (nothing, 7):
+    others: list[Any] = [None, 7]
+    for wrong in others:
         with pytest.raises(InvalidId):
             SessionKey("ada", wrong)
     # However they would be joined, these are different conversations.
@@ -307,9 +315,8 @@ async def test_004_18_how_far_the_last_call_came_is_known() -> None:
         [last] = await harness.runs.list(session=session.key, limit=1)
         journal = await harness.runs.journal(last.run_id)
     assert (last.run_id, last.status, last.alive) == ("last", "failed", False)
-    assert [(record.path[-1], record.kind) for record in journal if type(record).__name__ == "StepFinished"] == [
-        ("first", "code")
-    ]
+    finished = [(record.path[-1], record.kind) for record in journal if isinstance(record, StepFinished)]
+    assert finished == [("first", "code")]
 
 
 @define
@@ -409,4 +416,3 @@ async def test_004_55_there_is_one_history_and_no_second_memory_beside_it() -> N
         # The second run names where it began, and repeats nothing.
         stored = b"".join(record.payload for record in await backend.read("second"))
     assert b"Hello" not in stored
-
