@@ -34,7 +34,7 @@ from noetic_py.options import (
 from noetic_py.runs import Runs, card_of
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.sessions.keys import SessionKey, SessionPolicy
-from noetic_py.state import StateBag
+from noetic_py.state import StateBag, class_of
 from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
 from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
@@ -304,8 +304,9 @@ class Harness(Generic[M_co]):
 
     async def _again(self, run_id: str, plan: RunPlan) -> tuple[RunResult[Any, Any], Domain]:
         """Go on with a run of an earlier process, or give its result once more."""
-        state: Any = type(plan.domain.state)
-        run, former = await self._reopen(run_id, plan.step, state, {"budget": plan.budget, "deadline": plan.deadline})
+        run, former = await self._reopen(
+            run_id, plan.step, class_of(plan.domain.state), {"budget": plan.budget, "deadline": plan.deadline}
+        )
         try:
             return await self._go(run, former), former.domain
         finally:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeAlias, overload
 from noetic_py._types import T
 from noetic_py.errors import ConfigError, StateTypeError
 
-__all__ = ["NO_CELLS", "Cells", "StateBag", "copy_state", "restore_state", "state_fields"]
+__all__ = ["NO_CELLS", "Cells", "StateBag", "class_of", "copy_state", "restore_state", "state_fields"]
 
 _ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
 _FLAT = frozenset({str, int, float, bool, bytes, type(None), complex})
@@ -124,7 +124,7 @@ def _copy_flat(state: Any) -> Any:
 
     It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
     """
-    kind = _class_of(state)
+    kind = class_of(state)
     if kind in _BY_KEY:
         fields = state_fields(state)
         flat = _FLAT.issuperset(map(type, fields)) and _FLAT.issuperset(map(type, fields.values()))
@@ -145,7 +145,8 @@ def _copy_flat(state: Any) -> Any:
     return made
 
 
-def _class_of(value: object) -> Any:
+def class_of(value: object) -> Any:
+    """The class of an object of which nothing is known."""
     return type(value)
 
 
@@ -165,7 +166,7 @@ def _find_slots(cls: type) -> Iterator[str]:
 
 def restore_state(target: Any, saved: Any) -> None:
     """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
-    kind = _class_of(target)
+    kind = class_of(target)
     if issubclass(kind, (MutableMapping, set)):
         target.clear()
         target.update(saved)
@@ -187,7 +188,7 @@ def state_fields(state: Any) -> dict[str, Any]:
     """A state object's contents by name."""
     if isinstance(state, StateBag):
         return dict(state.view())
-    kind = _class_of(state)
+    kind = class_of(state)
     if issubclass(kind, dict):
         return dict(state)
     fields: dict[str, Any] = {}

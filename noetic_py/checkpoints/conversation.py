@@ -19,7 +19,7 @@ from noetic_py.checkpoints.delta import changed_fields, changes, field_trees, kn
 from noetic_py.checkpoints.records import Change
 from noetic_py.checkpoints.stored import read_changes, read_items, write_changes, write_items
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, parse
+from noetic_py.codec.text import dump, is_dict, parse
 from noetic_py.control import RunStatus
 from noetic_py.errors import CodecError, LogError
 from noetic_py.items import Item
@@ -117,19 +117,21 @@ class Conversation:
         Raises:
             CodecError: One of them cannot be read; the message says which.
         """
-        begun = self.log.size
-        before = evolve(self, log=self.log, delivered=dict(self.delivered))
-        try:
-            for record in records:
+        begun, before = self.log.size, evolve(self, delivered=dict(self.delivered))
+        for record in records:
+            try:
                 self._take(record, codec)
                 self.position += 1
-        except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
-            where = f"record {self.position + 1} of the session"
-            if self.log is before.log:
-                self.log.rollback(begun)
-            self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-            self.delivered, self.turns = before.delivered, before.turns
-            raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
+            except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
+                where = f"record {self.position + 1} of the session"
+                self._restore(before, begun)
+                raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
+
+    def _restore(self, before: Conversation, length: int) -> None:
+        if self.log is before.log:
+            self.log.rollback(length)
+        self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
+        self.delivered, self.turns = before.delivered, before.turns
 
     def _take(self, record: Record, codec: Codec) -> None:
         fields = parse(record.payload, _MAX_BYTES, "record size")
@@ -257,5 +259,5 @@ def deltas_change(before: StoredState | None, begun: StoredState, given: Sequenc
 def begins_at(entry: RunEntry) -> int:
     """From which position on a stream is to be read: what is before it was given up by whoever could not read it."""
     card: Any = json.loads(entry.card) if entry.card else {}
-    begins = card.get("from", 0) if isinstance(card, dict) else 0
+    begins: object = card.get("from") if is_dict(card) else None
     return begins if isinstance(begins, int) else 0

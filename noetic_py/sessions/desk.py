@@ -42,7 +42,7 @@ from noetic_py.errors import (
 from noetic_py.items import Item
 from noetic_py.log import ItemLog
 from noetic_py.runtime import Runtime
-from noetic_py.state import StateBag
+from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
     from noetic_py._engine.state import Run
@@ -303,7 +303,7 @@ class Desk:
         self, hold: Hold, key: SessionKey, conversation: Conversation, made: Made, codec: Codec
     ) -> None:
         """Write what a turn has made behind what a session holds."""
-        kind: Any = type(made.state)
+        kind = class_of(made.state)
         name = kind.__name__
         stored: Any = dict(made.state.view()) if isinstance(made.state, StateBag) else made.state
         before = conversation.states.get(name)

@@ -29,7 +29,7 @@ from noetic_py.errors import (
     SessionConflict,
 )
 from noetic_py.items import Item, Message
-from noetic_py.state import StateBag
+from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
     from noetic_py._engine.run import RunPlan
@@ -94,11 +94,18 @@ class Turn:
             return await self._resumed(hold, conversation)
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
+        unfinished = former is not None and conversation.open is not None and conversation.open.run_id == former
         if former is not None:
-            result, domain = await self._again(former, plan)
-            if conversation.open is not None and conversation.open.run_id == former:
-                await self._write(hold, conversation, self._made(result, domain, conversation))
-            return result
+            try:
+                result, domain = await self._again(former, plan)
+            except RunNotFound:
+                # Its process has died before the run was written, so nothing of it was done.
+                if not unfinished:
+                    raise
+            else:
+                if unfinished:
+                    await self._write(hold, conversation, self._made(result, domain, conversation))
+                return result
         if conversation.open is not None:
             await self._close(hold, conversation, conversation.open.run_id)
         await desk.write(hold, key, conversation, [started(self._run.run_id, delivery)], self._codec)
@@ -212,7 +219,7 @@ class Turn:
         unsaved = self._desk.unsaved(self._key)
         if unsaved:
             return unsaved[-1][0].state
-        found = state_of(conversation, type(given), self._codec)
+        found = state_of(conversation, class_of(given), self._codec)
         return given if found is None else found
 
     async def _close(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
