@@ -40,6 +40,12 @@ SHOWN = {
         "State(counts={}, notes=[])",
         "race: words won",
     ],
+    "sessions": [
+        "4 deliveries, 3 questions to the model\n",
+        "ada: When is a ferry? -> (interrupted)\n\n-- the program is started anew --\n",
+        "ada: ... -> I have noted: Never mind, I take a train.\nbob: Where am I going? -> To Cork.\n",
+        "  function_call\n  the call's output is incomplete\n  user: Never mind, I take a train.\n",
+    ],
     "stop_and_spawn": ["from 1: gold at depth 3", "from 5: gave up, rock", "aborted: no value, the mine is flooded"],
     "stream": ["The |tide |is |", "completed: no tool calls", "value: The tide is the rise"],
     "structured": ["less than or equal to 60", "a storm under a clear sky", "Take an umbrella. (3 model calls)"],
