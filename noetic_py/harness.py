@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.plans import ResumePlan
+    from noetic_py.checkpoints.transforms import RecordTransform
     from noetic_py.detached import DetachedWork, DetachOptions
     from noetic_py.memory.view import View
     from noetic_py.models.base import Model, ModelSettings
@@ -80,6 +81,8 @@ class Harness(Generic[M_co]):
         model_settings: Settings for every model call, farther than a step's own.
         sessions: How its sessions behave.
         runtime: The clock, ids and randomness; the machine's when left out.
+        record_transforms: What the records of its runs go through on their way to the backend, in this order, to be
+            signed or encrypted; those of plugins follow.
 
     Raises:
         ConfigError: An argument is of the wrong kind.
@@ -100,6 +103,7 @@ class Harness(Generic[M_co]):
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
+        record_transforms: Sequence[RecordTransform] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -116,6 +120,7 @@ class Harness(Generic[M_co]):
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
+        record_transforms: Sequence[RecordTransform] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -131,6 +136,7 @@ class Harness(Generic[M_co]):
         model_settings: Mapping[str, Any] | None = None,
         sessions: SessionPolicy | None = None,
         runtime: Runtime = SYSTEM,
+        record_transforms: Sequence[RecordTransform] = (),
     ) -> None:
         from noetic_py._engine import run as engine
         from noetic_py._engine.layers import layers_for
@@ -143,7 +149,7 @@ class Harness(Generic[M_co]):
 
         check_parts(memory, model, budget, tools)
         self._plugins = load_plugins(plugins, runtime=runtime)
-        self._backend = _backend(checkpoints, self._plugins.backends)
+        self._backend = self._plugins.backend(checkpoints, record_transforms)
         # A backend that was named and not given is the harness's own to close.
         self._made_backend = isinstance(checkpoints, str)
         self._services = dict(services or {})
@@ -786,14 +792,3 @@ class Harness(Generic[M_co]):
         from noetic_py._engine.graph import mermaid
 
         return mermaid(require_step(step, "graph"))
-
-
-def _backend(checkpoints: Any, named: Callable[[str], CheckpointBackend]) -> CheckpointBackend | None:
-    if checkpoints is None or hasattr(checkpoints, "append"):
-        given: CheckpointBackend | None = checkpoints
-        return given
-    if isinstance(checkpoints, str):
-        return named(checkpoints)
-    raise ConfigError(
-        f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
-    )

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from noetic_py.plugins import BackendRegistry, ItemTypeRegistry, LayerRegistry, ModelRegistry
+    from noetic_py.plugins import (
+        BackendRegistry,
+        ItemTypeRegistry,
+        LayerRegistry,
+        ModelRegistry,
+        TransformRegistry,
+    )
 
 __all__ = ["PROJECT", "VERSION", "Hooks", "hookimpl"]
 
@@ -36,3 +42,7 @@ class Hooks:
     @hookspec
     def register_memory_layers(self, registry: LayerRegistry) -> None:
         """Register layers: `registry.memory_layer("acme-facts", Facts)`, a class below `MemoryLayer`."""
+
+    @hookspec
+    def register_record_transforms(self, registry: TransformRegistry) -> None:
+        """Register transforms: `registry.record_transform(Seal())`, an object of a class below `RecordTransform`."""

@@ -20,6 +20,7 @@ from noetic_py.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
+    from noetic_py.checkpoints.transforms import RecordTransform
     from noetic_py.items import Extension
     from noetic_py.memory.layer import MemoryLayer
     from noetic_py.models.base import Model
@@ -31,6 +32,7 @@ __all__ = [
     "LayerRegistry",
     "ModelRegistry",
     "Plugins",
+    "TransformRegistry",
     "hookimpl",
     "load_plugins",
 ]
@@ -246,6 +248,66 @@ class LayerRegistry:
         return sorted(self._known)
 
 
+class TransformRegistry:
+    """Takes the record transforms of plugins. They are applied after those of the harness, in the order of the names.
+
+    Attributes:
+        asked_for: Whether plugins were named, by `Harness(plugins=...)` or by `NOETIC_PLUGINS`, and not only found. One
+            that was named and cannot do its work says so, instead of leaving it out.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[RecordTransform, str]] = {}
+        self.plugin = ""
+        self.asked_for = False
+
+    def record_transform(self, transform: RecordTransform, /) -> None:
+        """Register a transform.
+
+        Raises:
+            PluginError: It is none, or its name is taken.
+        """
+        from noetic_py.checkpoints.sealing import Sealing
+
+        try:
+            (name,) = Sealing([transform]).by_name
+        except ConfigError as error:
+            raise PluginError(f"plugin {self.plugin!r}: {error.message}", hint=error.hint) from error
+        taken = self._known.get(name)
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken[1]!r} and {self.plugin!r} both provide a record transform {name!r}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self._known[name] = (transform, self.plugin)
+
+    def around(self, backend: CheckpointBackend, first: Sequence[RecordTransform] = ()) -> CheckpointBackend:
+        """A backend whose records go through transforms; the backend itself where there are none.
+
+        Args:
+            backend: What keeps everything; one that has transforms already stays as it is, unless others are given.
+            first: The transforms of a harness. One of them takes the place of a plugin's of the same name.
+
+        Raises:
+            ConfigError: A transform is none, or two have one name; code `"record-transforms"`.
+        """
+        if not first and not self._known:
+            return backend
+        from noetic_py.checkpoints.sealed import SealedBackend
+
+        if isinstance(backend, SealedBackend):
+            if not first:
+                return backend
+            backend = backend.inner
+        names = {getattr(transform, "name", None) for transform in first}
+        return SealedBackend(backend, [*first, *(self._known[name][0] for name in self.names if name not in names)])
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that are taken, sorted."""
+        return sorted(self._known)
+
+
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
 _LAYERS = {
     "compaction": "Compaction",
@@ -300,6 +362,26 @@ class Plugins:
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
         self.backends: BackendRegistry = BackendRegistry(runtime)
         self.layers: LayerRegistry = LayerRegistry()
+        self.transforms: TransformRegistry = TransformRegistry()
+
+    def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
+        """What keeps the runs of a harness; `None` when nothing does.
+
+        Args:
+            checkpoints: A backend, or the text that names one.
+            transforms: The record transforms of the harness; those of plugins follow.
+
+        Raises:
+            ConfigError: It is neither, code `"checkpoints"`; or a transform is none, code `"record-transforms"`.
+        """
+        if checkpoints is None:
+            return None
+        given: Any = self.backends(checkpoints) if isinstance(checkpoints, str) else checkpoints
+        if not hasattr(given, "append"):
+            raise ConfigError(
+                f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
+            )
+        return self.transforms.around(given, transforms)
 
     @property
     def names(self) -> Sequence[str]:
@@ -317,11 +399,12 @@ class Plugins:
             ("register_item_types", self.item_types),
             ("register_checkpoint_backends", self.backends),
             ("register_memory_layers", self.layers),
+            ("register_record_transforms", self.transforms),
         )
         for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
             if plugin is None:
                 continue
-            self.models.plugin = self.backends.plugin = self.layers.plugin = name
+            self.models.plugin = self.backends.plugin = self.layers.plugin = self.transforms.plugin = name
             for hook, registry in hooks:
                 implementation = getattr(plugin, hook, None)
                 if implementation is None:
@@ -356,6 +439,7 @@ def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = 
     for plugin in objects:
         manager.register(plugin)
     plugins = Plugins(manager, runtime)
+    plugins.transforms.asked_for = names is not None
     plugins.register()
     return plugins
 

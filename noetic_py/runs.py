@@ -11,6 +11,7 @@ from attrs import frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
 from noetic_py.checkpoints.conversation import SESSION, is_stream
+from noetic_py.checkpoints.envelope import plain_card
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import RunStatus
 from noetic_py.errors import ConfigError, RunNotFound
@@ -19,6 +20,7 @@ from noetic_py.sessions.keys import SessionKey
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.records import JournalRecord
+    from noetic_py.checkpoints.transforms import Anchor, VerificationReport
 
 __all__ = ["PlannedStep", "ResumePlan", "RunInfo", "Runs", "card_of"]
 
@@ -121,6 +123,8 @@ class Runs:
         Raises:
             RunNotFound: There is no such run.
             CodecError: A record cannot be read; the message says which.
+            RecordRefused: A record transform does not know a record, or the journal's end, to be what was written.
+            TransformMissing: The run was written through a record transform that is not here.
         """
         from noetic_py.checkpoints.plain import PlainCodec, load_records
 
@@ -131,6 +135,29 @@ class Runs:
         while page := await self._backend.read(run_id, after=after + len(found)):
             found += load_records(page, codec, run_id, after + len(found))
         return found
+
+    async def verify(self, run_id: str, *, anchor: Anchor | None = None) -> VerificationReport:
+        """What the record transforms say of a run: of each record, and of where its journal ends.
+
+        Nothing is refused here, whatever is found; `report.ok` says whether everything is as it was written.
+
+        Args:
+            run_id: The run.
+            anchor: The `anchor` of an earlier report that was kept elsewhere; the journal has to hold all it held then.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ConfigError: There are no record transforms; code `"no-transforms"`.
+        """
+        from noetic_py.checkpoints.sealed import SealedBackend
+
+        if not isinstance(self._backend, SealedBackend):
+            raise ConfigError(
+                "there is nothing that could verify a run: no record transforms",
+                code="no-transforms",
+                hint="Harness(record_transforms=[...]), or a plugin that has one, such as noetic-signing",
+            )
+        return await self._backend.verify(run_id, anchor)
 
     async def describe(self) -> Mapping[str, str]:
         """What keeps the runs and how it is set up, for people: a backend's own words, without secrets."""
@@ -189,11 +216,16 @@ def _session(card: Mapping[str, Any]) -> SessionKey | None:
 
 
 def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
-    return session is None or (bool(entry.card) and json.loads(entry.card).get("session") == list(session.parts))
+    return session is None or _card(entry).get("session") == list(session.parts)
+
+
+def _card(entry: RunEntry) -> dict[str, Any]:
+    told = plain_card(entry.card)
+    return json.loads(told) if told else {}
 
 
 def _info(entry: RunEntry) -> RunInfo:
-    card: dict[str, Any] = json.loads(entry.card) if entry.card else {}
+    card = _card(entry)
     known: list[RunStatus] = [status for status in _STATUSES if status == entry.status]
     return RunInfo(
         entry.run_id,

@@ -58,6 +58,10 @@ VALUES: dict[str, Any] = {
     "waiting": 3,
     "layer": "notes",
     "hook": "recall",
+    "run_id": "run-1",
+    "position": 3,
+    "transform": "signing",
+    "verdict": "forged",
     "failures": (("test:a", ModelUnavailable("gone", model="test:a")),),
 }
 

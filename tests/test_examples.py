@@ -46,6 +46,11 @@ SHOWN = {
         "ada: ... -> I have noted: Never mind, I take a train.\nbob: Where am I going? -> To Cork.\n",
         "  function_call\n  the call's output is incomplete\n  user: Never mind, I take a train.\n",
     ],
+    "signed": [
+        "as it was written: approved: 500\n",
+        "cheaper: refused, the signature is not of this record at this place",
+        "the run: holds all it held\nan old copy: it does not hold what it held",
+    ],
     "stop_and_spawn": ["from 1: gold at depth 3", "from 5: gave up, rock", "aborted: no value, the mine is flooded"],
     "stream": ["The |tide |is |", "completed: no tool calls", "value: The tide is the rise"],
     "structured": ["less than or equal to 60", "a storm under a clear sky", "Take an umbrella. (3 model calls)"],

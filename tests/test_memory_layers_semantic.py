@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from benchmarks import recall as benchmark
 from noetic_py import Context, FunctionCall, Harness, InMemoryBackend, Memory, Message, call_model, loop, step, until
-from noetic_py.errors import ConfigError, LayerError, MissingExtra, ToolArgumentsInvalid, VersionConflict
+from noetic_py.errors import (
+    ConfigError,
+    LayerError,
+    MissingExtra,
+    StoreUnavailable,
+    ToolArgumentsInvalid,
+    VersionConflict,
+)
 from noetic_py.events import LayerFailed
 from noetic_py.items import FunctionCallOutput
-from noetic_py.memory import Embedder, Remembered, Scope, SemanticRecall, WordEmbedder
+from noetic_py.memory import Embedder, Owner, Remembered, Scope, SemanticRecall, VectorQuery, WordEmbedder
 from noetic_py.memory.layers.shared import COUNTER
 from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
 from noetic_py.models.base import ModelRequest
@@ -289,6 +296,176 @@ async def test_a_writer_that_always_comes_too_late_says_so() -> None:
         await Passages(10).add(Busy(), "e", [(Found("a"), [1.0])])
 
 
+async def test_forgetting_is_of_one_scope_and_lasts() -> None:
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), scope=Scope.USER)
+
+    @step
+    async def learn(text: str, ctx: Context[Mem]) -> int:
+        return await ctx.memory.past.remember(text)
+
+    @step
+    async def find(query: str, ctx: Context[Mem]) -> list[str]:
+        return [each.text for each in await ctx.memory.past.search(query)]
+
+    @step
+    async def forget(what: str, ctx: Context[Mem]) -> int:
+        return await ctx.memory.past.forget()
+
+    backend = InMemoryBackend()
+    async with Harness(memory=Mem(), checkpoints=backend) as harness:
+        for user in ("ada", "bob"):
+            for text in ("The tide is high.", "A wheel is round."):
+                await harness.run(learn, text, user_id=user)
+        assert (await harness.run(forget, "all", user_id="ada")).value == 2
+        assert (await harness.run(forget, "all", user_id="ada")).value == 0
+        assert (await harness.run(find, "sea", user_id="ada")).value == []
+        assert (await harness.run(find, "sea", user_id="bob")).value == ["The tide is high."]
+        assert (await harness.run(learn, "The tide is high.", user_id="ada")).value == 1
+        assert (await harness.run(find, "sea", user_id="ada")).value == ["The tide is high."]
+    # Another process has nothing in memory.
+    async with Harness(memory=Mem(), checkpoints=backend) as harness:
+        assert (await harness.run(find, "sea", user_id="ada")).value == ["The tide is high."]
+
+
+async def test_forgetting_and_adding_at_once_leave_what_a_reader_finds() -> None:
+    class Racing(LocalShelf):
+        racer: Any = None
+
+        async def scan(self, *args: Any, **options: Any) -> Any:
+            page = await super().scan(*args, **options)
+            if self.racer is not None:
+                racer, self.racer = self.racer, None
+                await racer()
+            return page
+
+        async def remove(self, key: str, *, expected: int | None = None) -> bool:
+            if expected is not None and self.values[key][1] != expected:
+                raise VersionConflict("another version is there")
+            return await super().remove(key)
+
+    shelf, one = Racing(), Passages(10)
+    await one.add(shelf, "e", [(Found("a"), [1.0])])
+
+    async def add() -> None:
+        await Passages(10).add(shelf, "e", [(Found("b"), [1.0])])
+
+    shelf.racer = add
+    assert await one.forget(shelf) == 2
+    assert await one.count(shelf) == await Passages(10).count(shelf) == 0
+    assert shelf.values == {}
+
+
+async def test_who_forgets_while_others_always_write_says_so() -> None:
+    class Busy(LocalShelf):
+        async def put(self, key: str, value: object, *, expected: int | None = None) -> int:
+            raise VersionConflict("somebody else was quicker")
+
+    with pytest.raises(VersionConflict, match="all the time"):
+        await Passages(10).forget(Busy())
+
+
+@define
+class Recorded:
+    """A database that keeps whose it was asked for, and everything in lists."""
+
+    asked: list[Owner] = field(factory=list[Owner])
+    kept: dict[Owner, list[Found]] = field(factory=dict[Owner, list[Found]])
+    limits: set[int] = field(factory=set[int])
+
+    async def missing(self, owner: Owner, embedder: str, texts: Sequence[str], /) -> Sequence[str]:
+        self.asked.append(owner)
+        there = {each.text for each in self.kept.get(owner, [])}
+        return [text for text in dict.fromkeys(texts) if text not in there]
+
+    async def add(
+        self, owner: Owner, embedder: str, given: Sequence[tuple[Found, Sequence[float]]], /, *, limit: int
+    ) -> int:
+        self.asked.append(owner)
+        self.limits.add(limit)
+        assert all(len(vector) == len(TOPICS) + 1 for _, vector in given)
+        self.kept.setdefault(owner, []).extend(passage for passage, _ in given)
+        return len(given)
+
+    async def nearest(self, owner: Owner, embedder: str, query: VectorQuery, /) -> Sequence[Found]:
+        self.asked.append(owner)
+        return self.kept.get(owner, [])[: query.limit]
+
+    async def forget(self, owner: Owner, /) -> int:
+        self.asked.append(owner)
+        return len(self.kept.pop(owner, []))
+
+
+async def test_a_database_is_asked_in_the_name_of_each_scope() -> None:
+    database = Recorded()
+    scopes = {"past": Scope.THREAD, "mine": Scope.USER, "all": Scope.GLOBAL, "now": Scope.EXECUTION}
+
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), vectors=database)
+        mine: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), vectors=database, scope=Scope.USER)
+        all: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), vectors=database, scope=Scope.GLOBAL, limit=7)
+        now: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), vectors=database, scope=Scope.EXECUTION)
+
+    @step
+    async def learn(text: str, ctx: Context[Mem]) -> str:
+        for name in scopes:
+            layer: Any = ctx.memory[name]
+            assert await layer.remember(text) == 1
+            assert await layer.remember(text) == 0
+            assert [each.text for each in await layer.search("anything")] == [text]
+            assert await layer.forget() == 1
+        return ctx.id
+
+    async with Harness(memory=Mem(), checkpoints=InMemoryBackend()) as harness:
+        execution = (await harness.run(learn, "The tide is high.", thread_id="t", user_id="ada")).value
+    owners = {"past": "t", "mine": "ada", "all": "", "now": execution}
+    assert set(database.asked) == {Owner(scopes[name], owners[name], name) for name in scopes}
+    assert database.limits == {7, 2000}
+    # By itself a layer has no owner, and keeps what it is told in memory.
+    alone = SemanticRecall(embedder=TopicEmbedder(), vectors=database)
+    before = list(database.asked)
+    assert await alone.remember("The tide is high.") == 1
+    assert await alone.forget() == 1
+    assert database.asked == before
+
+
+async def test_a_database_that_fails_does_no_harm_to_a_run() -> None:
+    class Broken(Recorded):
+        async def nearest(self, owner: Owner, embedder: str, query: VectorQuery, /) -> Sequence[Found]:
+            raise StoreUnavailable("nobody answers", where="there", reason="timeout", hint="look there")
+
+        async def missing(self, owner: Owner, embedder: str, texts: Sequence[str], /) -> Sequence[str]:
+            raise ValueError("odd")
+
+        async def forget(self, owner: Owner, /) -> int:
+            raise ConfigError("not so", code="odd")
+
+    class Mem(Memory):
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder(), vectors=Broken())
+
+    async with (
+        Harness(memory=Mem(), model=ScriptedModel("one")) as harness,
+        harness.stream(call_model(), "The tide is high.") as stream,
+    ):
+        failed = [event async for event in stream.events if isinstance(event, LayerFailed)]
+        assert (await stream.result()).value == "one"
+    assert [(event.layer, event.hook) for event in failed] == [("past", "recall"), ("past", "store")]
+    assert "the store of vectors failed: nobody answers" in failed[0].error
+    assert "the store of vectors failed: ValueError: odd" in failed[1].error
+
+    @step
+    async def find(query: str, ctx: Context[Mem]) -> None:
+        with pytest.raises(LayerError, match="nobody answers") as caught:
+            await ctx.memory.past.search(query)
+        assert (caught.value.hint, caught.value.layer) == ("look there", "past")
+        assert isinstance(caught.value.__cause__, StoreUnavailable)
+        with pytest.raises(ConfigError, match="not so"):
+            await ctx.memory.past.forget()
+
+    async with Harness(memory=Mem()) as harness:
+        await harness.run(find, "sea")
+
+
 @given(st.text(max_size=400), st.integers(50, 200))
 def test_passages_are_short_and_hold_all_words(text: str, length: int) -> None:
     passages = split(text, length)
@@ -315,6 +492,7 @@ def test_its_state_holds_no_texts() -> None:
         {"least": float("nan")},
         {"words": -1},
         {"embedder": object()},
+        {"vectors": object()},
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:

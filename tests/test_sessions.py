@@ -713,3 +713,61 @@ async def test_a_deleted_session_is_gone_for_everybody(backend: Callable[[], Che
         result = await session.run(talk, "anew", state=Notes())
         assert texts(result.items) == ["anew", "re: anew"]
         assert texts(await harness.session("bob", "trip").items()) == ["bob's", "re: bob's"]
+
+
+async def test_a_turn_never_gets_hold_of_another_run(tmp_path: Path) -> None:
+    """A run id that is somebody else's is refused, and neither its items nor its result come in by a side door."""
+    policy = SessionPolicy(persist="step")
+    async with Harness(plugins=[], checkpoints=InMemoryBackend(), sessions=policy) as harness:
+        await harness.session("bob", "secret").run(talk, "bob's secret", state=Notes(), run_id="bobs")
+        ada = harness.session("ada", "trip")
+        for _ in range(2):
+            with pytest.raises(RunBusy):
+                await ada.run(talk, "mine", state=Notes(), run_id="bobs", delivery_id="d")
+        result = await ada.run(talk, "mine", state=Notes(), delivery_id="d")
+        assert result.run_id != "bobs"
+        assert texts(await ada.items()) == ["mine", "re: mine"]
+        assert await ada.state(Notes) == Notes(1, ["mine"])
+
+
+async def test_reading_while_a_turn_is_written() -> None:
+    async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
+        session = harness.session("ada", "trip")
+        over = False
+
+        async def read() -> None:
+            while not over:
+                said = texts(await session.items())
+                assert said == [text for number in range(len(said) // 2) for text in (f"m{number}", f"re: m{number}")]
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(read)
+            for number in range(40):
+                await session.run(talk, f"m{number}", state=Notes())
+            over = True
+        assert len(await session.items()) == 80
+
+
+async def test_a_turn_that_is_cancelled_and_cannot_be_written_stays_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = anyio.Event()
+    clock = Clock()
+    backend = InMemoryBackend(runtime=clock)
+
+    @step
+    async def hangs(text: str, ctx: Context[Memory, Notes]) -> str:
+        begun.set()
+        await anyio.sleep_forever()
+        return text
+
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        session = harness.session("ada", "trip")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: session.run(note >> hangs, "one", state=Notes()))
+            await begun.wait()
+            clock.ahead = 3_600.0
+            await backend.release(await backend.acquire(session.key.stream, ttl=30))
+            group.cancel_scope.cancel()
+        assert "a cancelled turn was not written" in caplog.text

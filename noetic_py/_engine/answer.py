@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -59,7 +61,11 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
     instructions = await _instructions(frame, ask.spec)
     definitions = tuple([tool.definition() for tool in ask.tools.values()])
     whole: Sequence[Item] = frame.log.rendered("interrupted")
-    request = ModelRequest(whole, instructions, definitions, _settings(frame, ask.spec), ask.schema)
+    settings = _settings(frame, ask.spec)
+    # Without layers the next call begins with all of this one: a log is only ever appended to.
+    request = ModelRequest(
+        whole, instructions, definitions, settings, ask.schema, stable=len(whole), cache_key=_cache_key(x.thread_id)
+    )
     if x.layers:
         response = await _with_layers(frame, ask, request, frame.log.rendered("interrupted"))
     else:
@@ -123,6 +129,12 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
     if not run.resources.settings and not run.model_settings:
         return spec.settings
     return merge_settings(run.resources.settings, spec.settings, run.model_settings)
+
+
+@lru_cache(maxsize=1024)
+def _cache_key(thread_id: str) -> str:
+    """A digest of the conversation's id, which is the run's where nobody gave one."""
+    return sha256(f"noetic_py conversation\n{thread_id}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:

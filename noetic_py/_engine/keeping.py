@@ -25,6 +25,7 @@ from noetic_py._types import T
 from noetic_py.checkpoints.backend import CheckpointBackend, Record
 from noetic_py.checkpoints.conversation import StoredState, read_conversation, stream_of
 from noetic_py.checkpoints.delta import field_trees
+from noetic_py.checkpoints.envelope import refuse_sealed
 from noetic_py.checkpoints.plain import PlainCodec
 from noetic_py.checkpoints.records import Change, Opening, RunStarted
 from noetic_py.checkpoints.stored import Stored, dump_record
@@ -167,7 +168,10 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: Forked, state: o
         PositionConflict: The position is no transaction's end.
         CodecError: The state cannot be stored.
         ConfigError: It is of another type than the run's; code `"state-type"`.
+        TransformMissing: The run was written through a record transform that is not here.
     """
+    entry = await backend.entry(run_id)
+    refuse_sealed(b"" if entry is None else entry.card)
     records: list[Record] = []
     if state is not None:
         codec = Codec()

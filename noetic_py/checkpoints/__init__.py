@@ -21,33 +21,60 @@ from noetic_py.checkpoints.spec import backend_from
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.sqlite import SqliteBackend
+    from noetic_py.checkpoints.transforms import (
+        Anchor,
+        CheckedRecord,
+        Finding,
+        JournalEnd,
+        RecordCheck,
+        RecordPlace,
+        RecordTransform,
+        Unsealed,
+        Verdict,
+        VerificationReport,
+    )
 
 __all__ = [
+    "Anchor",
     "BackendDurability",
+    "CheckedRecord",
     "CheckpointBackend",
+    "Finding",
     "Head",
     "InMemoryBackend",
+    "JournalEnd",
     "Lease",
     "Record",
+    "RecordCheck",
+    "RecordPlace",
+    "RecordTransform",
     "RunEntry",
     "Scope",
     "SqliteBackend",
     "Stats",
     "StoredValue",
     "Transaction",
+    "Unsealed",
+    "Verdict",
+    "VerificationReport",
     "backend_from",
 ]
 
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there. A program that stores nothing in
-    # SQLite does not load it.
+    # SQLite does not load it, and one that seals nothing not what that takes.
     def __getattr__(name: str) -> object:
-        if name != "SqliteBackend":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from noetic_py.checkpoints.sqlite import SqliteBackend
+        if name == "SqliteBackend":
+            from noetic_py.checkpoints.sqlite import SqliteBackend
 
-        return SqliteBackend
+            return SqliteBackend
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from noetic_py.checkpoints import transforms
+
+        found: object = getattr(transforms, name)
+        return found
 
 
 def __dir__() -> list[str]:

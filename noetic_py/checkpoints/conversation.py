@@ -16,6 +16,7 @@ from attrs import define, evolve, field, frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, Record, RunEntry
 from noetic_py.checkpoints.delta import changed_fields, changes, field_trees, known_fields, known_of, state_tree
+from noetic_py.checkpoints.envelope import refuse_sealed
 from noetic_py.checkpoints.records import Change
 from noetic_py.checkpoints.stored import read_changes, read_items, write_changes, write_items
 from noetic_py.codec import Codec
@@ -188,10 +189,12 @@ async def read_conversation(
     """
     found = Conversation() if known is None else known
     while upto is None or found.position < upto:
-        page = await backend.read(stream, after=found.position, limit=_PAGE)
+        begun = found.position
+        page = await backend.read(stream, after=begun, limit=_PAGE)
         if not page:
             break
-        found.advance(page if upto is None else page[: upto - found.position], codec)
+        # Whoever writes the session may have taken in some of it meanwhile.
+        found.advance(page[found.position - begun : None if upto is None else upto - begun], codec)
     return found
 
 
@@ -257,7 +260,12 @@ def deltas_change(before: StoredState | None, begun: StoredState, given: Sequenc
 
 
 def begins_at(entry: RunEntry) -> int:
-    """From which position on a stream is to be read: what is before it was given up by whoever could not read it."""
+    """From which position on a stream is to be read: what is before it was given up by whoever could not read it.
+
+    Raises:
+        TransformMissing: Only a record transform can read it, which is not here.
+    """
+    refuse_sealed(entry.card)
     card: Any = json.loads(entry.card) if entry.card else {}
     begins: object = card.get("from") if is_dict(card) else None
     return begins if isinstance(begins, int) else 0

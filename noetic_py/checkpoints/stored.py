@@ -14,6 +14,7 @@ from attrs import astuple, frozen
 
 from noetic_py.budget import TokenUsage
 from noetic_py.checkpoints.backend import Record
+from noetic_py.checkpoints.envelope import refuse_sealed
 from noetic_py.checkpoints.failures import load_error, store_error
 from noetic_py.checkpoints.records import (
     Base,
@@ -82,7 +83,9 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
 
     Raises:
         CodecError: They are no record of this version.
+        TransformMissing: Only a record transform can read them, which is not here.
     """
+    refuse_sealed(stored.payload, stored.path)
     load = _LOAD.get(stored.kind)
     if load is None:
         raise CodecError(

@@ -177,6 +177,25 @@ def fork(
 
 
 @app.command()
+def verify(
+    name: RunName,
+    anchor: Annotated[
+        str | None,
+        typer.Option(
+            "--anchor", metavar="N:DIGEST", help="What an earlier report printed: the run must still hold it."
+        ),
+    ] = None,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Say whether the records of a signed run are what was written. Exit codes: 0 they are, 1 they are not."""
+    from noetic_py.cli import kept
+
+    raise typer.Exit(kept.looking(lambda: kept.verify(db, name, anchor, as_json=json), trace=trace))
+
+
+@app.command()
 def diff(
     left: RunName,
     right: Annotated[str, typer.Argument(metavar="RUN", help=_FORMS)],

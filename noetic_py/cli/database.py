@@ -113,7 +113,10 @@ async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, Checkpoint
             code="no-database",
             hint="noetic run FILE makes it; --db PATH names another one",
         )
-    async with opened(place) as backend:
+    from noetic_py.plugins import load_plugins
+
+    async with opened(place) as stored:
+        backend = load_plugins().transforms.around(stored)
         yield Runs(backend, SYSTEM), backend
 
 

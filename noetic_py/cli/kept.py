@@ -13,6 +13,7 @@ import anyio
 import typer
 
 from noetic_py.checkpoints.records import JournalRecord, RunEnded
+from noetic_py.checkpoints.transforms import Anchor
 from noetic_py.cli.database import chosen, find, flag, read_runs
 from noetic_py.cli.limits import read_age
 from noetic_py.cli.lines import as_object, line_of
@@ -20,13 +21,14 @@ from noetic_py.cli.parting import part, parting_json, parting_text
 from noetic_py.cli.report import FAILED, USAGE, code_of, print_error, say, write_out
 from noetic_py.cli.show import item_lines, list_json, list_text, show_json, show_text
 from noetic_py.cli.told import tell
+from noetic_py.cli.verified import verified_json, verified_text
 from noetic_py.cli.words import plural
 from noetic_py.control import RunStatus
 from noetic_py.errors import ConfigError
 from noetic_py.runs import RunInfo, Runs
 from noetic_py.runtime import SYSTEM
 
-__all__ = ["Work", "diff", "fork", "guarded", "listing", "looking", "prune", "show", "status_of", "tail"]
+__all__ = ["Work", "diff", "fork", "guarded", "listing", "looking", "prune", "show", "status_of", "tail", "verify"]
 
 _POLL = 0.2
 """Seconds between two looks at a journal that another process writes."""
@@ -142,6 +144,19 @@ async def fork(db: str | None, name: str, at: int | None, *, as_json: bool) -> i
     write_out(list_json([made])[1:-1] if as_json else new)
     say(f"to go on with it: noetic resume {new}{flag(chosen(db))}")
     return 0
+
+
+async def verify(db: str | None, name: str, anchor: str | None, *, as_json: bool) -> int:
+    """Print how the records of a run stand; the exit code says whether all are what was written."""
+    try:
+        kept = None if anchor is None else Anchor.parse(anchor)
+    except ValueError as error:
+        raise ConfigError(f"--anchor: {error}", code="anchor", hint="noetic verify RUN prints one") from None
+    async with read_runs(db) as (runs, _):
+        info = await find(runs, name)
+        report = await runs.verify(info.run_id, anchor=kept)
+    write_out(verified_json(report) if as_json else verified_text(report))
+    return 0 if report.ok else FAILED
 
 
 async def diff(db: str | None, names: tuple[str, str], *, as_json: bool) -> int:

@@ -57,6 +57,8 @@ NoeticError
 │   ├── CheckpointFailed        a commit was not taken by the backend
 │   │   └── StoreUnavailable    the store cannot be opened, read or written: where, reason
 │   ├── CorruptRecord           stored bytes are not what was written
+│   ├── RecordRefused           a record transform does not know them to be: run_id, position, transform, verdict
+│   ├── TransformMissing        they went through a record transform that is not here: transform
 │   ├── PositionConflict        somebody else wrote at the expected position
 │   ├── VersionConflict         somebody else wrote the value of a key
 │   ├── LeaseLost               the writer's fence is no longer the current one
@@ -143,6 +145,7 @@ from noetic_py.errors.stored import (
     LogError,
     Overloaded,
     PositionConflict,
+    RecordRefused,
     ReplayDiverged,
     RunBusy,
     RunNotFound,
@@ -150,6 +153,7 @@ from noetic_py.errors.stored import (
     SessionLoadError,
     StepOutcomeUnknown,
     StoreUnavailable,
+    TransformMissing,
     UnpairedOutput,
     VersionConflict,
 )
@@ -203,6 +207,7 @@ __all__ = [
     "RateLimited",
     "ReadOnlyMemory",
     "RealModelRefused",
+    "RecordRefused",
     "ReplayDiverged",
     "RouteError",
     "RunBusy",
@@ -220,6 +225,7 @@ __all__ = [
     "ToolArgumentsInvalid",
     "ToolError",
     "ToolFailed",
+    "TransformMissing",
     "UnknownPrice",
     "UnknownTool",
     "UnpairedOutput",

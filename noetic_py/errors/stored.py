@@ -19,6 +19,7 @@ __all__ = [
     "LogError",
     "Overloaded",
     "PositionConflict",
+    "RecordRefused",
     "ReplayDiverged",
     "RunBusy",
     "RunNotFound",
@@ -26,6 +27,7 @@ __all__ = [
     "SessionLoadError",
     "StepOutcomeUnknown",
     "StoreUnavailable",
+    "TransformMissing",
     "UnpairedOutput",
     "VersionConflict",
 ]
@@ -136,6 +138,61 @@ class StoreUnavailable(CheckpointFailed):
 
 class CorruptRecord(CheckpointError):
     """Stored bytes are not what was written: damaged, missing, or of another place. Nothing of them was accepted."""
+
+
+class RecordRefused(CheckpointError):
+    """A record transform does not know a stored record to be what was written there; nothing of it was accepted.
+
+    Args:
+        message: What it found.
+        run_id: The run.
+        position: The record's number in the journal, from 1; of the end of the journal, how many records there are.
+        transform: The transform's name.
+        verdict: `"forged"`: it is not what was written. `"unverified"`: nobody here can tell.
+        reason: Why, in one sentence.
+        path: The step that the record is of.
+    """
+
+    run_id: str
+    position: int
+    transform: str
+    verdict: str
+    reason: str | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        position: int,
+        transform: str,
+        verdict: str,
+        reason: str | None = None,
+        path: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, path=path, hint="noetic verify RUN says what else is wrong")
+        self.run_id = run_id
+        self.position = position
+        self.transform = transform
+        self.verdict = verdict
+        self.reason = reason
+
+
+class TransformMissing(CheckpointError):
+    """A run was written through a record transform that is not here. What is stored stays as it is.
+
+    Args:
+        message: What happened.
+        transform: The transform's name.
+        path: The step that a record is of.
+        hint: Where it is to be had.
+    """
+
+    transform: str
+
+    def __init__(self, message: str, *, transform: str, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.transform = transform
 
 
 class PositionConflict(CheckpointError):

@@ -46,12 +46,15 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.tools import ToolMemory as ToolMemory
     from noetic_py.memory.layers.tools import ToolUse as ToolUse
     from noetic_py.memory.layers.vectors import Found as Found
+    from noetic_py.memory.layers.vectors import VectorQuery as VectorQuery
+    from noetic_py.memory.layers.vectors import VectorStore as VectorStore
     from noetic_py.memory.layers.window import HistoryWindow as HistoryWindow
     from noetic_py.memory.layers.working import NestedMemory as NestedMemory
     from noetic_py.memory.layers.working import WorkingMemory as WorkingMemory
     from noetic_py.memory.listeners import Listener as Listener
     from noetic_py.memory.listeners import Listeners as Listeners
     from noetic_py.memory.scopes import LayerStorage as LayerStorage
+    from noetic_py.memory.scopes import Owner as Owner
     from noetic_py.memory.scopes import Scope as Scope
     from noetic_py.memory.scopes import Slot as Slot
 
@@ -84,6 +87,7 @@ __all__ = [
     "NestedMemory",
     "Observational",
     "Observed",
+    "Owner",
     "Plan",
     "PlanItem",
     "PlanStatus",
@@ -101,6 +105,8 @@ __all__ = [
     "Temporal",
     "ToolMemory",
     "ToolUse",
+    "VectorQuery",
+    "VectorStore",
     "WordEmbedder",
     "WorkingMemory",
     "function",
@@ -134,6 +140,7 @@ _HOMES = {
     "NestedMemory": "noetic_py.memory.layers.working",
     "Observational": "noetic_py.memory.layers.observational",
     "Observed": "noetic_py.memory.layers.observational",
+    "Owner": "noetic_py.memory.scopes",
     "Plan": "noetic_py.memory.layers.plan",
     "PlanItem": "noetic_py.memory.layers.plan",
     "PlanStatus": "noetic_py.memory.layers.plan",
@@ -152,6 +159,8 @@ _HOMES = {
     "Temporal": "noetic_py.memory.layers.temporal",
     "ToolMemory": "noetic_py.memory.layers.tools",
     "ToolUse": "noetic_py.memory.layers.tools",
+    "VectorQuery": "noetic_py.memory.layers.vectors",
+    "VectorStore": "noetic_py.memory.layers.vectors",
     "WordEmbedder": "noetic_py.memory.layers.embedders",
     "WorkingMemory": "noetic_py.memory.layers.working",
     "function": "noetic_py.memory.functions",

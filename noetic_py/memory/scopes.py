@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import frozen
+
 from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.codec import Codec
 
-__all__ = ["LayerStorage", "Scope", "Slot", "owner_of"]
+__all__ = ["LayerStorage", "Owner", "Scope", "Slot", "owner_of"]
 
 
 class Scope(Enum):
@@ -43,6 +45,21 @@ class Slot(IntEnum):
     SYSTEM = 100
     ENTITY = 200
     HISTORY = 300
+
+
+@frozen
+class Owner:
+    """Whose memory it is. These are data, and stay apart: a store keeps each in a column of its own.
+
+    Attributes:
+        scope: Who shares it.
+        id: The thread, the user or the execution; empty for what is everybody's.
+        layer: The id of the layer.
+    """
+
+    scope: Scope
+    id: str
+    layer: str
 
 
 def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -> str:
@@ -80,15 +97,19 @@ class LayerStorage:
         scope: Whose values.
         owner: Which of these; empty for everybody's.
         room: `"data"`, or `"state"` for what the library itself keeps of the layer.
+
+    Attributes:
+        owner: Whose values these are.
     """
 
-    __slots__ = ("_backend", "_codec", "_scope")
+    __slots__ = ("_backend", "_codec", "_scope", "owner")
 
     def __init__(
         self, backend: CheckpointBackend, codec: Codec, *, layer: str, scope: Scope, owner: str, room: str = "data"
     ) -> None:
         self._backend = backend
         self._codec = codec
+        self.owner: Owner = Owner(scope, owner, layer)
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
         self._scope: tuple[str, ...] = (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
 

@@ -99,6 +99,8 @@ class ModelRequest:
         output: The schema the answer has to follow, `None` for free text.
         stable: How many items at the start are likely to be the same in the next call of this conversation, for
             providers that want to be told what to cache.
+        cache_key: The same text for all calls of a conversation, for providers that look for what they have cached by
+            such a key; a digest, in which neither the thread's nor the user's id can be read. `None` outside of a run.
     """
 
     items: Sequence[Item]
@@ -107,6 +109,7 @@ class ModelRequest:
     settings: ModelSettings = field(factory=ModelSettings)
     output: OutputSchema | None = None
     stable: int = 0
+    cache_key: str | None = None
 
 
 @frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -156,17 +157,22 @@ class Desk:
         Raises:
             RunBusy: Another process has it, for longer than the policy waits.
         """
-
-        async def take() -> Hold:
-            lease = await self.backend.acquire(key.stream, ttl=TTL)
-            head = await self.backend.head(key.stream)
-            return Hold(self.backend, lease, 0 if head is None else head.position)
-
-        hold = await when_free(take, self.policy.wait if wait is None else wait, self._runtime)
+        patience = self.policy.wait if wait is None else wait
+        hold = await when_free(partial(self._take, key), patience, self._runtime)
         try:
             return await beside(hold.beat, lambda: work(hold))
         finally:
             await hold.release()
+
+    async def _take(self, key: SessionKey) -> Hold:
+        lease = await self.backend.acquire(key.stream, ttl=TTL)
+        try:
+            head = await self.backend.head(key.stream)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.backend.release(lease)
+            raise
+        return Hold(self.backend, lease, 0 if head is None else head.position)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> Conversation:
         """What a session holds now: what is known of it, and what was written since.
@@ -258,9 +264,7 @@ class Desk:
     async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
         """See [`Session.edit`][noetic_py.Session.edit]."""
         async with self.gate.enter(key):
-            lease = await self.backend.acquire(key.stream, ttl=TTL)
-            head = await self.backend.head(key.stream)
-            hold = Hold(self.backend, lease, 0 if head is None else head.position)
+            hold = await self._take(key)
             try:
                 conversation = await self.read(key)
                 before = list(conversation.log)
@@ -324,7 +328,8 @@ class Desk:
             await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
         await hold.append(records, card=card)
         conversation.noted = True
-        conversation.advance(records, codec)
+        # Whoever has read the session meanwhile may have taken in some of it.
+        conversation.advance(records[len(records) - (hold.position - conversation.position) :], codec)
         self.keep(key, conversation)
 
 

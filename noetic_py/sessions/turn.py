@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,6 +33,7 @@ from noetic_py.items import Item, Message
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
+    from noetic_py._engine.resume import Past
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
 
@@ -39,6 +41,8 @@ from noetic_py.sessions.desk import Desk, Hold, Made, state_of
 from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["Again", "Go", "take_turn"]
+
+_log = logging.getLogger("noetic_py")
 
 _KEEP_TRYING = 10.0
 """Seconds for which a turn that holds no lease tries to write what it has made."""
@@ -94,18 +98,16 @@ class Turn:
             return await self._resumed(hold, conversation)
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
-        unfinished = former is not None and conversation.open is not None and conversation.open.run_id == former
-        if former is not None:
-            try:
-                result, domain = await self._again(former, plan)
-            except RunNotFound:
-                # Its process has died before the run was written, so nothing of it was done.
-                if not unfinished:
-                    raise
-            else:
-                if unfinished:
-                    await self._write(hold, conversation, self._made(result, domain, conversation))
-                return result
+        if former is not None and await self._past(former) is not None:
+            result, domain = await self._again(former, plan)
+            if conversation.open is not None and conversation.open.run_id == former:
+                await self._write(hold, conversation, self._made(result, domain, conversation))
+            return result
+        if former is not None and (conversation.open is None or conversation.open.run_id != former):
+            raise RunNotFound(
+                f"what was delivered as {delivery!r} was answered by run {former!r}, which is not there any more",
+                hint="keep runs for as long as their messages may be delivered again",
+            )
         if conversation.open is not None:
             await self._close(hold, conversation, conversation.open.run_id)
         await desk.write(hold, key, conversation, [started(self._run.run_id, delivery)], self._codec)
@@ -180,9 +182,11 @@ class Turn:
                 items = [*log.since(begun), *([] if said is None else [Message.user(said)])]
                 made = Made(run.run_id, left.status, items, left.state, conversation, position, seen, states)
                 with anyio.CancelScope(shield=True):
-                    await self._finish(write, made, left)
+                    await self._finish(write, made, left, cancelled=result is None)
 
-    async def _finish(self, write: Callable[[Made], Awaitable[None]], made: Made, result: RunResult[Any, Any]) -> None:
+    async def _finish(
+        self, write: Callable[[Made], Awaitable[None]], made: Made, result: RunResult[Any, Any], *, cancelled: bool
+    ) -> None:
         try:
             if self._desk.policy.persist == "manual":
                 self._desk.hold_back(self._key, made, self._codec)
@@ -190,10 +194,14 @@ class Turn:
                 await write(made)
         except NoeticError as error:
             error.result = error.result or result
-            if result.error is None:
+            if cancelled:
+                # Nobody is there whom it could be told, and a cancellation goes on.
+                _log.exception("a cancelled turn was not written to session %r", self._key.session)
+            elif result.error is None:
                 raise
-            # What broke the run is what its caller is told first.
-            result.error.add_note(f"the session was not written: {error}")
+            else:
+                # What broke the run is what its caller is told first.
+                result.error.add_note(f"the session was not written: {error}")
 
     async def _resumed(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
         """A run of the session goes on that an earlier process has begun."""
@@ -222,21 +230,27 @@ class Turn:
         found = state_of(conversation, class_of(given), self._codec)
         return given if found is None else found
 
+    async def _past(self, run_id: str) -> Past | None:
+        """What a turn's run has written; `None` when it has not begun, its id being another run's perhaps."""
+        try:
+            past = await load_past(self._desk.backend, run_id, self._codec)
+        except RunNotFound:
+            return None
+        base = None if past.started.opening is None else past.started.opening.base
+        ours = base is not None and (base.app, base.user, base.session) == self._key.parts
+        return past if ours else None
+
     async def _close(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
         """The process of an earlier turn has died in it: end that turn."""
         items: Sequence[Item] = ()
         states: dict[str, Any] = {}
-        if self._desk.policy.persist in ("step", "item"):
-            try:
-                past = await load_past(self._desk.backend, run_id, self._codec)
-            except RunNotFound:
-                pass
-            else:
-                items, deltas, begun = left_of(past)
-                name = stored_type(begun.like)
-                name = StateBag.__name__ if name == "dict" else name
-                change = deltas_change(conversation.states.get(name), begun, deltas)
-                states = {} if change is None else {name: change}
+        past = await self._past(run_id) if self._desk.policy.persist in ("step", "item") else None
+        if past is not None:
+            items, deltas, begun = left_of(past)
+            name = stored_type(begun.like)
+            name = StateBag.__name__ if name == "dict" else name
+            change = deltas_change(conversation.states.get(name), begun, deltas)
+            states = {} if change is None else {name: change}
         records = [ended(run_id, "interrupted", items, states, self._codec)]
         await self._desk.write(hold, self._key, conversation, records, self._codec)
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from noetic_py.checkpoints.forwarding import ForwardingBackend
+
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.backend import (
-        BackendDurability,
-        CheckpointBackend,
-        Head,
-        Lease,
-        Record,
-        RunEntry,
-        Scope,
-        Stats,
-        StoredValue,
-        Transaction,
-    )
+    from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record, Transaction
     from noetic_py.errors import NoeticError
 
 __all__ = ["Died", "FaultyBackend", "When"]
@@ -36,7 +25,7 @@ class Died(BaseException):
     """The process died here, as far as a run can tell. No `Exception`, so that nothing handles it."""
 
 
-class FaultyBackend:
+class FaultyBackend(ForwardingBackend):
     """Another backend, and a process that dies at one of its appends.
 
     It raises [`Died`][noetic_py.testing.Died] at the append that was chosen, before or after that took effect, and from
@@ -62,9 +51,9 @@ class FaultyBackend:
     """
 
     def __init__(self, inner: CheckpointBackend, *, dies_at: int | None = None, when: When = "before") -> None:
+        super().__init__(inner)
         self.appends: int = 0
         self.dead: bool = False
-        self._inner = inner
         self._dies_at = dies_at
         self._when: When = when
         self._leases: dict[str, Lease] = {}
@@ -111,34 +100,6 @@ class FaultyBackend:
 
     # -- the contract
 
-    @property
-    def durability(self) -> BackendDurability:
-        """What a finished write survives: what it survives in the other backend."""
-        return self._inner.durability
-
-    @property
-    def shared(self) -> bool:
-        """Whether other machines see it."""
-        return self._inner.shared
-
-    async def describe(self) -> Mapping[str, str]:
-        """What the other backend is."""
-        self._check()
-        return await self._inner.describe()
-
-    async def close(self) -> None:
-        """Close the other backend, also when this one is dead."""
-        await self._inner.close()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None, /
-    ) -> None:
-        await self._inner.__aexit__(t, e, tb)
-
     async def append(
         self,
         run_id: str,
@@ -168,52 +129,6 @@ class FaultyBackend:
         await self._count("after")
         return outcomes
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
-        """A page of records."""
-        self._check()
-        return await self._inner.read(run_id, after=after, limit=limit)
-
-    async def head(self, run_id: str) -> Head | None:
-        """Where the journal ends."""
-        self._check()
-        return await self._inner.head(run_id)
-
-    async def entry(self, run_id: str) -> RunEntry | None:
-        """What a list says of one run."""
-        self._check()
-        return await self._inner.entry(run_id)
-
-    async def list(
-        self, *, after: int | None = None, limit: int = 100, status: str | None = None
-    ) -> Sequence[RunEntry]:
-        """A page of the runs."""
-        self._check()
-        return await self._inner.list(after=after, limit=limit, status=status)
-
-    async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
-    ) -> None:
-        """Make a run out of another one's beginning."""
-        self._check()
-        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, card=card, status=status)
-
-    async def delete(self, run_id: str) -> None:
-        """Forget a run."""
-        self._check()
-        await self._inner.delete(run_id)
-
-    async def prune(
-        self, *, before: datetime | None = None, keep: int | None = None, statuses: Collection[str] | None = None
-    ) -> int:
-        """Delete old runs."""
-        self._check()
-        return await self._inner.prune(before=before, keep=keep, statuses=statuses)
-
-    async def stats(self) -> Stats:
-        """How much it holds."""
-        self._check()
-        return await self._inner.stats()
-
     async def acquire(self, run_id: str, *, ttl: float) -> Lease:
         """Become the run's one writer, until the process dies."""
         self._check()
@@ -237,23 +152,3 @@ class FaultyBackend:
         self._check()
         self._leases.pop(lease.run_id, None)
         await self._inner.release(lease)
-
-    async def get(self, scope: Scope, key: str) -> StoredValue | None:
-        """The value of a key."""
-        self._check()
-        return await self._inner.get(scope, key)
-
-    async def put(self, scope: Scope, key: str, value: bytes, *, expected: int | None = None) -> int:
-        """Give a key a value."""
-        self._check()
-        return await self._inner.put(scope, key, value, expected=expected)
-
-    async def remove(self, scope: Scope, key: str, *, expected: int | None = None) -> bool:
-        """Take a key's value away."""
-        self._check()
-        return await self._inner.remove(scope, key, expected=expected)
-
-    async def scan(self, scope: Scope, *, after: str | None = None, limit: int = 100) -> Sequence[StoredValue]:
-        """A page of a scope's values."""
-        self._check()
-        return await self._inner.scan(scope, after=after, limit=limit)

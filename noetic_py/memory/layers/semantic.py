@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from attrs import evolve, frozen
 
-from noetic_py.errors import LayerError, NoeticError
+from noetic_py.errors import ConfigError, LayerError, NoeticError
 from noetic_py.items import Item, Message
 from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
@@ -17,11 +17,22 @@ from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.embedders import Embedder, WordEmbedder
 from noetic_py.memory.layers.shared import COUNTER, at_least, unseen, wrong
-from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, Query, Shelf, split, unit
+from noetic_py.memory.layers.vectors import (
+    Found,
+    LocalShelf,
+    Passages,
+    Shelf,
+    VectorQuery,
+    VectorStore,
+    split,
+    unit,
+)
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.base import ModelResponse
 
 __all__ = ["Remembered", "SemanticRecall"]
+
+T = TypeVar("T")
 
 _ROLES: Final = ("user", "assistant")
 _MOST_QUERIES: Final = 32
@@ -48,8 +59,8 @@ class SemanticRecall(MemoryLayer[Remembered]):
             past: SemanticRecall = SemanticRecall(scope=Scope.USER)
 
     Behind each answer the new messages of the user and the assistant are cut into passages, turned into vectors and
-    stored; a text that is there is not stored again. When the embedder fails, an event says so, and the conversation
-    goes on without; what could not be stored is tried again behind the next answer.
+    stored; a text that is there is not stored again. When the embedder or the store of vectors fails, an event says so,
+    and the conversation goes on without; what could not be stored is tried again behind the next answer.
 
     Used by itself, in no run, it keeps its passages in memory: `remember` and `search` do the same there.
 
@@ -62,6 +73,8 @@ class SemanticRecall(MemoryLayer[Remembered]):
         words: How much it counts when a passage has all words of the query; 0 to go by the vectors alone.
         length: Characters of a passage; a longer message is cut at its paragraphs and sentences.
         skip_newest: Passages of so many newest items of the conversation are not recalled: the model sees them anyway.
+        vectors: A database that keeps the passages and searches them itself; without one they are in the layer's part
+            of the harness's backend, and are read and ranked in this process.
 
     Raises:
         ConfigError: A setting is wrong; code `"semantic-settings"`.
@@ -76,6 +89,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
     words: float = 0.4
     length: int = 500
     skip_newest: int = 40
+    vectors: VectorStore | None = None
 
     def __attrs_post_init__(self) -> None:
         code = "semantic-settings"
@@ -85,17 +99,27 @@ class SemanticRecall(MemoryLayer[Remembered]):
         at_least(self, code, -1, least=self.least)
         if not isinstance(self.embedder, Embedder):
             raise wrong(self, f"embedder={self.embedder!r} is none", code, "an object with name, dimensions and embed")
+        if self.vectors is not None and not isinstance(self.vectors, VectorStore):
+            raise wrong(self, f"vectors={self.vectors!r} is none", code, "a VectorStore, or leave it out")
         # Shared by all handles of the layer.
         self.__dict__["_passages"] = Passages(self.limit)
         self.__dict__["_local"] = LocalShelf()
         self.__dict__["_queries"] = OrderedDict[str, list[float]]()
 
     @property
-    def _shelf(self) -> Shelf:
+    def _is_alone(self) -> bool:
         binding = self.binding
-        below = binding.below if isinstance(binding, Draft) else binding
+        return isinstance(binding.below if isinstance(binding, Draft) else binding, Alone)
+
+    @property
+    def _shelf(self) -> Shelf:
         local: LocalShelf = self.__dict__["_local"]
-        return local if isinstance(below, Alone) else self.storage
+        return local if self._is_alone else self.storage
+
+    @property
+    def _database(self) -> VectorStore | None:
+        """Where the passages are when they are not on the shelf; in no run nobody says whose they are."""
+        return None if self._is_alone else self.vectors
 
     @property
     def _kept(self) -> Passages:
@@ -115,7 +139,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
             How many passages are new.
 
         Raises:
-            LayerError: The embedder has failed.
+            LayerError: The embedder has failed, or the store of `vectors=`.
             MissingExtra: The extra `embeddings` is not installed.
         """
         return await self._store([Found(each, role, origin) for each in split(text, self.length)])
@@ -129,10 +153,28 @@ class SemanticRecall(MemoryLayer[Remembered]):
             limit: How many passages at most, 50 at the most.
 
         Raises:
-            LayerError: The embedder has failed.
+            LayerError: The embedder has failed, or the store of `vectors=`.
             MissingExtra: The extra `embeddings` is not installed.
         """
         return await self._search(query, min(max(limit, 1), 50))
+
+    @function(model=False)
+    async def forget(self) -> int:
+        """Remove all that is kept for the layer's scope: of this thread, this user, everybody or this execution.
+
+        What was said before is not stored again; what is said from now on is.
+
+        Returns:
+            How many passages that were.
+
+        Raises:
+            LayerError: The store of `vectors=` has failed.
+            StoreUnavailable: The harness's backend does not answer.
+        """
+        database = self._database
+        if database is None:
+            return await self._kept.forget(self._shelf)
+        return await self._answered(database.forget(self.storage.owner))
 
     async def recall(self, query: str, budget: int) -> str:
         """The nearest passages that the budget has room for, as they were said one after the other."""
@@ -169,14 +211,20 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     async def _store(self, passages: Sequence[Found]) -> int:
         passages = passages[-self.limit :]
-        wanted = await self._kept.missing(self._shelf, self.embedder.name, [each.text for each in passages])
+        database, name, texts = self._database, self.embedder.name, [each.text for each in passages]
+        if database is None:
+            wanted: Sequence[str] = await self._kept.missing(self._shelf, name, texts)
+        else:
+            wanted = await self._answered(database.missing(self.storage.owner, name, texts))
         if not wanted:
             return 0
         vectors = dict(zip(wanted, await self._vectors(wanted), strict=True))
         given = [(each, vectors[each.text]) for each in passages if each.text in vectors]
-        return await self._kept.add(self._shelf, self.embedder.name, given)
+        if database is None:
+            return await self._kept.add(self._shelf, name, given)
+        return await self._answered(database.add(self.storage.owner, name, given, limit=self.limit))
 
-    async def _search(self, query: str, limit: int) -> list[Found]:
+    async def _search(self, query: str, limit: int) -> Sequence[Found]:
         known: OrderedDict[str, list[float]] = self.__dict__["_queries"]
         vector = known.get(query)
         if vector is None:
@@ -185,8 +233,11 @@ class SemanticRecall(MemoryLayer[Remembered]):
             known[query] = vector
             while len(known) > _MOST_QUERIES:
                 known.popitem(last=False)
-        wanted = Query(query, vector, limit, self.least, self.words)
-        return await self._kept.nearest(self._shelf, self.embedder.name, wanted)
+        wanted = VectorQuery(query, vector, limit, self.least, self.words)
+        database = self._database
+        if database is None:
+            return await self._kept.nearest(self._shelf, self.embedder.name, wanted)
+        return await self._answered(database.nearest(self.storage.owner, self.embedder.name, wanted))
 
     async def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
         """The vectors of texts, of length 1.
@@ -207,8 +258,24 @@ class SemanticRecall(MemoryLayer[Remembered]):
             raise self._failed(f"embedder {name!r} gave a number that is none")
         return [unit(each) for each in given]
 
-    def _failed(self, what: str) -> LayerError:
-        return LayerError(what, layer=self.id or type(self).__name__)
+    async def _answered(self, answer: Awaitable[T]) -> T:
+        """What the database of `vectors=` answers.
+
+        Raises:
+            ConfigError: It cannot be used so.
+            LayerError: It has failed. That does not end a run, unlike a failure of the store that keeps the run.
+        """
+        try:
+            return await answer
+        except ConfigError:
+            raise
+        except Exception as error:
+            what = error.message if isinstance(error, NoeticError) else f"{type(error).__name__}: {error}"
+            hint = error.hint if isinstance(error, NoeticError) else None
+            raise self._failed(f"the store of vectors failed: {what}", hint) from error
+
+    def _failed(self, what: str, hint: str | None = None) -> LayerError:
+        return LayerError(what, layer=self.id or type(self).__name__, hint=hint)
 
 
 def _last(items: Sequence[Item], count: int) -> Iterable[Item]:

@@ -6,25 +6,42 @@ import math
 import re
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from operator import mul
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from anyio import to_thread
 from attrs import define, field, frozen
 
 from noetic_py.errors import VersionConflict
 
-__all__ = ["Found", "LocalShelf", "Passages", "Query", "Shelf", "split", "unit", "words"]
+if TYPE_CHECKING:
+    from noetic_py.memory.scopes import Owner
+
+__all__ = [
+    "AGAIN",
+    "LONG",
+    "Found",
+    "LocalShelf",
+    "Passages",
+    "Shelf",
+    "VectorQuery",
+    "VectorStore",
+    "split",
+    "unit",
+    "weighed",
+    "words",
+]
 
 _INDEX: Final = "~"
 _WORD: Final = re.compile(r"\w\w+")
 _ENDING: Final = re.compile(r"(?<=\w{3})(ing|ed|es|s|e)$")
-# How soon a word that is said again and again counts no more, and how much longer passages lose by that: BM25's own.
-_AGAIN: Final = 1.2
-_LONG: Final = 0.75
+AGAIN: Final = 1.2
+"""How soon a word that is said again and again counts no more: BM25's own."""
+LONG: Final = 0.75
+"""How much a longer passage loses by its length: BM25's own."""
 _ATTEMPTS: Final = 5
 _MOST_CACHED: Final = 64
 _PAGE: Final = 500
@@ -56,7 +73,7 @@ class Found:
 
 
 @frozen
-class Query:
+class VectorQuery:
     """What is looked for.
 
     Attributes:
@@ -72,6 +89,48 @@ class Query:
     limit: int
     least: float
     words: float = 0.0
+
+
+@runtime_checkable
+class VectorStore(Protocol):
+    """Where passages and their vectors are kept, and searched: a database that does so itself.
+
+    What one owner has, no other finds, changes or removes.
+    """
+
+    async def missing(self, owner: Owner, embedder: str, texts: Sequence[str], /) -> Sequence[str]:
+        """The texts that are not there yet, each once, in their order.
+
+        Args:
+            owner: Whose passages.
+            embedder: What makes their vectors; those of another one are as if they were not there.
+            texts: What is asked for.
+        """
+        ...
+
+    async def add(
+        self, owner: Owner, embedder: str, given: Sequence[tuple[Found, Sequence[float]]], /, *, limit: int
+    ) -> int:
+        """Keep passages with their vectors of length 1; one whose text is there already stays as it is.
+
+        Args:
+            owner: Whose passages.
+            embedder: What made the vectors.
+            given: The passages, in their order.
+            limit: How many the owner may have; the oldest go.
+
+        Returns:
+            How many are new.
+        """
+        ...
+
+    async def nearest(self, owner: Owner, embedder: str, query: VectorQuery, /) -> Sequence[Found]:
+        """The passages nearest to a query, the nearest first; of equal ones the oldest."""
+        ...
+
+    async def forget(self, owner: Owner, /) -> int:
+        """Remove all that an owner has; returns how many passages that were."""
+        ...
 
 
 class Shelf(Protocol):
@@ -130,6 +189,18 @@ class LocalShelf:
         return [(key, self.values[key][0]) for key in behind[:limit]]
 
 
+def weighed(known: Mapping[str, int], count: int) -> dict[str, float]:
+    """How much each word of a query says, a rare one more; 1 together.
+
+    Args:
+        known: The words, and in how many passages each is.
+        count: How many passages there are.
+    """
+    made = {word: math.log(1 + (count - having + 0.5) / (having + 0.5)) for word, having in known.items()}
+    whole = sum(made.values())
+    return {word: weight / whole for word, weight in made.items()} if whole else {}
+
+
 @frozen(eq=False)
 class _Wording:
     """How often words are used in all passages, and how long these are."""
@@ -146,22 +217,17 @@ class _Wording:
         return cls(len(texts), sum(each.total() for each in counted) / max(1, len(texts)) or 1.0, seen)
 
     def weights(self, text: str) -> dict[str, float]:
-        """The words of a query, and how much each says, a rare one more; 1 together."""
-        made: dict[str, float] = {}
-        for word in sorted(set(words(text))):
-            known = self.seen.get(word, 0)
-            made[word] = math.log(1 + (self.count - known + 0.5) / (known + 0.5))
-        whole = sum(made.values())
-        return {word: weight / whole for word, weight in made.items()} if whole else {}
+        """The words of a query, and how much each says."""
+        return weighed({word: self.seen.get(word, 0) for word in sorted(set(words(text)))}, self.count)
 
     def shared(self, weights: dict[str, float], text: str) -> float:
         """How much of a query's words a text has: from 0 to 1."""
         counted, found = _counted(text), 0.0
-        length = 1 - _LONG + _LONG * counted.total() / self.mean
+        length = 1 - LONG + LONG * counted.total() / self.mean
         for word, weight in weights.items():
             times = counted.get(word, 0)
             if times:
-                found += weight * times / (times + _AGAIN * length)
+                found += weight * times / (times + AGAIN * length)
         return found
 
 
@@ -240,17 +306,36 @@ class Passages:
         whole = now.rows | rows
         over = len(whole) - self.limit
         oldest = sorted(whole, key=lambda key: (whole[key][0], key))[:over] if over > 0 else []
-        told = repr((now.stamp, [(key, row[:6]) for key, row in rows.items()], oldest))
-        stamp = sha256(told.encode(errors="surrogatepass")).hexdigest()
+        stamp = _digest((now.stamp, [(key, row[:6]) for key, row in rows.items()], oldest))
         following = now.following + len(rows)
-        index: _Row = (following, "", stamp, "", "", "", b"")
-        version = await shelf.put(_INDEX, index, expected=now.version)
+        version = await shelf.put(_INDEX, _index(following, stamp), expected=now.version)
         vectors = now.vectors | _vectors(rows)
         for key in oldest:
             await shelf.remove(key)
             del whole[key], vectors[key]
         self._keep(_Loaded(stamp, version, following, whole, vectors))
         self._known.pop(now.stamp, None)
+
+    async def forget(self, shelf: Shelf) -> int:
+        """Remove them all; returns how many there were.
+
+        Raises:
+            VersionConflict: Others write all the time.
+        """
+        removed = 0
+        for _ in range(_ATTEMPTS):
+            index, version = await shelf.get_versioned(_INDEX, _Row)
+            stamp = "" if index is None else index[2]
+            try:
+                # Who adds something meanwhile, or read before, finds another stamp than the one it knows.
+                marked = await shelf.put(_INDEX, _index(0, _digest((stamp, "forgotten"))), expected=version)
+                removed += await _cleared(shelf)
+                await shelf.remove(_INDEX, expected=marked)
+            except VersionConflict:
+                continue
+            self._known.pop(stamp, None)
+            return removed
+        raise VersionConflict("others write the stored passages all the time")
 
     def _keep(self, loaded: _Loaded) -> _Loaded:
         self._known[loaded.stamp] = loaded
@@ -275,7 +360,7 @@ class Passages:
             after = page[-1][0]
         return self._keep(_Loaded(stamp, version, following, rows, _vectors(rows)))
 
-    async def nearest(self, shelf: Shelf, name: str, query: Query) -> list[Found]:
+    async def nearest(self, shelf: Shelf, name: str, query: VectorQuery) -> list[Found]:
         """The passages nearest to a query, the nearest first.
 
         Args:
@@ -289,7 +374,26 @@ class Passages:
         return await to_thread.run_sync(lambda: _nearest(loaded, name, query))
 
 
-def _nearest(loaded: _Loaded, name: str, query: Query) -> list[Found]:
+async def _cleared(shelf: Shelf) -> int:
+    """Remove all but the index; returns how many passages that were."""
+    removed, after = 0, None
+    while page := await shelf.scan(_Row, after=after, limit=_PAGE):
+        after = page[-1][0]
+        for key, _ in page:
+            if key != _INDEX:
+                removed += await shelf.remove(key)
+    return removed
+
+
+def _index(following: int, stamp: str) -> _Row:
+    return (following, "", stamp, "", "", "", b"")
+
+
+def _digest(what: object) -> str:
+    return sha256(repr(what).encode(errors="surrogatepass")).hexdigest()
+
+
+def _nearest(loaded: _Loaded, name: str, query: VectorQuery) -> list[Found]:
     found: list[tuple[float, int, str]] = []
     wanted, limit = array("f", query.vector), query.limit
     wording = loaded.worded() if query.words else None

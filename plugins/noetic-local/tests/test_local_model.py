@@ -175,3 +175,18 @@ async def test_concurrent_calls_wait_for_each_other(server: LocalServer) -> None
         for _ in range(4):
             tasks.start_soon(one)
     assert [response.usage.output for response in found if response.usage] == [2] * 4
+
+
+@on_asyncio
+async def test_the_start_of_a_conversation_is_served_from_the_servers_cache(server: LocalServer) -> None:
+    story = "The harbour dries out six hours after high water, and ships wait outside. " * 8
+    items: list[Item] = [Message.user(story)]
+    usages: list[TokenUsage] = []
+    for _ in range(2):
+        response = await answer(server, ModelRequest(items, settings={"max_output_tokens": 4}))
+        assert response.usage is not None
+        usages.append(response.usage)
+        items = [*items, *response.items, Message.user("And then?")]
+    first, second = usages
+    assert second.cached_input is not None
+    assert first.input - 10 <= second.cached_input < second.input

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import define, field
 
+from noetic_openai.caching import UNTOLD, Caching, mark
 from noetic_openai.wire import Server, file_data, image_url, output_schema, tool_fields
 from noetic_py.errors import ConfigError
 from noetic_py.items import (
@@ -25,13 +26,17 @@ from noetic_py.models import ModelRequest
 __all__ = ["chat_messages", "chat_request"]
 
 
-def chat_request(request: ModelRequest, model: str, server: Server) -> dict[str, Any]:
+_MADE = "assistant"
+
+
+def chat_request(request: ModelRequest, model: str, server: Server, caching: Caching = UNTOLD) -> dict[str, Any]:
     """The parameters of the SDK's `chat.completions.create` for a request.
 
     Args:
         request: What to ask.
         model: The provider's name of the model.
         server: Where it is asked.
+        caching: What the provider is told of its cache.
 
     Raises:
         ConfigError: The request holds content that chat completions cannot carry (code `"model-content"`).
@@ -39,7 +44,7 @@ def chat_request(request: ModelRequest, model: str, server: Server) -> dict[str,
     settings = request.settings
     params: dict[str, Any] = {
         "model": model,
-        "messages": chat_messages(request.items, request.instructions),
+        "messages": _marked(request, caching),
         "stream": True,
         "stream_options": {"include_usage": True},
         **tool_fields(request, nested=True),
@@ -55,10 +60,29 @@ def chat_request(request: ModelRequest, model: str, server: Server) -> dict[str,
         params["response_format"] = {"type": "json_schema", "json_schema": output_schema(request.output)}
     if server.store:
         params["store"] = True
+    if caching.key and request.cache_key is not None:
+        params["prompt_cache_key"] = request.cache_key
     extra = settings.get("extra")
     if extra:
         params["extra_body"] = dict(extra)
     return params
+
+
+def _marked(request: ModelRequest, caching: Caching) -> list[dict[str, Any]]:
+    """The messages, with marks in those that the next call will begin with too."""
+    messages = chat_messages(request.items, request.instructions)
+    if caching.mark is None:
+        return messages
+    start = chat_messages(request.items[: request.stable], request.instructions)
+    # What comes later can still change a message of the start: an output that is moved up to its call.
+    pairs = enumerate(zip(start, messages, strict=False))
+    stable = next((place for place, (one, other) in pairs if one != other), len(start))
+    for message in messages:
+        # The form is the same for all, marked or not, so that it is the same in the next call.
+        if message["role"] != _MADE and isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    mark(messages, stable, caching, is_input=lambda message: message["role"] != _MADE)
+    return messages
 
 
 def chat_messages(items: Sequence[Item], instructions: str | None = None) -> list[dict[str, Any]]:

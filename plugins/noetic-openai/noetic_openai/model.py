@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
+from noetic_openai.caching import PromptCache, caching_of
 from noetic_openai.chat import chat_request
 from noetic_openai.chat_reading import ChatReading
 from noetic_openai.connection import Clients, end_reading
@@ -55,9 +56,12 @@ class OpenAIModel:
         schema_in_extra_body: Whether the server's Responses API wants an answer's schema as the body's field
             `json_schema`, as llama.cpp does.
         store: Whether the provider may store the answers.
+        prompt_cache: What the provider is told for its cache: `"auto"` what is known to help with this model at this
+            server, `"key"` the conversation's key, `"breakpoints"` marks in the content, `"off"` nothing.
 
     Raises:
-        ConfigError: There is no key (code `"model-key"`), or `idle_timeout` is not above 0 (`"model-timeout"`).
+        ConfigError: There is no key (code `"model-key"`), `idle_timeout` is not above 0 (`"model-timeout"`), or
+            `prompt_cache` is not possible (`"model-cache"`).
     """
 
     def __init__(
@@ -73,11 +77,13 @@ class OpenAIModel:
         name: str | None = None,
         schema_in_extra_body: bool = False,
         store: bool = False,
+        prompt_cache: PromptCache = "auto",
     ) -> None:
         if not idle_timeout > 0:
             raise ConfigError(f"idle_timeout={idle_timeout!r} is not above 0", code="model-timeout")
         address = base_url or os.environ.get("OPENAI_BASE_URL") if client is None else str(client.base_url)
         self._server = Server(base_url=address, schema_in_extra_body=schema_in_extra_body, store=store)
+        self._caching = caching_of(prompt_cache, model, self._server, api)
         self._model = model
         self._api: Literal["responses", "chat"] = api
         self._name = name or f"openai:{model}"
@@ -146,11 +152,11 @@ class OpenAIModel:
 
     def _translated(self, request: ModelRequest) -> tuple[Reading, dict[str, Any]]:
         if self._api == "chat":
-            return ChatReading(), chat_request(request, self._model, self._server)
+            return ChatReading(), chat_request(request, self._model, self._server, self._caching)
         # Only this interface needs the codec, which is slow to load.
         from noetic_openai.responses import ResponsesReading, responses_request
 
-        return ResponsesReading(), responses_request(request, self._model, self._server)
+        return ResponsesReading(), responses_request(request, self._model, self._server, self._caching)
 
     async def _begin(
         self, client: AsyncOpenAI, params: dict[str, Any], reading: Reading, stack: AsyncExitStack

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
+from noetic_openai.caching import UNTOLD, Caching, mark
 from noetic_openai.stream import Malformed, ProviderError, Reading, array, count, mapping, money, text
 from noetic_openai.wire import Server, output_schema, tool_fields, typed
 from noetic_py.budget import TokenUsage
@@ -41,24 +42,27 @@ _OWN_IDS: Mapping[str, str] = {
 # ---------------------------------------------------------------------------------------------------- requests
 
 
-def responses_request(request: ModelRequest, model: str, server: Server) -> dict[str, Any]:
+def responses_request(request: ModelRequest, model: str, server: Server, caching: Caching = UNTOLD) -> dict[str, Any]:
     """The parameters of the SDK's `responses.create` for a request.
 
     Args:
         request: What to ask.
         model: The provider's name of the model.
         server: Where it is asked.
+        caching: What the provider is told of its cache.
     """
     settings = request.settings
     params: dict[str, Any] = {
         "model": model,
-        "input": responses_input(request.items, server),
+        "input": _marked(request, server, caching),
         "stream": True,
         "store": server.store,
         **tool_fields(request, nested=False),
     }
     if request.instructions is not None:
         params["instructions"] = request.instructions
+    if caching.key and request.cache_key is not None:
+        params["prompt_cache_key"] = request.cache_key
     named = ("temperature", "top_p", "max_output_tokens")
     params.update({name: value for name, value in settings.items() if name in named})
     if "reasoning_effort" in settings:
@@ -75,6 +79,27 @@ def responses_request(request: ModelRequest, model: str, server: Server) -> dict
     if extra:
         params["extra_body"] = extra
     return params
+
+
+def _marked(request: ModelRequest, server: Server, caching: Caching) -> list[dict[str, Any]]:
+    """The input, with marks in what the next call will begin with too."""
+    wires = responses_input(request.items, server)
+    if caching.mark is None:
+        return wires
+    for wire in wires:
+        # The form is the same for all, marked or not, so that it is the same in the next call.
+        if wire.get("type") == _OUTPUT and isinstance(wire["output"], str):
+            wire["output"] = [{"type": "input_text", "text": wire["output"]}]
+    stable = sum(_goes(item, server) for item in request.items[: request.stable])
+    mark(wires, stable, caching, is_input=_is_input)
+    return wires
+
+
+_OUTPUT = "function_call_output"
+
+
+def _is_input(wire: Mapping[str, Any]) -> bool:
+    return wire.get("type") == _OUTPUT or (wire.get("type") == "message" and wire.get("role") != "assistant")
 
 
 def responses_input(items: Sequence[Item], server: Server) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -22,7 +21,6 @@ from noetic_postgres.pool import Pool
 from noetic_postgres.schema import VERSION, Found
 from noetic_postgres.statements import statements_of
 from noetic_postgres.sums import Name
-from noetic_postgres.watch import Watch
 from noetic_py.checkpoints.backend import (
     BackendDurability,
     Head,
@@ -102,14 +100,7 @@ class PostgresBackend:
         self._leases = _Leases()
         self._numbers = Numbers()
         self._meeting = _Meeting(self._address)
-        keeper = Keeper(
-            where=self._address.where,
-            timeout=self._address.timeout,
-            connect=self._meeting.connect,
-            watch=Watch(),
-            reached=threading.Event(),
-            ghosts=set(),
-        )
+        keeper = Keeper(self._address.where, self._address.timeout, self._meeting.connect)
         together = partial(_together, numbers=self._numbers)
         self._pool = Pool(self._address.connections, keeper, together, self._leases.give_all_back)
         weakref.finalize(self, self._pool.abandon)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psycopg
-from attrs import frozen
+from attrs import field, frozen
 
 from noetic_postgres.failures import LOST, from_server, is_lost, is_passing, unknown_outcome
 from noetic_postgres.link import Link, Pending
@@ -42,9 +42,9 @@ class Keeper:
     where: str
     timeout: float
     connect: Callable[[float], Link]
-    watch: Watch
-    reached: threading.Event
-    ghosts: set[int]
+    watch: Watch = field(factory=Watch)
+    reached: threading.Event = field(factory=threading.Event)
+    ghosts: set[int] = field(factory=set[int])
 
 
 class Doer:

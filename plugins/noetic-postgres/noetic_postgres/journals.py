@@ -107,13 +107,30 @@ def append(link: Link, all_given: Sequence[Given], numbers: Numbers) -> list[int
     """Append transactions, each with an outcome of its own: one in one statement, several in one transaction."""
     if len(all_given) == 1:
         return [_append_one(link, all_given[0], numbers)]
-    # Everybody takes the rows of several runs in the same order, so that nobody waits for somebody who waits for him.
-    order = sorted(range(len(all_given)), key=lambda index: all_given[index].what.run_id)
-    outcomes = _append_several(link, [all_given[index] for index in order], numbers)
-    sorted_back: dict[int, int | NoeticError] = dict(zip(order, outcomes, strict=True))
-    result = [sorted_back[index] for index in range(len(all_given))]
+    outcomes: dict[int, int | NoeticError] = {}
+    for wave in _waves(all_given):
+        begin = [] if outcomes else [(b"BEGIN", None)]
+        found = _append_several(link, [all_given[index] for index in wave], numbers, begin)
+        outcomes.update(zip(wave, found, strict=True))
+    result = [outcomes[index] for index in range(len(all_given))]
     link.commit(result)
     return result
+
+
+def _waves(all_given: Sequence[Given]) -> list[list[int]]:
+    """The places of what is appended together; of one run only once, because each transaction stands on the one before.
+
+    Everybody takes the rows of several runs in the same order, so that nobody waits for somebody who waits for him.
+    """
+    waves: list[list[int]] = []
+    seen: dict[str, int] = {}
+    for index in sorted(range(len(all_given)), key=lambda index: all_given[index].what.run_id):
+        run_id = all_given[index].what.run_id
+        place = seen[run_id] = seen.get(run_id, -1) + 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(index)
+    return waves
 
 
 def _append_one(link: Link, given: Given, numbers: Numbers) -> int | NoeticError:
@@ -139,10 +156,12 @@ def _append_one(link: Link, given: Given, numbers: Numbers) -> int | NoeticError
         number = None
 
 
-def _append_several(link: Link, all_given: Sequence[Given], numbers: Numbers) -> list[int | NoeticError]:
-    """Append transactions in a transaction of the server, which is left open."""
+def _append_several(
+    link: Link, all_given: Sequence[Given], numbers: Numbers, begin: Sequence[tuple[bytes, None]]
+) -> list[int | NoeticError]:
+    """Append transactions of different runs in a transaction of the server, which is left open."""
     known, missing = _numbered(link, [given.what.run_id for given in all_given], numbers)
-    statements: list[tuple[bytes, Values | None]] = [(b"BEGIN", None)]
+    statements: list[tuple[bytes, Values | None]] = [*begin]
     if any(given.packed.blobs for given in all_given):
         statements.append((link.sql["keep"], {"lock": link.lock}))
     begun = len(statements)

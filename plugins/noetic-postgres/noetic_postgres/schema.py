@@ -14,14 +14,15 @@ from noetic_postgres.failures import from_server
 from noetic_py.checkpoints.backend import BackendDurability
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 
-__all__ = ["IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
+__all__ = ["CREATING", "IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
 
 VERSION = 1
 """Of the tables."""
 OLDEST = 15
 """The oldest server, by its major version."""
 
-_CREATING = 0x6E6F65746963
+CREATING = 0x6E6F65746963
+"""The number of the lock under which tables are made."""
 IDLE = 5.0
 """Seconds after which the server undoes a transaction that its client has stopped in, and frees the rows it holds."""
 _SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "server_encoding")
@@ -186,7 +187,7 @@ def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
     """Make the tables, unless somebody else does so at this moment."""
     try:
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATING])
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [CREATING])
             name = sql.Identifier(schema)
             # Even where it exists already, only who may make schemas may say IF NOT EXISTS.
             if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [schema]).fetchone():

