@@ -48,7 +48,13 @@ _KNOWN = {
     "openrouter": "noetic-openai",
     "local": "noetic-local",
 }
-_KNOWN_BACKENDS = {"postgresql": "noetic-postgres", "postgres": "noetic-postgres"}
+_KNOWN_BACKENDS = {
+    "postgresql": "noetic-postgres",
+    "postgres": "noetic-postgres",
+    "redis": "noetic-redis",
+    "rediss": "noetic-redis",
+    "unix": "noetic-redis",
+}
 
 
 class ModelRegistry:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -194,3 +194,67 @@ async def _killed(make: Callable[[], MemoryLayer[Any]], flow: AnyStep, at: int, 
         begun = await backend.read("r", limit=1)
         result = await (second.resume("r", flow) if begun else second.run(flow, "hi", run_id="r"))
     return result.value
+
+
+class Letters:
+    """Vectors of how often each letter is used."""
+
+    name = "test:letters"
+    dimensions = 27
+
+    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
+        return [[*(float(text.lower().count(chr(97 + place))) for place in range(26)), 0.1] for text in texts]
+
+
+class LayerCases:
+    """What holds for each layer that code and a model change by functions."""
+
+    pytestmark = pytest.mark.anyio
+
+    # The model's calls that do what `act` does, and turns that change it further.
+    calls: ClassVar[Sequence[FunctionCall]]
+    turns: ClassVar[Sequence[Any]]
+    # Lines of the block that shows a hostile text.
+    lines: ClassVar[int] = 3
+
+    def make(self, **settings: Any) -> MemoryLayer[Any]:
+        """The layer."""
+        raise NotImplementedError
+
+    async def act(self, layer: Any) -> None:
+        """Change it by code."""
+        raise NotImplementedError
+
+    async def fill(self, layer: Any) -> None:
+        """Put more into it than any budget has room for."""
+        raise NotImplementedError
+
+    async def put(self, layer: Any, text: str) -> None:
+        """Put a text wherever a text can be put."""
+        raise NotImplementedError
+
+    async def test_code_and_model_come_to_the_same(self) -> None:
+        """Functions do the same, whoever calls them."""
+        by_code = await state_by_code(self.make(), self.act)
+        assert by_code == await state_by_model(self.make(), *self.calls)
+        assert by_code != await state_by_code(self.make(), _nothing)
+
+    async def test_an_interrupted_run_comes_to_the_same(self, tmp_path: Path) -> None:
+        """A run that dies anywhere goes on to the same state."""
+        await assert_lasts(self.make, self.act, tmp_path, *self.turns)
+
+    @pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
+    async def test_a_budget_is_kept(self, budget: int) -> None:
+        """A request has no more of it than its budget says."""
+        assert await tokens_shown(self.make(budget=budget), self.fill) <= budget
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    async def test_hostile_text_stays_inside(self, text: str) -> None:
+        """No text leaves the layer's block, or becomes a line of its own."""
+        (message,) = await shown(self.make(), lambda layer: self.put(layer, text))
+        assert is_sealed(message)
+        assert len(message.text.splitlines()) == self.lines
+
+
+async def _nothing(layer: Any) -> None:
+    """Leave the layer as it is."""

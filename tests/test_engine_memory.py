@@ -32,6 +32,7 @@ from noetic_py import (
     until,
     with_memory,
 )
+from noetic_py.checkpoints import StoredValue
 from noetic_py.events import LayerFailed, ViewMade
 from noetic_py.memory import (
     Appended,
@@ -47,6 +48,7 @@ from noetic_py.memory import (
 )
 from noetic_py.plugins import LayerRegistry, hookimpl
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
+from noetic_py.testing.faults import When
 
 pytestmark = pytest.mark.anyio
 
@@ -1008,3 +1010,122 @@ def test_layers_are_registered_by_plugins() -> None:
         Harness(plugins=[Twice()])
     with pytest.raises(errors.PluginError, match="is no memory layer"):
         Harness(plugins=[Wrong()])
+
+
+async def test_what_stores_a_layers_values_is_made_once() -> None:
+    found: list[object] = []
+
+    @step
+    async def look(x: str, ctx: Context[Any]) -> str:
+        found.extend(ctx.memory.facts.storage._codec for _ in range(2))
+        return x
+
+    memory = Mem()
+    async with Harness(memory=memory, checkpoints=InMemoryBackend()) as harness:
+        await harness.run(look, "x")
+        await harness.run(look, "x")
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1
+
+
+class OfExecution(Memory):
+    """One layer whose values end with the execution."""
+
+    facts: Facts = Facts(scope=Scope.EXECUTION)
+
+
+@step
+async def put_beside(text: str, ctx: Context[OfExecution]) -> str:
+    """Keep a value beside the state."""
+    await ctx.memory.facts.storage.put(text, "kept")
+    return text
+
+
+@step
+async def look_beside(text: str, ctx: Context[OfExecution]) -> str:
+    """Look for it."""
+    return f"{text}: {await ctx.memory.facts.storage.get(text)}"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("dies_at", range(1, 7))
+async def test_a_childs_values_are_there_when_it_goes_on(dies_at: int, when: When) -> None:
+    backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at, when=when)
+    flow = sequence(spawn(sequence(put_beside, look_beside), id="child"), look_beside)
+    with backend.outlived():
+        async with Harness(memory=OfExecution(), checkpoints=backend) as harness:
+            await harness.run(flow, "one", run_id="r")
+    assert backend.dead
+    backend.revive()
+    async with Harness(memory=OfExecution(), checkpoints=backend) as harness:
+        head = await backend.head("r")
+        begun = head is not None and head.position
+        result = await (harness.resume("r", flow) if begun else harness.run(flow, "one", run_id="r"))
+    assert result.value == "one: kept: None"
+
+
+async def test_a_childs_values_end_with_its_attempt() -> None:
+    seen: list[str] = []
+
+    @step(retry=Retry(2, initial=0))
+    async def again(text: str, ctx: Context[OfExecution]) -> str:
+        seen.append(await spawn(look_beside)(text, ctx))
+        await spawn(put_beside >> look_beside, id="puts")(text, ctx)
+        seen.append(await spawn(look_beside, id="other")(text, ctx))
+        if len(seen) < 4:
+            raise ValueError("again")
+        return text
+
+    async with Harness(memory=OfExecution(), checkpoints=InMemoryBackend()) as harness:
+        await harness.run(again, "one")
+    assert seen == ["one: None"] * 4
+
+
+async def test_the_store_is_not_written_where_nothing_has_changed() -> None:
+    class Quiet(Memory):
+        facts: Facts = Facts(scope=Scope.USER)
+        other: Facts = Facts(scope=Scope.USER)
+
+    @step
+    async def body(text: str, ctx: Context[Quiet]) -> str:
+        await ctx.memory.other.remember(text)
+        return text
+
+    inner = InMemoryBackend()
+    for run in range(2):
+        for dies_at in range(1, 6):
+            backend = FaultyBackend(inner, dies_at=dies_at)
+            with backend.outlived():
+                async with Harness(memory=Quiet(), checkpoints=backend) as harness:
+                    await harness.run(body, "x", run_id=f"{run} {dies_at}", user_id="ada")
+            backend.revive()
+            async with Harness(memory=Quiet(), checkpoints=backend) as harness:
+                if dies_at > 1:
+                    await harness.resume(f"{run} {dies_at}", body)
+    async with Harness(memory=Quiet(), checkpoints=inner) as harness:
+        result = await harness.run(body, "y", user_id="ada")
+    assert (result.memory["facts"], result.memory["other"][-1]) == ([], "y")
+    values: Any = inner._values
+    assert [scope[-1] for scope in values] == ["other"]
+
+
+async def test_a_state_that_is_written_while_it_is_looked_for_is_found() -> None:
+    class Late(InMemoryBackend):
+        """Somebody else writes a state behind the first look at it."""
+
+        late = True
+
+        async def get(self, scope: tuple[str, ...], key: str) -> StoredValue | None:
+            found = await super().get(scope, key)
+            if self.late:
+                self.late = False
+                await self.put(scope, key, b'{"$":"tuple","v":["another run",["from another"]]}')
+            return found
+
+    @step
+    async def found(text: str, ctx: Context[Mem]) -> list[str]:
+        return list(ctx.memory.facts.state)
+
+    async with Harness(memory=Mem(), checkpoints=Late()) as harness:
+        result = await harness.run(found, "x", thread_id="t")
+    assert result.value == ["from another"]

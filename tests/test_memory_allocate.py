@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py.memory.allocate import DEFAULT_MAXIMUM, Allocation, Demand, LayerBudget, allocate, allocate_unknown
+from noetic_py.memory import MemoryLayer
+from noetic_py.memory.allocate import DEFAULT_MAXIMUM, Allocation, Demand, allocate, allocate_unknown
+from noetic_py.memory.checks import budget_of
+
+
+class Bare(MemoryLayer[None]):
+    """A layer that has settings only."""
 
 
 def test_minimums_come_first_then_six_tenths_by_headroom() -> None:
@@ -60,16 +68,16 @@ def test_an_unknown_window_gives_everybody_the_most_it_asks_for() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "demand"),
-    [(300, Demand("a", 300, 300)), ((10, 300), Demand("a", 10, 300)), ("auto", Demand("a", 0, None))],
+    [(300, Demand("a", 0, 300)), ((10, 300), Demand("a", 10, 300)), ("auto", Demand("a", 0, None))],
 )
-def test_the_demand_of_a_budget(budget: LayerBudget, demand: Demand) -> None:
-    assert Demand.of("a", budget) == demand
+def test_a_number_is_the_most_a_layer_wants(budget: Any, demand: Demand) -> None:
+    assert Demand("a", *budget_of(Bare(id="a", budget=budget))) == demand
 
 
-@pytest.mark.parametrize("budget", [(20, 10), (-1, 5), -1])
-def test_a_budget_that_cannot_be(budget: LayerBudget) -> None:
+@pytest.mark.parametrize("demand", [(20, 10), (-1, 5), (0, -1)])
+def test_a_demand_that_cannot_be(demand: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="layer 'a' asks for"):
-        Demand.of("a", budget)
+        Demand("a", *demand)
 
 
 def test_a_layer_asks_once() -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from noetic_py import Memory, tool
+from noetic_py import Context, Harness, Memory, Retry, sequence, step, tool, with_memory
 from noetic_py.errors import ConfigError, InvalidEntry, ReadOnlyMemory, StateTypeError
-from noetic_py.memory import CatalogueView, ContextItem, ContextPool, ContextQueue, MemoryLayer
+from noetic_py.memory import CatalogueView, ContextItem, ContextPool, ContextQueue, MemoryLayer, WorkingMemory
 from noetic_py.memory.listeners import Adding, Appended, Appending
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
+from noetic_py.testing import assert_resumable_everywhere
 from noetic_py.tools import MISSING
 
 pytestmark = pytest.mark.anyio
@@ -269,3 +270,90 @@ class Bound:
 
     async def call(self, step: Any, input: object) -> Any:
         return await self.below.call(step, input)
+
+
+# -- what steps return
+
+
+@step
+async def hand_on(value: Any) -> Any:
+    return value
+
+
+@step
+async def add(value: Any) -> Any:
+    return [*value, ContextItem("more"), entry("y")]
+
+
+@step
+async def seen(_: object, ctx: Context[Mem]) -> list[object]:
+    return [ctx.memory.window.render(), ctx.memory.shelf.catalogue()]
+
+
+async def test_what_a_step_was_given_is_not_kept_again() -> None:
+    flow = hand_on.bind([ContextItem("a"), entry("x")]) >> add >> hand_on >> seen
+    async with Harness(memory=Mem()) as harness:
+        result = await harness.run(flow, None)
+    assert result.value == ["more", "- [y] about y"]
+
+
+async def test_a_run_without_queue_and_pool_hands_entries_on() -> None:
+    class Other(Memory):
+        notes: WorkingMemory = WorkingMemory()
+
+    class OnlyQueue(Memory):
+        window: ContextQueue[Any] = ContextQueue()
+
+    @step
+    async def make(_: object) -> list[Any]:
+        return [entry("x"), "text"]
+
+    @step
+    async def pooled(_: object) -> ContextItem[Any]:
+        return entry("x")
+
+    for harness in (Harness(), Harness(memory=Other())):
+        assert (await harness.run(make, None)).value == [entry("x"), "text"]
+    with pytest.raises(StateTypeError, match="entries and other values"):
+        await Harness(memory=OnlyQueue()).run(make, None)
+    with pytest.raises(ConfigError, match="no ContextPool"):
+        await Harness(memory=OnlyQueue()).run(pooled, None)
+
+
+async def test_what_a_step_keeps_goes_with_its_attempt() -> None:
+    attempts: list[int] = []
+
+    @step
+    async def note(_: object) -> ContextItem[Any]:
+        attempts.append(1)
+        return ContextItem("a")
+
+    @step(retry=Retry(2, initial=0))
+    async def fail_once(value: object, ctx: Context[Mem]) -> str:
+        await note(None, ctx)
+        if len(attempts) == 1:
+            raise ValueError("again")
+        return ctx.memory.window.render()
+
+    assert (await Harness(memory=Mem()).run(fail_once, None)).value == "a"
+
+
+async def test_the_layers_of_with_memory_get_what_is_returned_in_it() -> None:
+    inner = sequence(note_text, seen)
+    async with Harness() as harness:
+        assert (await harness.run(with_memory(inner, memory=Mem()), None)).value == ["a", ""]
+        assert (await harness.run(note_text, None)).value == ContextItem("a")
+
+
+@step
+async def note_text(_: object) -> ContextItem[Any]:
+    return ContextItem("a")
+
+
+async def test_a_run_that_dies_keeps_an_entry_once() -> None:
+    kills = await assert_resumable_everywhere(
+        lambda: sequence(note_text, hand_on, note_text, seen),
+        None,
+        make=lambda backend: Harness(memory=Mem(), checkpoints=backend, plugins=()),
+    )
+    assert kills >= 12

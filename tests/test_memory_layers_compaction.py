@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ from noetic_py.errors import ConfigError, ModelUnavailable
 from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Compacted, Compaction
 from noetic_py.memory.blocks import weigh
-from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.base import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
@@ -268,15 +267,8 @@ async def test_a_resumed_run_does_not_summarise_again() -> None:
     assert len(summaries.requests) == expected
 
 
-class Nameless(Compaction):
-    """Ids are drawn anew by each run, so what it ends with is compared without."""
-
-    async def on_complete(self) -> None:
-        self.state = evolve(self.state, repeats="", outputs="", cut="", covers="")
-
-
 async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
-    memory = make(Nameless(model=summariser(500), **SETTINGS))
+    memory = make(Compaction(model=summariser(500), **SETTINGS))
     kills = await assert_resumable_everywhere(
         lambda: flow(reader(7)), "Read the book.", make=lambda backend: Harness(memory=memory, checkpoints=backend)
     )

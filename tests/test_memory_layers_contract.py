@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-
-from attrs import evolve
 
 from noetic_py.memory import Compaction, Filesystem, Observational, Rule, SemanticRecall, Steering
 from noetic_py.models.base import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel
-
-
-class Letters:
-    """Vectors of how often each letter is used."""
-
-    name = "test:letters"
-    dimensions = 27
-
-    async def embed(self, texts: Sequence[str], /) -> Sequence[Sequence[float]]:
-        return [[*(float(text.lower().count(chr(97 + place))) for place in range(26)), 0.1] for text in texts]
-
-
-class Recalling(SemanticRecall):
-    """Ids are drawn anew by each run, so what a run ends with is compared without."""
-
-    async def on_complete(self) -> None:
-        self.state = evolve(self.state, last="", passages=0)
+from tests.layer_runs import Letters
 
 
 class TestSemanticRecall(LayerContract[SemanticRecall]):
     def make(self) -> SemanticRecall:
-        return Recalling(embedder=Letters(), least=-1, skip_newest=0)
+        return SemanticRecall(embedder=Letters(), least=-1, skip_newest=0)
 
     async def use(self, layer: SemanticRecall, text: str) -> None:
         await layer.remember(text)
 
 
-class Noting(Observational):
-    """As above."""
-
-    async def on_complete(self) -> None:
-        self.state = evolve(self.state, last="")
-
-
 class TestObservational(LayerContract[Observational]):
     def make(self) -> Observational:
-        return Noting(every=1, length=3_000)
+        return Observational(every=1, length=3_000)
 
     async def use(self, layer: Observational, text: str) -> None:
         await layer.note(text)

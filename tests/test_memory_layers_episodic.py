@@ -12,20 +12,7 @@ from noetic_py import Context, Message, call_model, spawn, step
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import Episodic, Scope
 from noetic_py.testing import ScriptedModel, VirtualRuntime
-from tests.layer_runs import (
-    HOSTILE,
-    acting,
-    agent,
-    assert_lasts,
-    call,
-    harness,
-    is_sealed,
-    reading,
-    shown,
-    state_by_code,
-    state_by_model,
-    tokens_shown,
-)
+from tests.layer_runs import LayerCases, acting, agent, call, harness, reading
 
 pytestmark = pytest.mark.anyio
 
@@ -118,10 +105,22 @@ def test_wrong_settings(settings: Any) -> None:
 # -- in a run
 
 
-async def test_code_and_model_come_to_the_same() -> None:
-    by_code = await state_by_code(still(), lambda layer: layer.note("a", "b"))
-    assert by_code == await state_by_model(still(), call("note", asked="a", outcome="b"))
-    assert "Episode(asked='a', outcome='b'" in by_code
+class TestEpisodic(LayerCases):
+    calls = (call("note", asked="a", outcome="b"),)
+    turns = (call("note", asked="c", outcome="d"),)
+
+    def make(self, **settings: Any) -> Episodic:
+        return still(max_recalled=20, **settings)
+
+    async def act(self, layer: Any) -> None:
+        await layer.note("a", "b")
+
+    async def fill(self, layer: Any) -> None:
+        for number in range(20):
+            await layer.note(f"hi, number {number}", "many words " * 10)
+
+    async def put(self, layer: Any, text: str) -> None:
+        await layer.note("x" + text, text + "x")
 
 
 async def test_a_run_becomes_an_episode_of_its_user() -> None:
@@ -164,10 +163,6 @@ async def test_nothing_asked_is_no_episode() -> None:
         assert (await built.run(reading, "hi", thread_id="t")).value == "{}"
 
 
-async def test_an_interrupted_run_comes_to_the_same(tmp_path: Path) -> None:
-    await assert_lasts(still, lambda layer: layer.note("a", "b"), tmp_path, call("note", asked="c", outcome="d"))
-
-
 async def test_a_run_that_was_interrupted_is_one_episode(tmp_path: Path) -> None:
     broken = [True]
 
@@ -193,19 +188,3 @@ async def test_episodes_of_a_child_come_back() -> None:
     for children, kept in (("merge", 1), ("ignore", 0)):
         async with harness(still(children=children)) as built:
             assert str((await built.run(flow, "hi")).value).count("Episode(") == kept
-
-
-@pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
-async def test_a_budget_is_kept(budget: int) -> None:
-    async def act(layer: Any) -> None:
-        for number in range(20):
-            await layer.note(f"hi, number {number}", "many words " * 10)
-
-    assert await tokens_shown(still(budget=budget, max_recalled=20), act) <= budget
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-async def test_hostile_episodes_stay_inside(text: str) -> None:
-    (message,) = await shown(still(), lambda layer: layer.note("x" + text, text + "x"))
-    assert is_sealed(message)
-    assert len(message.text.splitlines()) == 3

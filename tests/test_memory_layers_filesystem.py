@@ -14,8 +14,8 @@ from noetic_py import Context, FunctionCall, Harness, InMemoryBackend, Memory, c
 from noetic_py.errors import ConfigError
 from noetic_py.items import FunctionCallOutput, Message
 from noetic_py.memory import FileRefused, Filesystem
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.rooted import is_supported
-from noetic_py.memory.layers.shared import COUNTER
 from noetic_py.testing import ScriptedModel
 
 pytestmark = [

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from noetic_py import (
     Budget,
@@ -25,7 +24,7 @@ from noetic_py.errors import ConfigError, ModelUnavailable, NoContextError
 from noetic_py.events import LayerFailed
 from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Observational, Observed
-from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.models.base import ModelRequest, ModelResponse
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
@@ -167,19 +166,12 @@ async def test_a_resumed_run_does_not_distil_again() -> None:
     assert "There is a boat." in shown(model.requests[0])
 
 
-class Forgetful(Observational):
-    """Ids are drawn anew by each run, so what it ends with is compared without."""
-
-    async def on_complete(self) -> None:
-        self.state = evolve(self.state, last="")
-
-
 async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
     def distilled(request: ModelRequest) -> str:
         return notes("There is a boat.")
 
     class Mem(Memory):
-        seen: Forgetful = Forgetful(model=ScriptedModel(*[distilled] * 300), every=1)
+        seen: Observational = Observational(model=ScriptedModel(*[distilled] * 300), every=1)
 
     memory = Mem()
     kills = await assert_resumable_everywhere(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,20 +9,7 @@ import pytest
 from noetic_py import FunctionCallOutput, spawn
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import Plan
-from tests.layer_runs import (
-    HOSTILE,
-    acting,
-    agent,
-    assert_lasts,
-    call,
-    harness,
-    is_sealed,
-    reading,
-    shown,
-    state_by_code,
-    state_by_model,
-    tokens_shown,
-)
+from tests.layer_runs import LayerCases, acting, agent, call, harness, reading
 
 pytestmark = pytest.mark.anyio
 
@@ -37,12 +23,6 @@ async def of(*items: str) -> Plan:
 async def planned(layer: Any) -> None:
     """A plan of three."""
     await layer.set_plan(["read", "write", "send"])
-
-
-async def both(layer: Any) -> None:
-    """A plan, and one item of it done."""
-    await planned(layer)
-    await layer.complete("1", note="12 pages")
 
 
 # -- by itself
@@ -122,12 +102,23 @@ def test_wrong_settings(settings: Any) -> None:
 # -- in a run
 
 
-async def test_code_and_model_come_to_the_same() -> None:
-    by_model = await state_by_model(
-        Plan(), call("set_plan", items=["read", "write", "send"]), call("complete", id="1", note="12 pages")
-    )
-    assert by_model == await state_by_code(Plan(), both)
-    assert "status='done', note='12 pages'" in by_model
+class TestPlan(LayerCases):
+    calls = (call("set_plan", items=["read", "write", "send"]), call("complete", id="1", note="12 pages"))
+    turns = (call("complete", id="2"), [call("add", item="a"), call("add", item="b")])
+
+    def make(self, **settings: Any) -> Plan:
+        return Plan(**settings)
+
+    async def act(self, layer: Any) -> None:
+        await planned(layer)
+        await layer.complete("1", note="12 pages")
+
+    async def fill(self, layer: Any) -> None:
+        await layer.set_plan([f"something to do, number {number}" for number in range(50)])
+
+    async def put(self, layer: Any, text: str) -> None:
+        await layer.set_plan(["x" + text])
+        await layer.complete("1", note=text)
 
 
 async def test_changes_of_one_round_all_count() -> None:
@@ -146,23 +137,11 @@ async def test_a_model_is_told_of_an_unknown_id() -> None:
     assert output.text == "the plan has no item '9'; the ids are 1, 2, 3"
 
 
-async def test_an_interrupted_run_comes_to_the_same(tmp_path: Path) -> None:
-    await assert_lasts(
-        Plan, planned, tmp_path, call("complete", id="1"), [call("add", item="a"), call("add", item="b")]
-    )
-
-
 async def test_the_next_run_of_the_thread_goes_on() -> None:
     async with harness(Plan()) as built:
         await built.run(acting(planned), "hi", thread_id="one")
         assert "'send'" in str((await built.run(reading, "hi", thread_id="one")).value)
         assert (await built.run(reading, "hi", thread_id="two")).value == "{}"
-
-
-@pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
-async def test_a_budget_is_kept(budget: int) -> None:
-    many = [f"something to do, number {number}" for number in range(50)]
-    assert await tokens_shown(Plan(budget=budget), lambda layer: layer.set_plan(many)) <= budget
 
 
 async def test_what_is_open_is_shown_first_where_there_is_no_room() -> None:
@@ -173,17 +152,6 @@ async def test_what_is_open_is_shown_first_where_there_is_no_room() -> None:
     assert told.startswith("[ ] 41: ")
     assert "[x]" not in told
     assert told.endswith("more left out)")
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-async def test_hostile_items_stay_inside(text: str) -> None:
-    async def act(layer: Any) -> None:
-        await layer.set_plan(["x" + text])
-        await layer.complete("1", note=text)
-
-    (message,) = await shown(Plan(), act)
-    assert is_sealed(message)
-    assert len(message.text.splitlines()) == 3
 
 
 async def test_what_a_child_has_done_comes_back() -> None:

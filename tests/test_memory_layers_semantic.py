@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from attrs import define, evolve, field
+from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ from noetic_py.errors import (
 from noetic_py.events import LayerFailed
 from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Embedder, Owner, Remembered, Scope, SemanticRecall, VectorQuery, WordEmbedder
-from noetic_py.memory.layers.shared import COUNTER
+from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
 from noetic_py.models.base import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
@@ -257,16 +257,9 @@ async def test_a_resumed_run_does_not_embed_again_what_is_stored() -> None:
     assert again.asked == []
 
 
-class Nameless(SemanticRecall):
-    """Ids are drawn anew by each run, so what it ends with is compared without."""
-
-    async def on_complete(self) -> None:
-        self.state = evolve(self.state, last="", passages=0)
-
-
 async def test_a_run_comes_out_the_same_wherever_it_dies() -> None:
     class Mem(Memory):
-        past: Nameless = Nameless(embedder=TopicEmbedder())
+        past: SemanticRecall = SemanticRecall(embedder=TopicEmbedder())
 
     kills = await assert_resumable_everywhere(
         lambda: loop(call_model(ScriptedModel(lambda request: "The moon makes it.")), until=until.no_tool_calls()),

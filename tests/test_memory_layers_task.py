@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, assert_type
 
 import attrs
@@ -17,21 +16,8 @@ from typing_extensions import TypedDict
 from noetic_py import FunctionCallOutput, JsonValue, parallel, spawn
 from noetic_py.errors import ConfigError, LayerError, ToolArgumentsInvalid
 from noetic_py.memory import TaskState
-from noetic_py.memory.layers.support import patched
-from tests.layer_runs import (
-    HOSTILE,
-    acting,
-    agent,
-    assert_lasts,
-    call,
-    harness,
-    is_sealed,
-    reading,
-    shown,
-    state_by_code,
-    state_by_model,
-    tokens_shown,
-)
+from noetic_py.memory.layers.common import patched
+from tests.layer_runs import LayerCases, acting, agent, call, harness, reading
 
 pytestmark = pytest.mark.anyio
 
@@ -181,10 +167,33 @@ def test_a_patch_twice_is_a_patch_once(values: dict[str, Any], patch: dict[str, 
 # -- in a run
 
 
-async def test_code_and_model_come_to_the_same() -> None:
-    by_code = await state_by_code(TaskState(type=Attrs), lambda layer: layer.patch({"pages": 3}))
-    by_model = await state_by_model(TaskState(type=Attrs), call("get"), call("patch", changes={"pages": 3}))
-    assert by_code == by_model == "{'title': '', 'pages': 3, 'tags': []}"
+class TestTaskState(LayerCases):
+    calls = (call("get"), call("patch", changes={"pages": 3}))
+    turns = (call("patch", changes={"pages": 4}), call("patch", changes={"tags": ["a", "b"]}))
+    lines = 5
+
+    def make(self, **settings: Any) -> TaskState[Attrs]:
+        return TaskState(type=Attrs, **settings)
+
+    async def act(self, layer: Any) -> None:
+        await layer.patch({"pages": 3})
+
+    async def fill(self, layer: Any) -> None:
+        await layer.patch({"tags": [f"some words, {number}" for number in range(100)]})
+
+    async def put(self, layer: Any, text: str) -> None:
+        await layer.patch({"title": text, "tags": ["b" + text]})
+
+
+class TestFreeTaskState(TestTaskState):
+    def make(self, **settings: Any) -> Any:
+        return TaskState(**settings)
+
+    async def fill(self, layer: Any) -> None:
+        await layer.patch({f"key{number}": {"text": "some words"} for number in range(100)})
+
+    async def put(self, layer: Any, text: str) -> None:
+        await layer.patch({"a": {"b" + text: [text], "c": text}})
 
 
 async def test_a_model_reads_it_and_is_told_what_does_not_fit() -> None:
@@ -200,29 +209,6 @@ async def test_patches_of_one_round_all_count() -> None:
     async with harness(TaskState(type=Attrs)) as built:
         result = await built.run(agent(calls, "done") >> reading, "hi")
     assert result.value == "{'title': 'x', 'pages': 3, 'tags': []}"
-
-
-async def test_an_interrupted_run_comes_to_the_same(tmp_path: Path) -> None:
-    await assert_lasts(
-        lambda: TaskState(type=Attrs),
-        lambda layer: layer.patch({"title": "x"}),
-        tmp_path,
-        call("patch", changes={"pages": 3}),
-        call("patch", changes={"tags": ["a", "b"]}),
-    )
-
-
-@pytest.mark.parametrize("budget", [0, 5, 30, 60, 200])
-async def test_a_budget_is_kept(budget: int) -> None:
-    many: dict[str, Any] = {f"key{number}": {"text": "some words"} for number in range(100)}
-    assert await tokens_shown(TaskState(budget=budget), lambda layer: layer.patch(many)) <= budget
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-async def test_hostile_values_stay_inside(text: str) -> None:
-    (message,) = await shown(TaskState(), lambda layer: layer.patch({"a": {"b" + text: [text], "c": text}}))
-    assert is_sealed(message)
-    assert len(message.text.splitlines()) == 5
 
 
 async def test_what_a_child_has_changed_comes_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from noetic_py import (
     InMemoryBackend,
     Item,
     Memory,
+    MemoryLayer,
     Message,
     ModelRequest,
+    ModelResponse,
     StateBag,
     Step,
     call_model,
@@ -212,3 +215,74 @@ async def test_a_flow_that_goes_on_with_other_code_is_found() -> None:
 async def test_a_harness_that_keeps_nothing_is_found() -> None:
     with pytest.raises(AssertionError, match="checkpoints=backend"):
         await assert_resumable_everywhere(noting, 1, state=Tally(), make=lambda backend: Harness(plugins=()))
+
+
+# -- ids, which each run draws anew
+
+
+class Marks(MemoryLayer[dict[str, str]]):
+    """Keeps an item of the conversation behind each answer."""
+
+    place: int = -1
+
+    async def store(self, response: ModelResponse) -> None:
+        item = self.ctx.items[self.place]
+        self.state = {**self.state, item.id: f"item {item.id} of {self.ctx.id}", "last": item.id}
+
+
+def marking(*places: int) -> Callable[[CheckpointBackend], Harness[Memory]]:
+    """Harnesses whose layers keep the item of a place, each another one until the last place."""
+    left = list(places)
+
+    class Mem(Memory):
+        marks: Marks
+
+    def made(backend: CheckpointBackend) -> Harness[Memory]:
+        memory = Mem(marks=Marks(place=left.pop(0) if len(left) > 1 else left[0]))
+        return Harness(memory=memory, model=ScriptedModel(*[answer] * 10), checkpoints=backend, plugins=())
+
+    return made
+
+
+async def test_ids_in_the_state_of_a_layer_are_compared_by_what_they_refer_to() -> None:
+    assert await assert_resumable_everywhere(agent, "How high?", make=marking(-1)) >= 10
+    with pytest.raises(AssertionError, match=r"memory is .*<id \d+>.*, and without the kill"):
+        await assert_resumable_everywhere(agent, "How high?", make=marking(0, -1))
+
+
+@define
+class Kept:
+    last: str = ""
+    call: str = ""
+
+
+async def test_ids_in_a_state_and_in_a_value_are_compared_by_what_they_refer_to() -> None:
+    @step
+    async def keep(_: object, ctx: Context[Memory, Kept]) -> dict[str, object]:
+        calls = [item for item in ctx.items if isinstance(item, FunctionCall)]
+        ctx.state.last, ctx.state.call = ctx.items[-1].id, calls[-1].call_id
+        return {item.id: {"before": ctx.items[place - 1].id} for place, item in enumerate(ctx.items)}
+
+    @tool
+    async def height(port: str) -> str:
+        """Look a height up."""
+        return f"{port}: 6.9 m"
+
+    def flow() -> Step[Any, Any, Memory, Kept]:
+        return loop(call_model(tools=[height]), until=until.no_tool_calls()) >> keep
+
+    assert await assert_resumable_everywhere(flow, "How high?", state=Kept(), make=with_model) >= 10
+
+
+async def test_what_else_is_read_has_to_be_the_same() -> None:
+    counter = iter(range(1000))
+
+    async def counted(backend: CheckpointBackend) -> int:
+        return next(counter)
+
+    async def runs(backend: CheckpointBackend) -> list[str]:
+        return [entry.run_id for entry in await backend.list()]
+
+    assert await assert_resumable_everywhere(noting, 1, state=Tally(), also=runs) == 12
+    with pytest.raises(AssertionError, match="what else was read is 1, and without the kill 0"):
+        await assert_resumable_everywhere(noting, 1, state=Tally(), also=counted)

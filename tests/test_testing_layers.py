@@ -12,6 +12,8 @@ from noetic_py.testing import LayerContract
 
 pytestmark = pytest.mark.anyio
 
+FOUND = (AssertionError, pytest.fail.Exception)
+
 
 class Facts(MemoryLayer[list[str]]):
     """A sound one."""
@@ -38,6 +40,11 @@ class TestPrivateFacts(TestFacts):
         return Facts(scope=Scope.EXECUTION)
 
 
+class TestSharedFacts(TestFacts):
+    def make(self) -> Facts:
+        return Facts(scope=Scope.GLOBAL)
+
+
 class TestQueue(LayerContract[ContextQueue[str]]):
     def make(self) -> ContextQueue[str]:
         return ContextQueue[str](limit=3)
@@ -59,6 +66,19 @@ class Broken(Facts):
 
     rule: str = ""
 
+    async def init(self) -> None:
+        if self.rule == "leaks":
+            self.state = [*SEEN]
+        if self.rule == "forgets":
+            self.state = []
+
+    @function
+    async def remember(self, fact: str) -> None:
+        """Keep a fact."""
+        self.state.append(fact)
+        if self.rule == "leaks":
+            SEEN.append(fact)
+
     async def recall(self, query: str, budget: int) -> Any:
         if self.rule == "budget":
             return "word " * 5000
@@ -78,10 +98,10 @@ class Broken(Facts):
 SEEN: list[str] = []
 
 
-def contract(rule: str) -> LayerContract[Broken]:
+def contract(rule: str, scope: Scope = Scope.THREAD) -> LayerContract[Broken]:
     class Of(LayerContract[Broken]):
         def make(self) -> Broken:
-            return Broken(rule=rule)
+            return Broken(rule=rule, scope=scope)
 
         async def use(self, layer: Broken, text: str) -> None:
             await layer.remember(text)
@@ -94,6 +114,8 @@ CASES: list[tuple[str, Callable[[LayerContract[Any]], Any]]] = [
     ("same", lambda suite: suite.test_its_recall_says_the_same_of_the_same_state()),
     ("raises", lambda suite: suite.test_a_run_goes_well()),
     ("crash", lambda suite: suite.test_it_survives_being_killed_anywhere()),
+    ("leaks", lambda suite: suite.test_others_have_of_it_what_its_scope_says()),
+    ("forgets", lambda suite: suite.test_its_state_is_the_same_when_it_is_read_back()),
 ]
 
 
@@ -102,5 +124,19 @@ async def test_a_layer_that_breaks_a_rule_is_found(rule: str, case: Callable[[La
     SEEN.clear()
     await case(contract(""))
     SEEN.clear()
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
+    with pytest.raises(FOUND):
         await case(contract(rule))
+
+
+@pytest.mark.parametrize("rule", ["leaks", "forgets"])
+async def test_what_is_everybodys_is_found_by_everybody_of_its_store(rule: str) -> None:
+    SEEN.clear()
+    await contract("", Scope.GLOBAL).test_others_have_of_it_what_its_scope_says()
+    with pytest.raises(FOUND):
+        await contract(rule, Scope.GLOBAL).test_others_have_of_it_what_its_scope_says()
+
+
+async def test_what_is_an_executions_own_ends_with_it() -> None:
+    SEEN.clear()
+    with pytest.raises(FOUND):
+        await contract("leaks", Scope.EXECUTION).test_its_state_is_the_same_when_it_is_read_back()

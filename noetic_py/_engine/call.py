@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from types import TracebackType
 
-import anyio.to_thread
 from attrs import evolve, frozen
 
+from noetic_py._engine.counting import counter_of, ready_counter_of
 from noetic_py._engine.state import Frame
 from noetic_py.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage
 from noetic_py.checkpoints.records import CallStarted
@@ -32,7 +32,7 @@ from noetic_py.models.pricing import price_of, profile_of
 from noetic_py.models.wrapper import close_events
 from noetic_py.runtime import Runtime
 from noetic_py.steps.model import ModelSpec
-from noetic_py.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
+from noetic_py.tokens import TokenCounter
 
 __all__ = ["Call", "RunCalls", "Shown"]
 
@@ -193,10 +193,7 @@ class Call:
             if price is None:
                 raise UnknownPrice(self._model.name, path=frame.at)
             cost_of = price.most
-        counter = _counter_of(self._model)
-        if isinstance(counter, TiktokenCounter) and not counter.ready:
-            # Loading the ranks takes half a second, in which other runs shall go on.
-            await anyio.to_thread.run_sync(counter.load)
+        counter = await ready_counter_of(self._model)
         if self._shown.tokens is not None and request.items is self._shown.items:
             read = self._shown.tokens
         else:
@@ -247,7 +244,7 @@ class Call:
         tokens = response.usage
         if tokens is None and self._frame.lease.limited(*_TOKEN_LIMITS):
             # A provider that reports nothing must not be free under a token budget.
-            counter = _counter_of(self._model)
+            counter = counter_of(self._model)
             tokens = TokenUsage(self._read, sum(counter.count_item(item).value for item in response.items))
         cost = response.cost
         if cost is None and self._price is not None:
@@ -259,7 +256,7 @@ class Call:
     def _cut_off(self) -> Usage:
         """What a call that never ended has used at the least: the request, and what was heard."""
         text = "" if self._events is None else "".join(self._heard)
-        written = _counter_of(self._model).count_text(text).value if text else 0
+        written = counter_of(self._model).count_text(text).value if text else 0
         tokens = TokenUsage(self._read, written)
         if self._price is None:
             self._frame.x.run.unpriced = True
@@ -342,12 +339,6 @@ def _book(frame: Frame, used: Usage) -> None:
     frame.used_tokens = used.tokens if before is None else before + used.tokens
     if used.cost is not None:
         frame.used_cost = used.cost if cost is None else cost + used.cost
-
-
-def _counter_of(model: Model) -> TokenCounter:
-    """What counts tokens for a model."""
-    encoding = profile_of(model).encoding
-    return counter_for(model.name) if encoding is None else counter_of_encoding(encoding)
 
 
 def _counted(domain: Domain, counter: TokenCounter, items: Sequence[Item]) -> int:

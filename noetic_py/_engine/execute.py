@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from noetic_py._engine import durable, fold, ledger
 from noetic_py._engine.grace import in_peace
+from noetic_py._engine.layers import keeping
 from noetic_py._engine.state import DOORS, Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.records import Decision
@@ -75,7 +76,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         ledger.close_segment(parent)
     # Adding tuples is measurably faster than unpacking into one, and every step comes by here.
     frame = Frame(step, parent, x, parent.at + (name,), domain, parent.lease, length)  # noqa: RUF005
-    body = step.body or HANDLERS[step.kind]
+    body = keeping if x.layers.has_place and step.body is not None else step.body or HANDLERS[step.kind]
     if run.bus.active:
         run.bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
     frame.token = CURRENT.set(frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final
@@ -120,8 +121,6 @@ def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -
 
 def tell_failed(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> None:
     """Log a failure that nobody else hears of, and send its event."""
-    import logging
-
     told = as_layer_error(frame, layer, hook, error)
     logging.getLogger("noetic_py").warning("%s", told, exc_info=error)
     if frame.x.run.bus.active:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from noetic_py._engine.merge import joined
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.errors import LayerError, NoContextError
+from noetic_py.events import Emitted
 from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import functions_of
 from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
+from noetic_py.memory.routing import has_place, is_routed, route
 from noetic_py.reading import ReadView
 
 if TYPE_CHECKING:
+    from noetic_py.codec import Codec
     from noetic_py.memory.hooks import HookName
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.base import Model
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from noetic_py.steps.step import Step
     from noetic_py.tools import Tool
 
-__all__ = ["NO_LAYERS", "Layers", "Live", "bind", "layers_for"]
+__all__ = ["NO_LAYERS", "Layers", "Live", "bind", "keeping", "layers_for"]
 
 AnyLayer = MemoryLayer[Any]
 
@@ -31,7 +34,7 @@ AnyLayer = MemoryLayer[Any]
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "memory", "tools")
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "tools")
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -46,6 +49,10 @@ class Layers:
             "dispose": tuple(reversed(declared)),
         }
         self._hooks: dict[str, tuple[AnyLayer, ...]] = {}
+        # Whether what steps return has to be looked at.
+        self.has_place = has_place(memory)
+        # What stores the values of each layer, made when it is first needed and used by all runs.
+        self.codecs: dict[str, Codec] = {}
         self._order[""] = by_slot
         self.tools: tuple[Tool[..., Any, Any, Any], ...] = tuple(
             made.tool(layer.id) for layer in declared for made in functions_of(type(layer)).values() if made.model
@@ -180,6 +187,17 @@ def bind(frame: Frame, *, reads: bool = False) -> Any:
     for name, layer in layers_of(memory).items():
         bound.__dict__[name] = layer.bound(Live(frame, layer, reads=reads))
     return bound
+
+
+async def keeping(value: Any, frame: Frame) -> Any:
+    """Run a code step's body, and put entries that it returns into the queue or the pool; they are its value too."""
+    body = frame.step.body
+    if body is None:
+        raise TypeError(f"{frame.step.id} is no code step")
+    output = await body(value, frame)
+    if is_routed(output) and await route(bind(frame), output, where=frame.path, given=value) and frame.x.run.bus.active:
+        frame.x.run.bus.publish(Emitted(frame.path, output))
+    return output
 
 
 DOORS.bind = lambda frame, reads: bind(frame, reads=reads)

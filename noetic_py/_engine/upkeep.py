@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import anyio
 from attrs import frozen
 
 from noetic_py._engine.execute import execute
+from noetic_py._engine.hooks import tell_failed
 from noetic_py._engine.layers import NO_LAYERS, AnyLayer
 from noetic_py._engine.merge import joined
 from noetic_py._engine.state import DOORS, Frame
@@ -78,12 +81,20 @@ class Upkeep:
         """
         x = self._x
         owner = (
-            x.id
+            _place_of(x)
             if layer.scope is Scope.EXECUTION
             else owner_of(layer.scope, layer=layer.id, thread_id=x.thread_id, user_id=x.user_id)
         )
-        codec = _codec_of(layer)
+        codec = self._codec_of(layer)
         return LayerStorage(x.run.resources.storage, codec, layer=layer.id, scope=layer.scope, owner=owner, room=room)
+
+    def _codec_of(self, layer: AnyLayer) -> Codec:
+        """What stores a layer's values, and makes again the classes that its state's type names."""
+        known = self._x.layers.codecs
+        codec = known.get(layer.id)
+        if codec is None:
+            codec = known[layer.id] = Codec(types_in(layer.state_type))
+        return codec
 
     async def load(self, layer: AnyLayer) -> Any:
         """The state that the store has of a layer, or its first one.
@@ -109,7 +120,11 @@ class Upkeep:
         if found is not None:
             return found[1], version, found[0]
         for key, older in await storage.scan(tuple[str, object], limit=1):
-            return _migrated(layer, older[1], int(key.removeprefix("v")), kind), 0, older[0]
+            version = int(key.removeprefix("v"))
+            if version == layer.schema_version:
+                # Somebody has written it between the two looks.
+                return await self._stored(layer)
+            return _migrated(layer, self._codec_of(layer), older[1], version, kind), 0, older[0]
         return _NEVER, 0, ""
 
     def is_behind(self, cells: Cells) -> bool:
@@ -124,8 +139,6 @@ class Upkeep:
 
     async def flush(self, frame: Frame) -> None:
         """Mirror the states that the store does not have yet; a store that fails is told of, and no failure."""
-        from noetic_py._engine.hooks import tell_failed
-
         cells = frame.domain.cells
         for layer in self._x.layers.by_id.values():
             if self._is_behind(layer, cells):
@@ -147,6 +160,10 @@ class Upkeep:
             # Somebody else may have written meanwhile: what both have changed is kept.
             alone = known.theirs in (_NEVER, known.mine)
             value = state if alone else joined(known.mine, state, known.theirs, layer)
+            if self._is_stored(layer, value, layer.initial() if known.theirs is _NEVER else known.theirs):
+                # Whoever reads the store has this already; a run that goes on cannot tell by more than that.
+                self._mirrored[layer.id] = _Mirrored(state, known.theirs, known.version)
+                return
             try:
                 version = await self._write(storage, key, value, known.version)
             except VersionConflict:
@@ -155,6 +172,11 @@ class Upkeep:
             self._mirrored[layer.id] = _Mirrored(state, value, version)
             return
         raise VersionConflict(f"layer {layer.id!r}: others write its stored state all the time")
+
+    def _is_stored(self, layer: AnyLayer, value: Any, theirs: Any) -> bool:
+        codec = self._codec_of(layer)
+        # Equal values may be stored in different ways, as 1 and True are.
+        return bool(value == theirs) and codec.dumps(value) == codec.dumps(theirs)
 
     async def _write(self, storage: LayerStorage, key: str, value: Any, expected: int) -> int:
         if value is None:
@@ -188,23 +210,34 @@ class Upkeep:
 DOORS.upkeep = Upkeep
 
 
+def _place_of(x: Execution) -> str:
+    """What is an execution's own in the store, for every process that carries it: its id is drawn by each anew."""
+    up = x.parent_frame
+    while x.passes and up is not None:
+        # A part of an execution with other memory.
+        x, up = up.x, up.x.parent_frame
+    root = x.frame
+    if up is None or root is None:
+        return x.id
+    attempts: list[int] = []
+    frame: Frame | None = root
+    while frame is not None:
+        attempts.append(frame.attempt)
+        frame = frame.up
+    return sha256(json.dumps([x.run_id, root.path, attempts]).encode()).hexdigest()
+
+
 def _key(version: int) -> str:
     return f"v{version}"
 
 
-def _codec_of(layer: AnyLayer) -> Codec:
-    """What stores a layer's values, and makes again the classes that its state's type names."""
-    return Codec(types_in(layer.state_type))
-
-
-def _migrated(layer: AnyLayer, state: Any, version: int, kind: Any) -> Any:
+def _migrated(layer: AnyLayer, codec: Codec, state: Any, version: int, kind: Any) -> Any:
     if version > layer.schema_version:
         raise ConfigError(
             f"layer {layer.id!r} has a stored state of version {version}, and its own is {layer.schema_version}",
             code="layer-version",
             hint="run the newer code, or give the layer another id",
         )
-    codec = _codec_of(layer)
     made = layer.migrate(state, version)
     try:
         return codec.decode(codec.encode(made), kind)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import anyio.to_thread
-
+from noetic_py._engine.counting import ready_counter_of
 from noetic_py._engine.hooks import FAILED, call_hook, present, tell_failed
 from noetic_py._engine.layers import AnyLayer
 from noetic_py._engine.memory import tell_children
@@ -23,9 +22,8 @@ from noetic_py.memory.view import View
 from noetic_py.models.base import Model, ModelRequest
 from noetic_py.models.pricing import profile_of
 from noetic_py.steps.model import ModelSpec
-from noetic_py.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
 
-__all__ = ["counter_of", "project"]
+__all__ = ["project"]
 
 # The part of a window that is kept for the answer where nobody says how long one may be.
 _ANSWER_PART = 8
@@ -50,19 +48,9 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
     return view
 
 
-async def counter_of(model: Model) -> TokenCounter:
-    """What counts tokens for a model, ready to count."""
-    encoding = profile_of(model).encoding
-    counter = counter_for(model.name) if encoding is None else counter_of_encoding(encoding)
-    if isinstance(counter, TiktokenCounter) and not counter.ready:
-        # Loading the ranks takes half a second, in which other runs shall go on.
-        await anyio.to_thread.run_sync(counter.load)
-    return counter
-
-
 async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Head:
     """What stands around the conversation, counted anew only when it is another one."""
-    counter, profile = await counter_of(model), profile_of(model)
+    counter, profile = await ready_counter_of(model), profile_of(model)
     window = profile.context_window
     reserved = 0
     if window is not None:

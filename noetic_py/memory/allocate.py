@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from attrs import field, frozen
 
-__all__ = ["DEFAULT_MAXIMUM", "Allocation", "Demand", "LayerBudget", "allocate", "allocate_unknown"]
+__all__ = ["DEFAULT_MAXIMUM", "Allocation", "Demand", "allocate", "allocate_unknown"]
 
 DEFAULT_MAXIMUM: Final = 4_096
 """Tokens of a layer without a maximum of its own, where the window of the model is not known."""
-
-LayerBudget: TypeAlias = int | tuple[int, int] | Literal["auto"]
-"""What a layer says of its budget: so many tokens, the least and the most, or as many as there are."""
 
 # Of what the minimums leave, the layers get at most this much; the history keeps the rest.
 _LAYERS_PERCENT: Final = 60
@@ -45,18 +42,6 @@ class Demand:
     def __attrs_post_init__(self) -> None:
         if self.minimum < 0 or (self.maximum is not None and self.maximum < self.minimum):
             raise ValueError(f"layer {self.layer!r} asks for {self.minimum} to {self.maximum} tokens")
-
-    @classmethod
-    def of(cls, layer: str, budget: LayerBudget) -> Demand:
-        """The demand that a layer's `budget` stands for: a number is both the least and the most.
-
-        Raises:
-            ValueError: A number is negative, or the least is above the most.
-        """
-        if budget == "auto":
-            return cls(layer)
-        low, high = (budget, budget) if isinstance(budget, int) else budget
-        return cls(layer, low, high)
 
 
 def _read_only(layers: Mapping[str, int]) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from noetic_py.reading import ReadContext
     from noetic_py.steps.step import Step
 
-__all__ = ["Alone", "Binding", "Draft"]
+__all__ = ["Alone", "Binding", "Draft", "Through"]
 
 
 class Binding(Protocol):
@@ -116,13 +116,53 @@ class Alone:
         raise _nowhere(self._layer, "run to ask a model in")
 
 
-class Draft:
-    """The state while a function or a hook works on it: a copy, which takes its place when that has succeeded."""
+class Through:
+    """A binding that goes on to the one below in all that it does not change."""
 
-    __slots__ = ("_base", "_read", "_value", "_written", "below")
+    __slots__ = ("below",)
 
     def __init__(self, below: Binding) -> None:
         self.below: Binding = below
+
+    def read(self) -> Any:
+        """The state."""
+        return self.below.read()
+
+    def write(self, value: Any, base: Any) -> None:
+        """Another state."""
+        self.below.write(value, base)
+
+    @property
+    def ctx(self) -> ReadContext[Any, Any]:
+        """The step's context."""
+        return self.below.ctx
+
+    @property
+    def storage(self) -> LayerStorage:
+        """The layer's own part of the store."""
+        return self.below.storage
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's."""
+        return self.below.runtime
+
+    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
+        """Run a step for the layer."""
+        return await self.below.call(step, input)
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        """Ask a model for the layer."""
+        return await self.below.ask(model, instructions, text, output)
+
+
+class Draft(Through):
+    """The state while a function or a hook works on it: a copy, which takes its place when that has succeeded."""
+
+    __slots__ = ("_base", "_read", "_value", "_written")
+
+    def __init__(self, below: Binding) -> None:
+        super().__init__(below)
         self._read = self._written = False
         self._base: Any = None
         self._value: Any = None
@@ -158,29 +198,6 @@ class Draft:
             return False
         self.below.write(self._value, self._base)
         return True
-
-    @property
-    def ctx(self) -> ReadContext[Any, Any]:
-        """The step's context."""
-        return self.below.ctx
-
-    @property
-    def storage(self) -> LayerStorage:
-        """The layer's own part of the store."""
-        return self.below.storage
-
-    @property
-    def runtime(self) -> Runtime:
-        """The run's."""
-        return self.below.runtime
-
-    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
-        """Run a step for the layer."""
-        return await self.below.call(step, input)
-
-    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
-        """Ask a model for the layer."""
-        return await self.below.ask(model, instructions, text, output)
 
 
 def _has_equality(value: object) -> bool:

@@ -12,10 +12,13 @@ from attrs import define, field, frozen
 
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Draft
+from noetic_py.tools.base import Tool
+from noetic_py.tools.calling import MISSING, inject_missing
+from noetic_py.tools.docstring import read_docs
+from noetic_py.tools.signature import Signature, read_signature
 
 if TYPE_CHECKING:
     from noetic_py.memory.layer import MemoryLayer
-    from noetic_py.tools import Tool
 
 __all__ = ["LayerFunction", "function", "functions_of"]
 
@@ -55,10 +58,6 @@ class LayerFunction:
         return made
 
     def _made(self, layer: str) -> Tool[..., Any, Any, Any]:
-        from noetic_py.tools.base import Tool
-        from noetic_py.tools.docstring import read_docs
-        from noetic_py.tools.signature import Signature, read_signature
-
         name = f"{layer}/{self.name}"
         # Bound to something, so that the signature begins behind `self`.
         read = read_signature(MethodType(self.fn, layer), name)
@@ -100,8 +99,6 @@ class LayerFunction:
 
     def _filled(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """The values, and the services that nobody gave."""
-        from noetic_py.tools.calling import MISSING, inject_missing
-
         tool = self.tool(layer.id or type(layer).__name__)
         if not tool.injected:
             return dict(values)

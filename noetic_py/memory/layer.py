@@ -44,7 +44,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TokenBudget: TypeAlias = int | tuple[int, int] | Literal["auto"]
-"""Tokens for what a layer recalls: exactly so many at most, from and to, or what there is."""
+"""Tokens for what a layer recalls: at most so many, from and to, or what there is."""
 
 
 def _make_frozen(cls: type[Any]) -> None:

@@ -14,7 +14,7 @@ from noetic_py.memory.layers.context_pool import CatalogueView, ContextPool, che
 from noetic_py.memory.layers.context_queue import ContextQueue
 from noetic_py.tools.calling import MISSING
 
-__all__ = ["inject_layer", "is_routed", "receipt", "route", "unrouted"]
+__all__ = ["has_place", "inject_layer", "is_routed", "receipt", "route", "unrouted"]
 
 LayerT = TypeVar("LayerT", bound=MemoryLayer[Any])
 
@@ -34,7 +34,12 @@ def is_routed(value: object) -> bool:
     return bool(entries)
 
 
-async def route(memory: Memory, value: object, *, where: tuple[str, ...]) -> bool:
+def has_place(memory: Memory) -> bool:
+    """Whether there is any queue or pool in a bundle."""
+    return any(isinstance(layer, ContextQueue | ContextPool) for layer in layers_of(memory).values())
+
+
+async def route(memory: Memory, value: object, *, where: tuple[str, ...], given: object = None) -> bool:
     """Put returned entries where they belong: without an id into the queue, with one into the pool.
 
     Of a list each goes its way in order, once it is clear that all of them can go. The listeners of the queue and the
@@ -44,9 +49,10 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...]) -> boo
         memory: The run's layers.
         value: What a tool or a step returned, or yielded.
         where: The path of the step, for errors.
+        given: What the step was given: an entry of it that is handed on is not kept again.
 
     Returns:
-        Whether there was anything to keep; the caller of the run is not to see it then.
+        Whether there was anything to keep; the caller of a tool is not to see it then.
 
     Raises:
         ConfigError: There is no layer for it (code `"layer-missing"`), or more than one (`"layer-ambiguous"`).
@@ -56,13 +62,14 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...]) -> boo
     try:
         if not is_routed(value):
             return False
-        entries = _entries(value)
+        known = _entries(given)
+        entries = [entry for entry in _entries(value) if not any(entry is each or entry == each for each in known)]
         places = [(entry, _place(memory, entry)) for entry in entries]
         for entry, layer in places:
             await (layer.append(entry) if isinstance(layer, ContextQueue) else layer.add(entry))
     except NoeticError as error:
         raise error.at(where) from error.__cause__
-    return True
+    return bool(entries)
 
 
 def unrouted(values: Sequence[object]) -> list[object]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from noetic_py.codec.text import inside
 from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
@@ -170,8 +171,6 @@ class LayerStorage:
         return [(each.key, self._read(each.key, each.value, type)) for each in page]
 
     def _read(self, key: str, data: bytes, type: Any) -> Any:
-        from noetic_py.codec.text import inside
-
         try:
             return self._codec.loads(data, type)
         except CodecError as error:

@@ -60,7 +60,7 @@ class Hold:
     def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
         self._backend = backend
         self._lease = lease
-        self.position = position
+        self.position: int = position
 
     async def beat(self) -> None:
         """Keep it, until cancelled. Whoever has lost it is told by the next write."""
@@ -133,10 +133,10 @@ class Desk:
                 f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(gate="reject")'
             )
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
-        self.durable = backend is not None
+        self.durable: bool = backend is not None
         self.policy = policy
         self._runtime = runtime
-        self.gate = Gate()
+        self.gate: Gate = Gate()
         # What was read last, newest at the end; compared with the backend before it is believed.
         self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
@@ -212,11 +212,11 @@ class Desk:
 
     # -- what goes on
 
-    def begins(self, key: SessionKey, run: Run) -> None:
+    def begins(self, key: SessionKey, run: Any) -> None:
         """A turn's run begins."""
         self._live.setdefault(key, []).append(run)
 
-    def ends(self, key: SessionKey, run: Run) -> str | None:
+    def ends(self, key: SessionKey, run: Any) -> str | None:
         """A turn's run is over; what somebody has said who interrupted it."""
         runs = self._live[key]
         runs.remove(run)

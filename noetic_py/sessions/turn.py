@@ -47,13 +47,13 @@ _log = logging.getLogger("noetic_py")
 _KEEP_TRYING = 10.0
 """Seconds for which a turn that holds no lease tries to write what it has made."""
 
-Go: TypeAlias = "Callable[[Run, RunPlan], Awaitable[RunResult[Any, Any]]]"
+Go: TypeAlias = Callable[[Any, Any], Awaitable[RunResult[Any, Any]]]
 """Runs a plan to its end."""
-Again: TypeAlias = "Callable[[str, RunPlan], Awaitable[tuple[RunResult[Any, Any], Domain]]]"
+Again: TypeAlias = Callable[[str, Any], Awaitable[tuple[RunResult[Any, Any], Domain]]]
 """Goes on with a run of an earlier process, for what a plan was asked to do."""
 
 
-async def take_turn(desk: Desk, run: Run, plan: RunPlan, key: SessionKey, go: Go, again: Again) -> RunResult[Any, Any]:
+async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, again: Again) -> RunResult[Any, Any]:
     """Do a turn of a session: wait for it, begin from what is there, run, write what the run has added.
 
     Raises:
@@ -81,10 +81,10 @@ async def take_turn(desk: Desk, run: Run, plan: RunPlan, key: SessionKey, go: Go
 class Turn:
     """One turn of a session."""
 
-    def __init__(self, desk: Desk, run: Run, plan: RunPlan, key: SessionKey, go: Go, again: Again) -> None:
+    def __init__(self, desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, again: Again) -> None:
         self._desk = desk
-        self._run = run
-        self._plan = plan
+        self._run: Run = run
+        self._plan: RunPlan = plan
         self._key = key
         self._go = go
         self._again = again

@@ -44,6 +44,7 @@ from noetic_py.items import Item, Message
 from noetic_py.memory.blocks import as_items
 from noetic_py.memory.checks import budget_of
 from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of
+from noetic_py.memory.scopes import Scope
 from noetic_py.steps.code import step
 from noetic_py.steps.model import call_model
 from noetic_py.testing._conformance.base import equal
@@ -65,6 +66,7 @@ HOSTILE = (
     "word " * 400,
 )
 BUDGETS = (0, 1, 20, 200, 4000)
+ADAS = "only for ada"
 
 
 class _One(Memory):
@@ -154,10 +156,8 @@ class LayerContract(Generic[L]):
         """Killed before and after every commit, a run comes out the same."""
         await assert_resumable_everywhere(lambda: self._flow("one", "two"), "x", make=self._harness, user_id="u")
 
-    async def test_its_state_is_the_same_when_it_is_read_back(self) -> None:
-        """The next run of its scope begins with the state that the last one left."""
-        backend = InMemoryBackend()
-        first, _ = await self._run(self._harness(backend), "one", thread_id="t", user_id="u")
+    async def _begins_with(self, backend: CheckpointBackend, thread_id: str, user_id: str) -> Any:
+        """The state that a run finds."""
         seen: list[Any] = []
 
         @step(id="look", version="1")
@@ -165,20 +165,28 @@ class LayerContract(Generic[L]):
             seen.append(ctx.memory.layer.state)
 
         async with self._harness(backend) as harness:
-            await harness.run(look, None, thread_id="t", user_id="u")
-        if self.make().scope.value != "execution":
-            equal(seen[0], first.memory["layer"])
+            await harness.run(look, None, thread_id=thread_id, user_id=user_id)
+        return seen[0]
 
-    async def test_others_have_nothing_of_it(self) -> None:
-        """A run of another user in another thread finds nothing of it."""
+    async def test_its_state_is_the_same_when_it_is_read_back(self) -> None:
+        """The next run of its scope begins with the state that the last one left, and every other one anew."""
+        expected = await self._begins_with(InMemoryBackend(), "t", "u")
         backend = InMemoryBackend()
-        if self.make().scope.value == "global":
-            pytest.xfail("the layer is everybody's")
-        await self._run(self._harness(backend), "a secret of ada's", thread_id="t1", user_id="ada")
+        first, _ = await self._run(self._harness(backend), "one", thread_id="t", user_id="u")
+        if self.make().scope is not Scope.EXECUTION:
+            expected = first.memory["layer"]
+        equal(await self._begins_with(backend, "t", "u"), expected)
+
+    async def test_others_have_of_it_what_its_scope_says(self) -> None:
+        """A run of another user in another thread finds all of what is everybody's, and nothing of anything else."""
+        backend = InMemoryBackend()
+        first, _ = await self._run(self._harness(backend), ADAS, thread_id="t1", user_id="ada")
+        if self.make().scope is Scope.GLOBAL:
+            equal(await self._begins_with(backend, "t2", "bob"), first.memory["layer"])
+            equal(ADAS in repr(await self._begins_with(InMemoryBackend(), "t2", "bob")), False)
+            return
         result, _ = await self._run(self._harness(backend), "x", thread_id="t2", user_id="bob")
-        fresh, _ = await self._run(self._harness(InMemoryBackend()), "x", thread_id="t2", user_id="bob")
-        equal("a secret of ada's" in repr(result.memory), False)
-        equal("a secret of ada's" in repr(fresh.memory), False)
+        equal(ADAS in repr(result.memory), False)
 
     # -- what the model sees of it
 

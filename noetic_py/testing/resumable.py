@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,11 @@ from attrs import frozen
 
 from noetic_py.checkpoints.in_memory import InMemoryBackend
 from noetic_py.checkpoints.records import StepFailed, StepFinished, Voided
-from noetic_py.codec import to_wire
 from noetic_py.errors import NoeticError
 from noetic_py.events import Event, StepStarted, StepVoided
 from noetic_py.harness import Harness
 from noetic_py.state import StateBag, copy_state
+from noetic_py.testing._renamed import Names
 from noetic_py.testing.faults import FaultyBackend, When
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.control import RunResult
-    from noetic_py.items import Item
     from noetic_py.steps.step import Step
 
-__all__ = ["assert_resumable_everywhere"]
+__all__ = ["NotReached", "Outcome", "ResumeCheck", "assert_resumable_everywhere", "kill_points"]
 
 _RUN = "resumable"
 Path = tuple[str, ...]
@@ -38,6 +37,7 @@ async def assert_resumable_everywhere(
     state: object = None,
     make: Callable[[CheckpointBackend], Harness[M]] | None = None,
     user_id: str | None = None,
+    also: Callable[[CheckpointBackend], Awaitable[object]] | None = None,
 ) -> int:
     """Run a flow, kill it before and after every one of its commits, resume it, and compare how it comes out.
 
@@ -45,7 +45,8 @@ async def assert_resumable_everywhere(
     usage and the counts of steps and model calls have to be those of the run that nobody killed, and no body may run
     again whose step was committed. So the flow has to do the same each time: give it a model that answers what it is
     asked, such as a [`ScriptedModel`][noetic_py.testing.ScriptedModel] whose turns are functions of the request, and no
-    clock or chance but the runtime's.
+    clock or chance but the runtime's. Ids are drawn anew for what was not stored, so they are compared by where they
+    stand: what refers to the third item of the conversation, in a state or a layer's, has to refer to the third again.
 
     Args:
         flow: Makes the flow.
@@ -53,6 +54,7 @@ async def assert_resumable_everywhere(
         state: The state it begins with; each run gets a copy.
         make: Makes the harness of a backend; one without a model when left out.
         user_id: Whose run it is.
+        also: Reads what else has to be the same when a run is over, such as what layers have put into their storage.
 
     Returns:
         How many times it was killed.
@@ -60,68 +62,102 @@ async def assert_resumable_everywhere(
     Raises:
         AssertionError: A run came out another way; the message says where it was killed, and what was different.
     """
-    check = _Check(flow, input, state, make or _plain, user_id)
-    whole = FaultyBackend(InMemoryBackend())
-    expected = await check.run(whole, [])
-    if expected is None:
-        raise AssertionError("a run that nobody kills has died")
-    if not whole.appends:
-        raise AssertionError("the run has no commits: make(backend) has to give a harness with checkpoints=backend")
-    kills = 0
-    for at in range(1, whole.appends + 1):
-        for when in ("before", "after"):
-            await check.kill(at, when, expected)
-            kills += 1
-    return kills
+    check = ResumeCheck(flow, input, state, make or _plain, user_id, also)
+    expected, appends = await check.whole()
+    points = kill_points(appends)
+    for at, when in points:
+        await check.kill(at, when, expected)
+    return len(points)
+
+
+def kill_points(appends: int) -> list[tuple[int, When]]:
+    """Where a run with so many commits can be killed: before and after each of them."""
+    whens: tuple[When, ...] = ("before", "after")
+    return [(at, when) for at in range(1, appends + 1) for when in whens]
 
 
 def _plain(backend: CheckpointBackend) -> Harness[Any]:
     return Harness(checkpoints=backend)
 
 
+class NotReached(AssertionError):
+    """A run has fewer commits than before; where paths run side by side, several may be written in one."""
+
+
 @frozen(eq=False)
-class _Outcome:
-    """What has to be the same."""
+class Outcome:
+    """What has to be the same.
+
+    Attributes:
+        parts: It, by what it is called in a message.
+    """
 
     parts: dict[str, Any]
 
 
 @frozen(eq=False)
-class _Check:
-    """One flow, and how it is run."""
+class ResumeCheck:
+    """One flow, and how it is run, for who chooses where it is killed.
+
+    Args:
+        flow: As for `assert_resumable_everywhere`, like all that follows.
+        input: Its input.
+        state: Its state.
+        make: Makes the harness.
+        user_id: Whose run it is.
+        also: What else is compared.
+    """
 
     flow: Callable[[], Any]
     input: Any
-    state: Any
-    make: Callable[[CheckpointBackend], Any]
-    user_id: str | None
+    state: Any = None
+    make: Callable[[CheckpointBackend], Any] = _plain
+    user_id: str | None = None
+    also: Callable[[CheckpointBackend], Awaitable[object]] | None = None
 
-    async def run(self, backend: FaultyBackend, events: list[Event]) -> _Outcome | None:
+    async def whole(self) -> tuple[Outcome, int]:
+        """What comes out when nobody kills it, and how many commits it has.
+
+        Raises:
+            AssertionError: It has none.
+        """
+        backend = FaultyBackend(InMemoryBackend())
+        outcome = await self.run(backend, [])
+        if outcome is None:
+            raise AssertionError("a run that nobody kills has died")
+        if not backend.appends:
+            raise AssertionError("the run has no commits: make(backend) has to give a harness with checkpoints=backend")
+        return outcome, backend.appends
+
+    async def run(self, backend: FaultyBackend, events: list[Event]) -> Outcome | None:
         """Begin the run; `None` when it has died."""
         options: dict[str, Any] = {} if self.state is None else {"state": copy_state(self.state)}
         if self.user_id is not None:
             options["user_id"] = self.user_id
         harness = self.make(backend)
-        return await _watched(
-            backend, harness.stream(self.flow(), self.input, run_id=_RUN, on_error="result", **options), events
-        )
+        stream = harness.stream(self.flow(), self.input, run_id=_RUN, on_error="result", **options)
+        return await self._watched(backend, harness, stream, events)
 
-    async def resume(self, backend: FaultyBackend, events: list[Event]) -> _Outcome | None:
+    async def resume(self, backend: FaultyBackend, events: list[Event]) -> Outcome | None:
         """Go on with it."""
         plain = self.state is None or isinstance(self.state, StateBag)
         options: dict[str, Any] = {} if plain else {"state_type": type(self.state)}
         harness = self.make(backend)
-        return await _watched(backend, harness.resume_stream(_RUN, self.flow(), on_error="result", **options), events)
+        stream = harness.resume_stream(_RUN, self.flow(), on_error="result", **options)
+        return await self._watched(backend, harness, stream, events)
 
-    async def kill(self, at: int, when: When, expected: _Outcome) -> None:
-        """Kill it once, and go on."""
+    async def kill(self, at: int, when: When, expected: Outcome) -> None:
+        """Kill it once, and go on.
+
+        Raises:
+            AssertionError: It comes out another way.
+            NotReached: It has not got so far.
+        """
         where = f"killed {when} commit {at}"
         backend = FaultyBackend(InMemoryBackend(), dies_at=at, when=when)
         await self.run(backend, [])
         if not backend.dead:
-            raise AssertionError(
-                f"{where}: the run has fewer commits than before, so it does not do the same each time"
-            )
+            raise NotReached(f"{where}: the run has fewer commits than before, so it does not do the same each time")
         backend.revive()
         events: list[Event] = []
         begun = await backend.head(_RUN)
@@ -137,47 +173,41 @@ class _Check:
         _check_again(events, committed, where)
         _compare(expected, outcome, where)
 
+    async def _watched(
+        self,
+        backend: FaultyBackend,
+        harness: Harness[Any],
+        stream: AbstractAsyncContextManager[Any],
+        events: list[Event],
+    ) -> Outcome | None:
+        result: RunResult[Any, Any] | None = None
+        with backend.outlived():
+            async with harness, stream as watched:
+                events += [event async for event in watched.events]
+                result = await watched.result()
+        if result is None or backend.dead:
+            return None
+        return _outcome(result, None if self.also is None else await self.also(backend))
 
-async def _watched(
-    backend: FaultyBackend, stream: AbstractAsyncContextManager[Any], events: list[Event]
-) -> _Outcome | None:
-    outcome: _Outcome | None = None
-    with backend.outlived():
-        async with stream as watched:
-            events += [event async for event in watched.events]
-            outcome = _outcome(await watched.result())
-    return outcome
 
-
-def _outcome(result: RunResult[Any, Any]) -> _Outcome:
-    error = result.error
-    return _Outcome(
+def _outcome(result: RunResult[Any, Any], also: object) -> Outcome:
+    error, names = result.error, Names()
+    items = names.items(result.items)
+    return Outcome(
         {
             "status": result.status,
-            "value": result.output_or(None),
+            "value": names.value(result.output_or(None)),
             "error": None if error is None else (type(error).__name__, error.path),
-            "state": result.state,
-            "memory": dict(result.memory),
-            "items": _told(result.items),
+            "state": names.state(result.state),
+            "memory": {layer: names.value(state) for layer, state in result.memory.items()},
+            "items": items,
             "usage": result.usage,
             "cost": result.cost,
             "steps": result.steps,
             "model calls": result.model_calls,
+            "what else was read": names.value(also),
         }
     )
-
-
-def _told(items: Sequence[Item]) -> list[Any]:
-    """Items without their ids, which are made anew each time; calls are told by their order."""
-    calls: dict[str, int] = {}
-    found: list[Any] = []
-    for item in items:
-        wire = to_wire(item)
-        wire.pop("id", None)
-        if "call_id" in wire:
-            wire["call_id"] = calls.setdefault(str(wire["call_id"]), len(calls))
-        found.append(wire)
-    return found
 
 
 def _committed(journal: Sequence[JournalRecord]) -> set[Path]:
@@ -200,7 +230,7 @@ def _check_again(events: Sequence[Event], committed: set[Path], where: str) -> N
             committed = {path for path in committed if path[: len(event.path)] != event.path}
 
 
-def _compare(expected: _Outcome, outcome: _Outcome | None, where: str) -> None:
+def _compare(expected: Outcome, outcome: Outcome | None, where: str) -> None:
     if outcome is None:
         raise AssertionError(f"{where}: the run that went on has died too")
     for name, wanted in expected.parts.items():

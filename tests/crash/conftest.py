@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Generator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
 from tests.crash.children import Children, fork_server
+from tests.servers.figures import say_figures
 
 Figure: TypeAlias = Callable[[str, object], None]
 
@@ -25,13 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Say what the full sets have counted."""
-    if "NOETIC_EXAMPLES" not in os.environ:
-        return
-    reports: list[Any] = terminalreporter.getreports("passed")
-    for report in reports:
-        figures = [f"{name} {value}" for name, value in report.user_properties]
-        if figures and report.when == "call" and report.nodeid.startswith("tests/crash/"):
-            terminalreporter.write_line(f"{report.nodeid.rpartition('/')[2]}: {', '.join(figures)}")
+    say_figures(terminalreporter, "tests/crash/")
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ def flow_of(given: Mapping[str, Any], say: Say) -> Any:
     return sequence(note, reply)
 
 
-async def _converse(given: Mapping[str, Any], say: Say) -> Any:
+async def _converse(given: Any, say: Say) -> Any:
     flow = flow_of(given, say)
     told: list[Any] = []
-    async with DyingBackend(given["store"], Death(given)) as backend:  # type: ignore[arg-type]
+    async with DyingBackend(given["store"], Death(given)) as backend:
         policy = SessionPolicy(persist=given.get("persist", "run"))
         async with Harness(plugins=[], checkpoints=backend, sessions=policy) as harness:
             session = harness.session(*KEY)
@@ -87,7 +87,7 @@ async def _converse(given: Mapping[str, Any], say: Say) -> Any:
     return told
 
 
-def converse(given: Mapping[str, Any], say: Say) -> Any:
+def converse(given: Any, say: Say) -> Any:
     """Do turns of one session; returns what each came to."""
     return anyio.run(_converse, given, say, backend=given.get("loop", "asyncio"))
 

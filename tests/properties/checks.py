@@ -19,6 +19,10 @@ def examples(sample: int, full: int) -> int:
     return full if wanted == "full" else int(wanted)
 
 
+FULL = os.environ.get("NOETIC_EXAMPLES") == "full"
+"""Whether everything is tried, or a sample."""
+
+
 def tasks() -> set[int]:
     """The tasks that are alive."""
     return {task.id for task in anyio.get_running_tasks()}

@@ -92,6 +92,39 @@ async def test_003_12_entries_with_id_go_into_the_pool() -> None:
             await harness.run(call_tool(note, args={"text": "x"}), None)
 
 
+@step
+async def jot(text: str) -> ContextItem[str]:
+    return ContextItem(text)
+
+
+@step
+async def shelve(value: object) -> list[ContextItem[Any]]:
+    return [ContextItem(Doc("long"), "about a", "a"), ContextItem("second")]
+
+
+@step
+async def misname(value: object) -> ContextItem[str]:
+    return ContextItem("x", id="x")
+
+
+async def test_003_11_entries_of_a_step_go_into_the_queue_and_on() -> None:
+    async with Harness(memory=Mem()) as harness:
+        async with harness.stream(jot >> look, "hello") as stream:
+            told = [event.event async for event in stream.events if isinstance(event, Emitted)]
+            assert (await stream.result()).value == ("hello", "")
+        assert told == [ContextItem("hello")]
+        result = await harness.run(jot, "hello")
+    assert result.value == ContextItem("hello"), "it is the value of the step as well"
+
+
+async def test_003_12_entries_of_a_step_go_into_the_pool_and_on() -> None:
+    async with Harness(memory=Mem()) as harness:
+        assert (await harness.run(shelve >> look, "x")).value == ("second", "- [a] about a")
+        with pytest.raises(InvalidEntry, match="the entry 'x' has no description") as caught:
+            await harness.run(misname, "x")
+    assert caught.value.path == ("misname",)
+
+
 async def test_003_13_streaming_tools() -> None:
     async with Harness(memory=Mem()) as harness:
         value: object = (await harness.run(call_tool(stream, args={}), None)).value

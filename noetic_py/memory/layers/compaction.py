@@ -14,7 +14,7 @@ from noetic_py.memory.blocks import made_id, weigh
 from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.shared import COUNTER, at_least, clipped, not_blank, transcript, wrong
+from noetic_py.memory.layers.common import COUNTER, at_least, clipped, not_blank, transcript, wrong
 from noetic_py.memory.scopes import Slot
 
 if TYPE_CHECKING:

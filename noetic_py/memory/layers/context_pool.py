@@ -9,6 +9,7 @@ from attrs import field
 
 from noetic_py._types import T2
 from noetic_py.errors import InvalidEntry, NameNotFound
+from noetic_py.memory.layers.common import newest_within
 from noetic_py.memory.layers.context_item import ContextItem, T, T_co
 from noetic_py.memory.layers.entries import (
     INHERIT,
@@ -17,7 +18,6 @@ from noetic_py.memory.layers.entries import (
     check_entry,
     check_limit,
     open_limit_field,
-    within,
 )
 from noetic_py.memory.listeners import Added, Adding, Cleared, Clearing, Evicting, Listener, Removed, Removing
 from noetic_py.memory.scopes import Slot
@@ -249,7 +249,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The catalogue, as many of its newest lines as there is room for."""
-        return within(self._lines(), budget) or None
+        return "\n".join(newest_within(self._lines(), budget)) or None
 
 
 def check_for_pool(entry: ContextItem[Any]) -> str:

@@ -9,8 +9,9 @@ from typing import Any, Generic, Literal, Self
 from attrs import field
 
 from noetic_py.errors import ConfigError
+from noetic_py.memory.layers.common import newest_within
 from noetic_py.memory.layers.context_item import ContextItem, T
-from noetic_py.memory.layers.entries import INHERIT, EntryLayer, Inherit, check_entry, check_limit, limit_field, within
+from noetic_py.memory.layers.entries import INHERIT, EntryLayer, Inherit, check_entry, check_limit, limit_field
 from noetic_py.memory.listeners import Appended, Appending, Cleared, Clearing, Evicting, Listener
 from noetic_py.memory.scopes import Slot
 
@@ -146,7 +147,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The contents, the newest last, as many of the newest as there is room for."""
-        return within([str(entry.content) for entry in self.entries], budget) or None
+        return "\n".join(newest_within([str(entry.content) for entry in self.entries], budget)) or None
 
 
 def _difference(entries: Iterable[ContextItem[T]], without: Iterable[ContextItem[T]]) -> tuple[ContextItem[T], ...]:

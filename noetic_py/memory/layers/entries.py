@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, 
 from attrs import Attribute, field, frozen
 
 from noetic_py.errors import CodecError, ConfigError, NameNotFound, ReadOnlyMemory, StateTypeError
-from noetic_py.memory.binding import Alone, Binding, Draft
+from noetic_py.memory.binding import Alone, Binding, Draft, Through
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.context_item import ContextItem, T, codec_or_own
 from noetic_py.memory.listeners import EVERYWHERE, Attach, E, LayerEvent, Listener, Listeners, as_tags, tell
 
 if TYPE_CHECKING:
     from noetic_py.codec import Codec
-    from noetic_py.memory.scopes import LayerStorage
-    from noetic_py.models.base import Model
-    from noetic_py.reading import ReadContext
-    from noetic_py.runtime import Runtime
-    from noetic_py.steps.step import Step
 
-__all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit", "within"]
+__all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit"]
 
 S = TypeVar("S")
 
@@ -73,43 +68,7 @@ def _as_listeners(listeners: Iterable[Listener]) -> Listeners:
     return listeners if isinstance(listeners, Listeners) else Listeners(listeners)
 
 
-class _Through:
-    """A binding that goes on to another in all that it does not change."""
-
-    __slots__ = ("below",)
-
-    def __init__(self, below: Binding) -> None:
-        self.below = below
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.below, name)
-
-    def read(self) -> Any:
-        return peek(self.below)
-
-    def write(self, value: Any, base: Any) -> None:
-        self.below.write(value, base)
-
-    @property
-    def ctx(self) -> ReadContext[Any, Any]:
-        return self.below.ctx
-
-    @property
-    def storage(self) -> LayerStorage:
-        return self.below.storage
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.below.runtime
-
-    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
-        return await self.below.call(step, input)
-
-    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
-        return await self.below.ask(model, instructions, text, output)
-
-
-class _Shown(_Through):
+class _Shown(Through):
     """The state as a listener is to see it while a call is under way; what it writes is written below."""
 
     __slots__ = ("_value",)
@@ -122,10 +81,13 @@ class _Shown(_Through):
         return self._value
 
 
-class _ReadOnly(_Through):
+class _ReadOnly(Through):
     """A state that can be read."""
 
     __slots__ = ()
+
+    def read(self) -> Any:
+        return peek(self.below)
 
     def write(self, value: Any, base: Any) -> None:
         raise ReadOnlyMemory(
@@ -351,18 +313,3 @@ def check_entry(value: object) -> None:
         raise StateTypeError(
             f"{type(value).__name__} is no ContextItem", hint="ContextItem(content) makes an entry of anything"
         )
-
-
-def within(lines: Sequence[str], budget: int) -> str:
-    """The last of the lines that fit a number of tokens together, by an estimate, in their order."""
-    from noetic_py.tokens import EstimatedCounter
-
-    counter = EstimatedCounter()
-    kept: list[str] = []
-    left = budget
-    for line in reversed(lines):
-        left -= counter.count_text(f"{line}\n").value
-        if left < 0:
-            break
-        kept.append(line)
-    return "\n".join(reversed(kept))

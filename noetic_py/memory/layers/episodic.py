@@ -14,7 +14,7 @@ from noetic_py.items import Item, Message
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.support import (
+from noetic_py.memory.layers.common import (
     MergeMode,
     check_counts,
     is_one_of,

@@ -11,8 +11,8 @@ from anyio import to_thread
 
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.common import COUNTER, at_least, clipped, wrong
 from noetic_py.memory.layers.rooted import FileRefused, Limits, Rooted, is_supported
-from noetic_py.memory.layers.shared import COUNTER, at_least, clipped, wrong
 
 __all__ = ["Filesystem"]
 

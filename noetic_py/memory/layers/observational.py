@@ -11,7 +11,7 @@ from noetic_py.items import FunctionCall
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.shared import (
+from noetic_py.memory.layers.common import (
     COUNTER,
     at_least,
     clipped,

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.support import MergeMode, check_counts, fits, is_one_of, merged, one_line, refused, within
+from noetic_py.memory.layers.common import MergeMode, check_counts, fits, is_one_of, merged, one_line, refused, within
 
 __all__ = ["Plan", "PlanItem", "PlanStatus"]
 

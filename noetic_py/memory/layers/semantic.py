@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from noetic_py.errors import ConfigError, LayerError, NoeticError
 from noetic_py.items import Item, Message
@@ -15,8 +15,8 @@ from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.common import COUNTER, at_least, unseen, wrong
 from noetic_py.memory.layers.embedders import Embedder, WordEmbedder
-from noetic_py.memory.layers.shared import COUNTER, at_least, unseen, wrong
 from noetic_py.memory.layers.vectors import (
     Found,
     LocalShelf,
@@ -45,7 +45,8 @@ class Remembered:
 
     Attributes:
         last: The id of the last item that was looked at.
-        passages: How many passages were new, so far.
+        passages: How many passages there were in its storage when it had stored last; with `vectors=`, how many were
+            new so far.
     """
 
     last: str = ""
@@ -199,15 +200,16 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     async def store(self, response: ModelResponse) -> None:
         """Keep what was said since the last time."""
-        items, state = self.ctx.items, self.state
-        fresh = unseen(items, state.last)
+        fresh = unseen(self.ctx.items, self.state.last)
         if not fresh:
             return
         thread = self.ctx.thread_id
         said = [item for item in fresh if isinstance(item, Message) and item.role in _ROLES]
         passages = [Found(text, item.role, thread, item.id) for item in said for text in split(item.text, self.length)]
         new = await self._store(passages)
-        self.state = evolve(state, last=fresh[-1].id, passages=state.passages + new)
+        # Counted on the shelf: what a process had stored before it died is not new to the next one.
+        there = await self._kept.count(self._shelf) if self._database is None else self.state.passages + new
+        self.state = Remembered(fresh[-1].id, there)
 
     async def _store(self, passages: Sequence[Found]) -> int:
         passages = passages[-self.limit :]

@@ -10,7 +10,7 @@ from typing_extensions import TypeIs
 
 from noetic_py.items import Item, ItemBase
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.support import wrong
+from noetic_py.memory.layers.common import wrong
 from noetic_py.memory.scopes import Scope, Slot
 from noetic_py.reading import ReadContext
 

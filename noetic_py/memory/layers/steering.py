@@ -15,7 +15,7 @@ from noetic_py.memory.binding import Alone
 from noetic_py.memory.blocks import escape
 from noetic_py.memory.hooks import Guide, Halt, HookName
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.shared import at_least, clipped, wrong
+from noetic_py.memory.layers.common import at_least, clipped, wrong
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.base import ModelResponse
 

@@ -15,8 +15,7 @@ from noetic_py.items import JsonValue
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.shape import shape_of
-from noetic_py.memory.layers.support import (
+from noetic_py.memory.layers.common import (
     changed_by,
     check_counts,
     is_one_of,
@@ -27,6 +26,7 @@ from noetic_py.memory.layers.support import (
     within,
     wrong,
 )
+from noetic_py.memory.layers.shape import shape_of
 from noetic_py.state import copy_state
 
 __all__ = ["TaskState"]

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from noetic_py.items import Item, Message
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.support import is_one_of, wrong
+from noetic_py.memory.layers.common import is_one_of, wrong
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.base import ModelResponse
 from noetic_py.runtime import Runtime

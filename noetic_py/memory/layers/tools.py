@@ -13,7 +13,7 @@ from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory.functions import functions_of
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer, layers_of
-from noetic_py.memory.layers.support import (
+from noetic_py.memory.layers.common import (
     MergeMode,
     canonical,
     check_counts,

@@ -8,7 +8,7 @@ from typing import Final
 from noetic_py.items import Item, Message
 from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.support import check_counts, wrong
+from noetic_py.memory.layers.common import check_counts, wrong
 from noetic_py.memory.scopes import Scope
 from noetic_py.tokens import EstimatedCounter
 

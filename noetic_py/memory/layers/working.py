@@ -12,8 +12,7 @@ from noetic_py.items import JsonValue
 from noetic_py.memory.functions import function
 from noetic_py.memory.hooks import Returned
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.shape import shape_of
-from noetic_py.memory.layers.support import (
+from noetic_py.memory.layers.common import (
     MergeMode,
     check_counts,
     is_one_of,
@@ -23,6 +22,7 @@ from noetic_py.memory.layers.support import (
     refused,
     within,
 )
+from noetic_py.memory.layers.shape import shape_of
 from noetic_py.state import copy_state
 
 __all__ = ["NestedMemory", "WorkingMemory"]

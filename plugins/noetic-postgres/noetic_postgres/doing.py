@@ -11,17 +11,16 @@ from typing import TypeVar
 import psycopg
 from attrs import field, frozen
 
-from noetic_postgres.failures import LOST, from_server, is_lost, is_passing, unknown_outcome
+from noetic_postgres.failures import from_server, is_lost, is_passing, unknown_outcome
 from noetic_postgres.link import Link, Pending
 from noetic_postgres.watch import Watch
+from noetic_py.checkpoints.threads import LOST, connected
 from noetic_py.errors import StoreUnavailable
 
 __all__ = ["Doer", "Keeper"]
 
 T = TypeVar("T")
 
-_FIRST_WAIT = 0.02
-_LONGEST_WAIT = 1.0
 # A server that nobody has reached yet is rather misspelt than away.
 _ALWAYS_PASSING = frozenset({"starting", "connections"})
 
@@ -113,28 +112,26 @@ class Doer:
 
     def _linked(self, end: float) -> Link:
         """The connection, set up."""
-        wait = _FIRST_WAIT
-        while self._link is None:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise self._late()
-            try:
-                self._link = self._keeper.connect(left)
-                with self._watched(self._link, end):
-                    self._link.prepare()
-                    self._end_ghosts(self._link, end)
-                self._keeper.reached.set()
-            except StoreUnavailable as error:
-                self.drop()
-                passing = LOST if self._keeper.reached.is_set() else _ALWAYS_PASSING
-                if error.reason not in passing or end - time.monotonic() <= wait:
-                    raise
-                time.sleep(wait)
-                wait = min(wait * 2, _LONGEST_WAIT)
-            except BaseException:
-                self.drop()
-                raise
+        if self._link is None:
+            self._link = connected(
+                lambda left: self._connect(left, end), end, passing=self._is_passing, late=self._late
+            )
         return self._link
+
+    def _connect(self, left: float, end: float) -> Link:
+        link = self._link = self._keeper.connect(left)
+        try:
+            with self._watched(link, end):
+                link.prepare()
+                self._end_ghosts(link, end)
+        except BaseException:
+            self.drop()
+            raise
+        self._keeper.reached.set()
+        return link
+
+    def _is_passing(self, reason: str) -> bool:
+        return reason in (LOST if self._keeper.reached.is_set() else _ALWAYS_PASSING)
 
     def _end_ghosts(self, link: Link, end: float) -> None:
         """End the sessions of lost connections: they may hold locks, or be about to commit."""

@@ -9,10 +9,7 @@ import psycopg
 
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
-__all__ = ["LOST", "from_connecting", "from_server", "is_lost", "is_passing", "unknown_outcome"]
-
-LOST = frozenset({"unreachable", "starting", "connections", "timeout", "lost"})
-"""Reasons that may be gone in a moment."""
+__all__ = ["from_connecting", "from_server", "is_lost", "is_passing", "unknown_outcome"]
 
 _Case = tuple[str, str, str]
 

@@ -5,41 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attrs import define, frozen
+from attrs import define
 
 from noetic_postgres.link import Link, Row, Values
 from noetic_postgres.sums import FARTHEST, int8
 from noetic_py.checkpoints.backend import Head, Record, Transaction
-from noetic_py.checkpoints.packing import Packed, pack, unpack
+from noetic_py.checkpoints.packing import unpack
+from noetic_py.checkpoints.served import Given
 from noetic_py.errors import CorruptRecord, LeaseLost, NoeticError, PositionConflict, RunNotFound
 
-__all__ = ["RESTORE", "Given", "Numbers", "append", "given_of", "head", "parts_of", "read", "run_of"]
+__all__ = ["RESTORE", "Numbers", "append", "head", "parts_of", "read", "run_of"]
 
 RESTORE = "restore a copy of the database"
 _PAGE_BYTES = 32 * 1024 * 1024
 _PAGE_ROWS = 1000
 _KNOWN = 10_000
-
-
-@frozen(eq=False)
-class Given:
-    """A transaction that is to be appended.
-
-    Attributes:
-        what: The transaction.
-        packed: Its records.
-        size: How many bytes they have.
-    """
-
-    what: Transaction
-    packed: Packed
-    size: int
-
-
-def given_of(what: Transaction, threshold: int) -> Given:
-    """Pack a transaction; payloads longer than `threshold` go apart."""
-    packed = pack(what.records, threshold=threshold)
-    return Given(what, packed, len(packed.body) + sum(map(len, packed.blobs.values())))
 
 
 @define(eq=False)

@@ -5,33 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
-from attrs import frozen
-
 from noetic_postgres.journals import RESTORE, Found, Numbers, parts_of, run_of
 from noetic_postgres.link import Link, Row
 from noetic_postgres.sums import FARTHEST, int8
 from noetic_py.checkpoints.backend import Lease, RunEntry, Stats
+from noetic_py.checkpoints.served import PrunePage
 from noetic_py.errors import CorruptRecord, LeaseLost, PositionConflict, RunBusy, RunNotFound
 
-__all__ = ["PrunePage", "acquire", "delete", "entry", "fork", "give_back", "list_runs", "prune", "renew", "stats"]
+__all__ = ["acquire", "delete", "entry", "fork", "give_back", "list_runs", "prune", "renew", "stats"]
 
 # Ten years; the server's own times end somewhere.
 _LONGEST = 3e8
-
-
-@frozen
-class PrunePage:
-    """How far a prune has come.
-
-    Attributes:
-        below: The number of the run to go on below; `None` when nothing is left.
-        kept: How many of the newest were left.
-        deleted: How many of this page are gone.
-    """
-
-    below: int | None = FARTHEST
-    kept: int = 0
-    deleted: int = 0
 
 
 # ---------------------------------------------------------------------------------------------------- leases

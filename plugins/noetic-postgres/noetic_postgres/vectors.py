@@ -12,11 +12,11 @@ from anyio.lowlevel import checkpoint
 
 from noetic_postgres import passages
 from noetic_postgres.address import Address, address_of
-from noetic_postgres.doing import Keeper
+from noetic_postgres.doing import Doer, Keeper
 from noetic_postgres.link import Link
 from noetic_postgres.passages import VectorLink, checked_vectors, place_of
-from noetic_postgres.pool import Pool
 from noetic_postgres.statements import statements_of
+from noetic_py.checkpoints.threads import Pool
 from noetic_py.memory import Found, Owner, VectorQuery
 
 __all__ = ["PgVectorStore"]
@@ -60,7 +60,16 @@ class PgVectorStore:
     ) -> None:
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         keeper = Keeper(self._address.where, self._address.timeout, partial(_connected, self._address))
-        self._pool = Pool(self._address.connections, keeper, _never, _nothing)
+        self._pool: Pool[Link] = Pool(
+            self._address.connections,
+            name="noetic-postgres",
+            where=self._address.where,
+            timeout=self._address.timeout,
+            doer=partial(Doer, keeper),
+            together=_never,
+            leave=_nothing,
+            ended=keeper.watch.close,
+        )
         weakref.finalize(self, self._pool.abandon)
 
     def __repr__(self) -> str:

@@ -1,30 +1,26 @@
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("journeys")
+pytest.register_assert_rewrite(
+    "tests.servers.journeys", "tests.servers.lost", "tests.servers.processes", "tests.servers.together"
+)
 
 from postgres_server import PostgresServer  # noqa: E402  # only now can it be found
+
+from tests.servers.figures import say_figures  # noqa: E402  # as the one above
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Say what the full sets have counted."""
-    if "NOETIC_EXAMPLES" not in os.environ:
-        return
-    reports: list[Any] = terminalreporter.getreports("passed")
-    for report in reports:
-        figures = [f"{name} {value}" for name, value in report.user_properties]
-        if figures and report.when == "call" and "noetic-postgres" in report.nodeid:
-            terminalreporter.write_line(f"{report.nodeid.rpartition('/')[2]}: {', '.join(figures)}")
+    say_figures(terminalreporter, "noetic-postgres")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -2,30 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from typing import Any
-
 import crash_jobs
 
-from tests.crash import jobs
-from tests.crash.folders import quick_folder
+from tests.servers.warm import warm_up
 
-
-def _nobody(what: Any) -> None:
-    """What is said while warming up, nobody hears."""
-
-
-def warm_up() -> None:
-    """Run a program on each event loop, and end all threads that it had."""
-    with quick_folder() as folder:
-        for number, loop in enumerate(("asyncio", "trio")):
-            given: jobs.Given = {"folder": str(folder), "seed": 5, "process": number, "loop": loop}
-            crash_jobs.carry({**given, "store": os.environ[crash_jobs.ADDRESS]}, _nobody)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join(10)
-    assert threading.active_count() == 1, threading.enumerate()
-
-
-warm_up()
+warm_up(crash_jobs.carry)

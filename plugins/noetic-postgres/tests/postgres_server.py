@@ -6,12 +6,11 @@ import importlib.util
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 from psycopg import sql
+
+from tests.servers.ports import free_port
 
 PASSWORD = "correct horse battery staple"
 USER = "tester"
@@ -74,12 +75,6 @@ def _version(folder: Path) -> int:
     except (OSError, subprocess.CalledProcessError):
         return 0
     return int("".join(c if c.isdigit() else " " for c in said).split()[0])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class PostgresServer:
@@ -196,6 +191,10 @@ class PostgresServer:
         finally:
             if self._empty(name, drop=fresh):
                 self._emptied.append(name)
+
+    def space(self) -> AbstractContextManager[str]:
+        """What a test has for itself."""
+        return self.schema()
 
     def _empty(self, name: str, *, drop: bool) -> bool:
         """Empty a schema; returns whether it is still there."""

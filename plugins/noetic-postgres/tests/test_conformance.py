@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import LiteralString
 
 import pytest
-from journeys import FULL
 from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 from psycopg import sql
 
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
+from tests.properties.checks import FULL
 
 
 class _OnServer:

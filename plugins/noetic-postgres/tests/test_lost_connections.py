@@ -1,206 +1,35 @@
-"""Whatever is cut, and whenever: each write happens once, or an error says that nobody knows."""
-
 from __future__ import annotations
 
-import random
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import get_args
+from typing import Any
 
 import anyio
 import pytest
-from cutting_proxy import CuttingProxy, How
-from journeys import FULL, SCOPE, THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
+from postgres_proxy import proxy_of
 from postgres_server import PostgresServer
 
-from noetic_py.checkpoints import Head
-from noetic_py.errors import CheckpointFailed, LeaseLost, PositionConflict, StoreUnavailable, VersionConflict
-from tests.properties.checks import SEED, examples
-
-pytestmark = pytest.mark.anyio
-
-LOSSES: Sequence[How] = ("before", "after", "late", "half")
+from tests.servers.cutting_proxy import CuttingProxy
+from tests.servers.lost import LostConnections
 
 
-@contextmanager
-def proxied(server: PostgresServer) -> Generator[CuttingProxy]:
-    with CuttingProxy(server.port) as proxy:
-        yield proxy
+class TestLostConnections(LostConnections):
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer) -> None:
+        self.server = self.postgres = server
 
+    def made(self, url: str, **settings: Any) -> PostgresBackend:
+        return PostgresBackend(url, **settings)
 
-def through(proxy: CuttingProxy, server: PostgresServer, schema: str, **settings: float) -> PostgresBackend:
-    more = "".join(f"&{name}={int(value)}" for name, value in settings.items())
-    return PostgresBackend(server.url(schema, port=proxy.port, more=more), blob_threshold=THRESHOLD)
+    def proxy(self) -> CuttingProxy:
+        return proxy_of(self.postgres)
 
-
-@pytest.mark.parametrize("how", LOSSES)
-async def test_a_cut_at_every_statement(server: PostgresServer, how: How, anyio_backend_name: str) -> None:
-    # A sample takes every twentieth, another one on each event loop.
-    step = 1 if FULL else 20
-    at = 1 + (LOSSES.index(how) * 5 + 2 * (anyio_backend_name == "trio")) % step
-    with proxied(server) as proxy:
-        while True:
-            with server.schema() as schema:
-                async with through(proxy, server, schema, connections=1) as backend:
-                    proxy.arm({at: how})
-                    await Journey(backend).go()
-            if not proxy.cut:
-                break
-            at += step
-    # As many cuts as there are statements, and the journey was the same each time.
-    assert at > 100
-
-
-@pytest.mark.parametrize("seed", range(SEED, SEED + examples(sample=2, full=100)))
-async def test_cuts_at_random(server: PostgresServer, seed: int) -> None:
-    dice = random.Random(seed)
-    cuts: dict[int, How] = {at: dice.choice(LOSSES) for at in range(1, 400) if dice.random() < 0.1}
-    with proxied(server) as proxy, server.schema() as schema:
-        async with through(proxy, server, schema, connections=1) as backend:
-            proxy.arm(cuts)
-            await Journey(backend).go()
-            assert proxy.cut
-
-
-@pytest.mark.parametrize("how", ["before", "after"])
-async def test_a_cut_after_a_write_that_was_refused(server: PostgresServer, schema: str, how: How) -> None:
-    """The refused one leaves nothing to be found, and that says nothing of the one that is looked for."""
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema, connections=1) as backend:
-            with pytest.raises(VersionConflict):
-                await backend.put(SCOPE, "k", b"stale", expected=5)
-            proxy.arm({1: how})
-            version = await backend.put(SCOPE, "k", b"v")
-            assert proxy.cut == 1
-            found = await backend.get(SCOPE, "k")
-            assert found is not None
-            assert (found.value, found.version) == (b"v", version)
-
-
-async def test_cuts_while_many_write(server: PostgresServer, schema: str) -> None:
-    dice = random.Random(7)
-    cuts: dict[int, How] = {at: dice.choice(LOSSES) for at in range(5, 2000) if dice.random() < 0.05}
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema, connections=3) as backend:
-            proxy.arm(cuts)
-            async with anyio.create_task_group() as group:
-                for index in range(12):
-                    group.start_soon(partial(_fill, backend, f"r{index}", 20))
-            # How many statements there are depends on how many appends wait together.
-            assert proxy.cut > 4
-            for index in range(12):
-                assert await journal(backend, f"r{index}") == [f"r{index}/{n}".encode() for n in range(20)]
-
-
-async def _fill(backend: PostgresBackend, run_id: str, count: int) -> None:
-    lease = await backend.acquire(run_id, ttl=600.0)
-    for position in range(count):
-        done = await backend.append(
-            run_id, expected_position=position, fence=lease.fence, records=[record(f"{run_id}/{position}")]
-        )
-        assert done == position + 1
-    await backend.release(lease)
-
-
-@pytest.mark.parametrize("how", ["before", "after"])
-async def test_an_unknown_outcome_is_an_error(server: PostgresServer, schema: str, how: How) -> None:
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema, connections=1, timeout=2) as backend:
+    async def test_closing_without_a_server_ends(self, schema: str) -> None:
+        with self.proxy() as proxy:
+            backend = self.through(proxy, schema)
             lease = await backend.acquire("r", ttl=600.0)
-            proxy.arm({1: how})
-            proxy.refusing = True
-            with anyio.fail_after(20), pytest.raises(StoreUnavailable) as caught:
-                await backend.append("r", expected_position=0, fence=lease.fence, records=[record("x")])
-            assert isinstance(caught.value, CheckpointFailed)
-            assert caught.value.reason == "unknown"
-            proxy.refusing = False
-            # Now the journal says it, and a second try neither repeats nor loses anything.
-            taken = how == "after"
-            assert await backend.head("r") == Head(int(taken), lease.fence)
-            again = partial(backend.append, "r", expected_position=0, fence=lease.fence, records=[record("x")])
-            if taken:
-                with pytest.raises(PositionConflict):
-                    await again()
-            else:
-                await again()
-            assert await journal(backend, "r") == [b"x"]
-
-
-async def test_a_read_that_cannot_be_done_is_an_error(server: PostgresServer, schema: str) -> None:
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema, connections=1, timeout=1) as backend:
             proxy.refusing = True
             proxy.lose_all()
-            with anyio.fail_after(20), pytest.raises(StoreUnavailable) as caught:
-                await backend.head("r")
-            assert caught.value.reason != "unknown"
-            proxy.refusing = False
-            assert await backend.head("r") is None
-
-
-async def test_a_server_that_stalls_hangs_nobody(server: PostgresServer, schema: str) -> None:
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema, connections=1, timeout=4) as backend:
-            lease = await backend.acquire("r", ttl=600.0)
-            proxy.arm({1: "stall"})
             with anyio.fail_after(20):
-                assert await backend.append("r", expected_position=0, fence=lease.fence, records=[record("x")]) == 1
-            assert proxy.cut == 1
-            assert await journal(backend, "r") == [b"x"]
-
-
-async def test_all_statements_stall(server: PostgresServer, schema: str) -> None:
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema, connections=2, timeout=2) as backend:
-            await backend.append("r", expected_position=0, fence=0, records=[record("x")])
-            proxy.arm(dict.fromkeys(range(1, 1000), "stall"))
-            failed: list[StoreUnavailable] = []
-
-            async def one(index: int) -> None:
-                with pytest.raises(StoreUnavailable) as caught:
-                    await backend.append(f"r{index}", expected_position=0, fence=0, records=[record("x")])
-                failed.append(caught.value)
-
-            with anyio.fail_after(30):
-                async with anyio.create_task_group() as group:
-                    for index in range(10):
-                        group.start_soon(one, index)
-            assert len(failed) == 10
-            proxy.arm()
-            proxy.lose_all()
-            assert await journal(backend, "r") == [b"x"]
-
-
-async def test_a_lost_owner_stays_the_owner(server: PostgresServer, schema: str) -> None:
-    with proxied(server) as proxy:
-        async with through(proxy, server, schema) as backend, PostgresBackend(server.url(schema)) as other:
-            lease = await backend.acquire("r", ttl=600.0)
-            proxy.lose_all()
-            await backend.append("r", expected_position=0, fence=lease.fence, records=[record("a")])
-            server.lapse(schema)
-            taken = await other.acquire("r", ttl=600.0)
-            proxy.lose_all()
-            with pytest.raises(LeaseLost):
-                await backend.append("r", expected_position=1, fence=lease.fence, records=[record("stale")])
-            with pytest.raises(LeaseLost):
-                await backend.renew(lease, ttl=600.0)
-            await other.append("r", expected_position=1, fence=taken.fence, records=[record("b")])
-            assert await journal(backend, "r") == [b"a", b"b"]
-
-
-async def test_closing_without_a_server_ends(server: PostgresServer, schema: str) -> None:
-    with proxied(server) as proxy:
-        backend = through(proxy, server, schema)
-        lease = await backend.acquire("r", ttl=600.0)
-        proxy.refusing = True
-        proxy.lose_all()
-        with anyio.fail_after(20):
-            await backend.close()
-    assert server.query(f"SELECT until > now() FROM {schema}.runs") == [(True,)]
-    assert lease.fence
-
-
-def test_every_way_to_lose_a_connection_is_tried() -> None:
-    assert {*LOSSES, "stall"} == set(get_args(How))
+                await backend.close()
+        assert self.postgres.query(f"SELECT until > now() FROM {schema}.runs") == [(True,)]
+        assert lease.fence

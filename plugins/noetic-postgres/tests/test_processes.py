@@ -1,202 +1,28 @@
-"""Processes that are killed, stopped, or two at once; with the programs and the judge of the tests of SQLite."""
-
 from __future__ import annotations
 
-import itertools
-import os
-import random
-import signal
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Generator
 from pathlib import Path
 
-import crash_jobs
 import pytest
 from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 
-from noetic_py.errors import RunBusy
-from tests.crash.children import Children, fork_server
-from tests.crash.folders import quick_folder
-from tests.crash.jobs import RUN
-from tests.crash.ledger import read_ledger, shown
-from tests.crash.lives import Life, a_life_and_deaths, same, two_at_once
-from tests.properties.checks import SEED, examples
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks and signals are the kernel's")
-
-KILLS = examples(sample=10, full=200)
-TOGETHER = examples(sample=10, full=200)
-STOPPED = examples(sample=3, full=100)
-LEASE = 1.0
-"""Seconds, for owners whose time is to run out."""
-
-Figure = Callable[[str, object], None]
+from tests.crash.children import Children
+from tests.servers.processes import Processes, children_of
 
 
 @pytest.fixture(scope="module")
 def children(server: PostgresServer) -> Generator[Children]:
-    path = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
-    with (
-        server.schema() as schema,
-        fork_server("crash_warm", PYTHONPATH=path, **{crash_jobs.ADDRESS: server.url(schema)}) as made,
-    ):
+    with children_of(server, Path(__file__).parent, "crash_warm") as made:
         yield made
 
 
-@contextmanager
-def new_life(children: Children, server: PostgresServer, seed: int) -> Generator[Life]:
-    """A run in a schema of its own; whoever dies is gone for long when somebody else comes."""
-    with server.schema() as schema, quick_folder() as folder:
-        given = {"seed": seed, "store": server.url(schema)}
-        yield Life(children, folder, given, "crash_jobs:carry", partial(server.bury, schema))
-        server.bury(schema)
+class TestProcesses(Processes):
+    jobs = "crash_jobs"
 
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer) -> None:
+        self.server = server
 
-def test_whatever_is_killed_comes_to_the_same_end(
-    children: Children, server: PostgresServer, record_property: Figure
-) -> None:
-    kills: Counter[str] = Counter()
-    programs = repeated = 0
-    for seed in itertools.count(SEED * 1_000_000):
-        if kills.total() >= KILLS:
-            break
-        found, more = a_life_and_deaths(partial(new_life, children, server), seed)
-        kills += found
-        repeated += more
-        programs += 1
-    record_property("kills", dict(kills))
-    record_property("programs", programs)
-    record_property("bodies run again", repeated)
-    assert len(kills) == 4 or KILLS < 100, kills
-
-
-def test_two_that_begin_at_one_moment(children: Children, server: PostgresServer, record_property: Figure) -> None:
-    new = partial(new_life, children, server)
-    seen = Counter(two_at_once(new, SEED * 1_000_000 + trial) for trial in range(TOGETHER))
-    record_property("trials", dict(seen))
-    assert seen.total() == TOGETHER
-    assert len(seen) == 4 or TOGETHER < 50, seen
-
-
-def wakes_too_late(life: Life, server: PostgresServer, owner: int) -> None:
-    """Let a stopped owner go on after its run was finished by another process: it gets an error and writes nothing."""
-    schema = life.given["store"].partition("schema=")[2]
-    before, lines = server.stored(schema), len(read_ledger(life.folder / "ledger"))
-    os.kill(owner, signal.SIGCONT)
-    end = time.monotonic() + 30
-    # The kernel has it wait at the gate once more, or lets it pass.
-    while life.children.event([owner], 0.01) is None and time.monotonic() < end:
-        with suppress(OSError):
-            os.close(os.open(life.folder / "gate", os.O_WRONLY | os.O_NONBLOCK))
-    result = life.children.ended(owner).result
-    # One that was stopped while it took the run sees what the other has written, before any body.
-    refused = [name for name, _ in result["errors"]] == ["RunBusy"] and result["lines"] == 0
-    assert refused or [name for name, _ in result["errors"]] == ["LeaseLost"], life.explain(result)
-    begun = [line.key for line in read_ledger(life.folder / "ledger")[lines:] if line.what == "start"]
-    # It may have been stopped between looking at its lease and the first line of a body; a model is asked later.
-    bodies = [shown(key) for key in begun if key[-1][0] != "answer"]
-    assert len(bodies) <= 1, life.explain(f"it began other bodies: {bodies}")
-    assert server.stored(schema) == before, life.explain("a stale write was taken")
-
-
-def stopped_at_a_gate(life: Life, server: PostgresServer, schema: str) -> str:
-    """An owner is stopped in the middle of a step, for longer than its lease."""
-    life.given["flow"] = "gate"
-    life.make_gate()
-    owner = life.begin()
-    life.children.hear(owner, "held")
-    os.kill(owner, signal.SIGSTOP)
-    server.wait_for_leases(schema)
-    heir = life.begin()
-    life.children.hear(heir, "held")
-    life.open_gate()
-    result = life.children.ended(heir).result
-    assert (result["status"], result["value"]) == ("completed", life.given["seed"] % 97 + 3), life.explain(result)
-    wakes_too_late(life, server, owner)
-    return "in a step"
-
-
-def stopped_anywhere(life: Life, server: PostgresServer, schema: str) -> str:
-    """An owner is stopped at any moment, for longer than its lease."""
-    dice = random.Random(life.given["seed"])
-    with new_life(life.children, server, life.given["seed"]) as unharmed:
-        pid = unharmed.begin()
-        life.children.hear(pid, "found")
-        begun = time.monotonic()
-        whole = life.children.ended(pid)
-        seconds = time.monotonic() - begun
-    owner = life.begin()
-    life.children.hear(owner, "found")
-    moment = time.monotonic() + dice.uniform(0.0, seconds)
-    while (event := life.children.event([owner], moment - time.monotonic())) is not None:
-        if event[1][0] == "result":
-            # Too late, it was faster.
-            break
-    os.kill(owner, signal.SIGSTOP)
-    server.wait_for_leases(schema)
-    held = server.has_left_a_run(schema)
-    heir = life.process()
-    if heir.result["status"] == "refused":
-        # What the owner had sent before it was stopped has reached the server only now.
-        assert heir.result["lines"] == 0, life.explain(heir.result)
-        server.wait_for_leases(schema)
-        held = server.has_left_a_run(schema)
-        heir = life.process()
-    assert same(heir.result) == same(whole.result), life.explain(heir.result)
-    if held:
-        wakes_too_late(life, server, owner)
-        return "anywhere"
-    # It did not own the run yet, or was done with it.
-    os.kill(owner, signal.SIGCONT)
-    late = life.children.ended(owner).result
-    refused = [name for name, _ in late["errors"]] == ["RunBusy"] and late["lines"] == 0
-    assert refused or same(late) == same(whole.result), life.explain(late)
-    return "too early or too late"
-
-
-def test_a_stopped_owner_writes_nothing_when_it_wakes(
-    children: Children, server: PostgresServer, record_property: Figure
-) -> None:
-    seen: Counter[str] = Counter()
-    for trial in range(STOPPED):
-        with new_life(children, server, SEED * 1_000_000 + trial) as life:
-            life.given["ttl"] = LEASE
-            life.between = _nothing
-            schema = life.given["store"].partition("schema=")[2]
-            stop = stopped_anywhere if trial % 2 else stopped_at_a_gate
-            seen[stop(life, server, schema)] += 1
-    record_property("trials", dict(seen))
-    assert seen["in a step"] >= STOPPED // 2
-    assert seen["anywhere"] or STOPPED < 10, seen
-
-
-def _nothing() -> None:
-    """Whoever is stopped is not dead."""
-
-
-@pytest.mark.anyio
-async def test_a_dead_owners_run_is_free_when_its_time_is_up(children: Children, server: PostgresServer) -> None:
-    with server.schema() as schema:
-        owner = children.start("crash_jobs:hold", store=server.url(schema), ttl=LEASE)
-        fence = children.hear(owner, "held")
-        children.kill(owner)
-        begun = time.monotonic()
-        async with PostgresBackend(server.url(schema)) as backend:
-            while True:
-                try:
-                    lease = await backend.acquire(RUN, ttl=60.0)
-                    break
-                except RunBusy:
-                    continue
-            assert time.monotonic() - begun < LEASE + 1.0
-            assert lease.fence > fence
-
-
-def test_a_forked_process_refuses(children: Children, server: PostgresServer) -> None:
-    with server.schema() as schema:
-        assert children.run("crash_jobs:use_after_fork", store=server.url(schema)).result == "forked"
+    def made(self, url: str) -> PostgresBackend:
+        return PostgresBackend(url)

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 import pytest
-from cutting_proxy import CuttingProxy
-from journeys import THRESHOLD, Journey, journal, record
 from noetic_postgres import PostgresBackend
-from postgres_server import PASSWORD, USER, PostgresServer, free_port
+from postgres_proxy import proxy_of
+from postgres_server import PASSWORD, USER, PostgresServer
 from psycopg import sql
 
-from noetic_py.checkpoints import CheckpointBackend, Transaction
-from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, RunBusy, StoreUnavailable
-from tests.properties.checks import examples
+from noetic_py.checkpoints import Transaction
+from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, StoreUnavailable
+from tests.servers.journeys import THRESHOLD, Journey, journal, record
+from tests.servers.ports import free_port
+from tests.servers.together import SeveralAtOnce
 
 pytestmark = pytest.mark.anyio
 
 Figure = Callable[[str, object], None]
 
+_OF_RUNS = ("transactions", "shared", "uses")
 SECRET = "hunter2 & co"
 SECRETS = (SECRET, "hunter2", PASSWORD, "correct", "battery")
 
@@ -79,7 +80,7 @@ async def test_a_server_that_is_too_old(server: PostgresServer) -> None:
     def older(data: bytes) -> bytes:
         return data.replace(b"server_version\x0015.", b"server_version\x0014.")
 
-    with CuttingProxy(server.port, older) as proxy:
+    with proxy_of(server, older) as proxy:
         error = await refused(PostgresBackend(server.url(port=proxy.port)), "server")
     assert "14" in error.message
     assert "15" in (error.hint or "")
@@ -314,74 +315,6 @@ async def test_a_row_of_elsewhere_is_found(server: PostgresServer) -> None:
                 await backend.read("r")
 
 
-async def test_forks_and_deletions_at_once_leave_nothing(server: PostgresServer, schema: str) -> None:
-    large = bytes(5000)
-    async with PostgresBackend(server.url(schema), connections=6, blob_threshold=100) as backend:
-
-        async def chain(index: int) -> None:
-            await backend.append(f"r{index}", expected_position=0, fence=0, records=[record(large)])
-            await backend.append(f"r{index}", expected_position=1, fence=0, records=[record(large + b"x")])
-            async with anyio.create_task_group() as group:
-                for n in range(4):
-                    group.start_soon(partial(backend.fork, f"r{index}", at=1 + n % 2, new_run_id=f"f{index}-{n}"))
-            async with anyio.create_task_group() as group:
-                group.start_soon(backend.delete, f"r{index}")
-                for n in range(4):
-                    group.start_soon(one, f"f{index}-{n}", n)
-
-        async def one(run_id: str, n: int) -> None:
-            assert await journal(backend, run_id) == [large, large + b"x"][: 1 + n % 2]
-            await backend.delete(run_id)
-
-        async with anyio.create_task_group() as group:
-            for index in range(8):
-                group.start_soon(chain, index)
-        stats = await backend.stats()
-        assert (stats.runs, stats.records, stats.blobs) == (0, 0, 0)
-        for table in ("transactions", "shared", "uses"):
-            assert server.query(f"SELECT count(*) FROM {schema}.{table}") == [(0,)]
-
-
-async def test_owners_never_interleave(server: PostgresServer, schema: str) -> None:
-    """Two handles take a run from each other again and again; what is written under one fence is in one piece."""
-    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
-
-        async def own(backend: CheckpointBackend) -> None:
-            for _ in range(15):
-                try:
-                    lease = await backend.acquire("r", ttl=600.0)
-                except RunBusy:
-                    await anyio.lowlevel.checkpoint()
-                    continue
-                head = await backend.head("r")
-                assert head is not None
-                for position in range(head.position, head.position + 3):
-                    await backend.append(
-                        "r", expected_position=position, fence=lease.fence, records=[record(str(lease.fence))]
-                    )
-                await backend.release(lease)
-
-        async with anyio.create_task_group() as group:
-            for backend in (one, other, one, other):
-                group.start_soon(own, backend)
-        written = [int(each) for each in await journal(one, "r")]
-        assert written == sorted(written)
-        assert all(written.count(fence) == 3 for fence in written)
-
-
-async def test_a_lease_runs_by_the_servers_clock(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
-        lease = await one.acquire("r", ttl=1.0)
-        with pytest.raises(RunBusy):
-            await other.acquire("r", ttl=1.0)
-        # The server itself waits until the time is up, and not longer.
-        await anyio.to_thread.run_sync(
-            server.query, f"SELECT pg_sleep_until(until) FROM {schema}.runs WHERE run_id = 'r'"
-        )
-        taken = await other.acquire("r", ttl=600.0)
-        assert taken.fence > lease.fence
-
-
 async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServer, schema: str) -> None:
     """Somebody else's transaction takes the rows of two runs in the other order."""
     async with PostgresBackend(server.url(schema), connections=1) as backend:
@@ -410,49 +343,11 @@ async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServ
         assert await journal(backend, "a") == [b"a", b"a"]
 
 
-async def test_a_batch_sees_runs_that_somebody_else_has_made_again(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema)) as one, PostgresBackend(server.url(schema)) as other:
-        names = ["a", "b", "c"]
-        await one.append_many([Transaction(name, 0, 0, [record("old")]) for name in names])
-        for name in names[1:]:
-            await other.delete(name)
-        await other.append("c", expected_position=0, fence=0, records=[record("new")])
-        outcomes = await one.append_many([Transaction(name, 1, 0, [record("more")]) for name in names])
-        assert [each if isinstance(each, int) else type(each).__name__ for each in outcomes] == [
-            2,
-            "PositionConflict",
-            2,
-        ]
-        assert await journal(one, "c") == [b"new", b"more"]
-        assert await one.append("b", expected_position=0, fence=0, records=[record("again")]) == 1
-
-
-async def test_a_batch_takes_transactions_of_one_run_in_their_order(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema)) as backend:
-        given = [
-            Transaction("b", 0, 0, [record("1")]),
-            # Refused, though what follows would make it right.
-            Transaction("a", 1, 0, []),
-            Transaction("a", 0, 0, [record("1")]),
-            Transaction("a", 1, 0, [record("2")]),
-            Transaction("b", 2, 0, [record("3")]),
-            Transaction("b", 1, 0, [record("2")]),
-            Transaction("a", 1, 0, [record("other")]),
-        ]
-        for _ in range(2):
-            outcomes = await backend.append_many(given)
-            told = [each if isinstance(each, int) else type(each).__name__ for each in outcomes]
-            assert told == [1, "PositionConflict", 1, 2, "PositionConflict", 2, "PositionConflict"]
-            assert [await journal(backend, name) for name in "ab"] == [[b"1", b"2"]] * 2
-            for name in "ab":
-                await backend.delete(name)
-
-
 async def test_a_client_that_stops_in_a_transaction_holds_nothing(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("noetic_postgres.schema.IDLE", 0.5)
-    with CuttingProxy(server.port) as proxy:
+    with proxy_of(server) as proxy:
         stopped = PostgresBackend(server.url(schema, port=proxy.port, more="&timeout=40"), connections=1)
         async with stopped, PostgresBackend(server.url(schema)) as other, anyio.create_task_group() as group:
             for name in ("a", "b"):
@@ -469,79 +364,14 @@ async def test_a_client_that_stops_in_a_transaction_holds_nothing(
             assert await journal(backend, "a") == [b"x", b"late"]
 
 
-# -- restarts
+class TestSeveralAtOnce(SeveralAtOnce):
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer) -> None:
+        self.server = self.postgres = server
 
+    def made(self, url: str, **settings: Any) -> PostgresBackend:
+        return PostgresBackend(url, **settings)
 
-class Written:
-    """How much was written to each run."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.enough = False
-        self._moved = anyio.Event()
-
-    def add(self, run_id: str) -> None:
-        self.counts[run_id] = self.counts.get(run_id, 0) + 1
-        self._moved.set()
-
-    async def more(self, count: int) -> None:
-        """Return when so much was written since."""
-        goal = sum(self.counts.values()) + count
-        while sum(self.counts.values()) < goal:
-            self._moved = anyio.Event()
-            await self._moved.wait()
-
-
-async def _write(backend: PostgresBackend, run_id: str, written: Written) -> None:
-    lease = await backend.acquire(run_id, ttl=600.0)
-    # Each writes once at least, however long the others were faster.
-    while not written.enough or run_id not in written.counts:
-        position = written.counts.get(run_id, 0)
-        text = f"{run_id}/{position}"
-        await backend.append(run_id, expected_position=position, fence=lease.fence, records=[record(text)])
-        assert await backend.put(("s",), run_id, text.encode())
-        written.add(run_id)
-    await backend.release(lease)
-
-
-async def _in_turmoil(backend: PostgresBackend, turmoil: Callable[[], None], times: int) -> None:
-    """Write while something happens to the server again and again; then look whether all is there, once."""
-    written = Written()
-    async with anyio.create_task_group() as group:
-        for index in range(6):
-            group.start_soon(_write, backend, f"r{index}", written)
-        for _ in range(times):
-            await anyio.to_thread.run_sync(turmoil)
-            with anyio.fail_after(30):
-                await written.more(12)
-        written.enough = True
-    assert len(written.counts) == 6
-    for run_id, count in written.counts.items():
-        assert await journal(backend, run_id) == [f"{run_id}/{n}".encode() for n in range(count)]
-        found = await backend.get(("s",), run_id)
-        assert found is not None
-        assert found.value == f"{run_id}/{count - 1}".encode()
-
-
-async def test_restarts_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
-    times = examples(sample=6, full=100) // 2
-    async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await _in_turmoil(backend, server.restart, times)
-    record_property("restarts", times)
-
-
-async def test_ended_sessions_in_the_middle(server: PostgresServer, schema: str, record_property: Figure) -> None:
-    times = examples(sample=20, full=200) // 2
-    async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await _in_turmoil(backend, server.end_sessions, times)
-    record_property("times", times)
-
-
-async def test_a_server_that_starts_later_is_waited_for(server: PostgresServer, schema: str) -> None:
-    async with PostgresBackend(server.url(schema), timeout=60) as backend:
-        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
-        await anyio.to_thread.run_sync(server.stop)
-        async with anyio.create_task_group() as group:
-            group.start_soon(partial(backend.append, "r", expected_position=1, fence=0, records=[record("y")]))
-            await anyio.to_thread.run_sync(server.start)
-        assert await journal(backend, "r") == [b"x", b"y"]
+    def left(self, space: str) -> object:
+        every = (self.postgres.query(f"SELECT t::text FROM {space}.{table} t") for table in _OF_RUNS)
+        return [row for rows in every for row in rows]

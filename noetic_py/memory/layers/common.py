@@ -1,4 +1,4 @@
-"""What the layers of the library share: bounds, refusals, text for the model, changes of children."""
+"""What the layers of the library share: checks of settings, refusals, changes of children, text within a budget."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from noetic_py.codec.text import is_dict
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
+from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.memory.blocks import escape
-from noetic_py.tokens import EstimatedCounter
+from noetic_py.tokens import EstimatedCounter, TokenCounter
 
 if TYPE_CHECKING:
     from noetic_py.memory.hooks import Returned
     from noetic_py.memory.layer import MemoryLayer
 
 __all__ = [
+    "COUNTER",
     "MergeMode",
+    "at_least",
     "canonical",
     "changed_by",
     "check_counts",
+    "clipped",
     "fits",
     "is_one_of",
     "merged",
+    "newest_within",
+    "not_blank",
     "one_line",
     "patched",
     "plain",
     "readable",
     "refused",
+    "transcript",
+    "unseen",
     "within",
     "wrong",
+    "you_said",
 ]
 
 MergeMode = Literal["merge", "ignore"]
@@ -37,11 +46,16 @@ MergeMode = Literal["merge", "ignore"]
 
 V = TypeVar("V")
 
-_COUNTER: Final = EstimatedCounter()
+COUNTER: Final[TokenCounter] = EstimatedCounter()
+"""Counts what a layer recalls; what it estimates too low the view cuts."""
+
 # What the tags around a layer's text take, besides the layer's id.
 _FRAME: Final = 20
 _MORE: Final = "({} more left out)"
 _MISSING: Final = object()
+# Of one tool output or one message a distilling model reads this much: the beginning and the end.
+_LINE: Final = 4_000
+_GAP: Final = " [...] "
 
 
 # ------------------------------------------------------------------------------------------------- settings, arguments
@@ -49,7 +63,8 @@ _MISSING: Final = object()
 
 def wrong(layer: MemoryLayer[Any], what: str, code: str, hint: str | None = None) -> ConfigError:
     """A setting that cannot be."""
-    return ConfigError(f"{type(layer).__name__}: {what}", code=code, hint=hint)
+    name = f"{type(layer).__name__} {layer.id!r}" if layer.id else type(layer).__name__
+    return ConfigError(f"{name}: {what}", code=code, hint=hint)
 
 
 def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
@@ -61,6 +76,29 @@ def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise wrong(layer, f"{name}={value!r} is no whole number above 0", code)
+
+
+def at_least(layer: MemoryLayer[Any], code: str, least: float, /, **settings: Any) -> None:
+    """Check numbers among a layer's settings.
+
+    Raises:
+        ConfigError: One of them is too small, or no number.
+    """
+    for name, value in settings.items():
+        # Written so that what cannot be compared, such as not-a-number, is refused.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+            raise wrong(layer, f"{name}={value!r} is no number from {least:g}", code, f"{name}={max(least, 1):g}")
+
+
+def not_blank(layer: MemoryLayer[Any], code: str, /, **settings: Any) -> None:
+    """Check texts among a layer's settings.
+
+    Raises:
+        ConfigError: One of them says nothing.
+    """
+    for name, value in settings.items():
+        if not isinstance(value, str) or not value.strip():
+            raise wrong(layer, f"{name}={value!r} says nothing", code, f"{name}= a text")
 
 
 def is_one_of(layer: MemoryLayer[Any], code: str, name: str, value: object, known: Sequence[str]) -> None:
@@ -132,6 +170,39 @@ def patched(values: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, An
     return made
 
 
+# -------------------------------------------------------------------------------------------------------- conversations
+
+
+def unseen(items: Sequence[Item], last: str) -> list[Item]:
+    """The items behind the one with an id; all of them when there is no such one."""
+    found: list[Item] = []
+    for item in reversed(items):
+        if item.id == last:
+            break
+        found.append(item)
+    found.reverse()
+    return found
+
+
+def you_said(item: Item) -> str:
+    """One item of a conversation as a line for a model that reads about it, `""` for what is nothing to read."""
+    match item:
+        case Message() if item.text.strip():
+            return f"{item.role}: {clipped(item.text, _LINE)}"
+        case FunctionCall():
+            return f"assistant calls {item.name}: {clipped(item.arguments, _LINE)}"
+        case FunctionCallOutput():
+            return f"tool: {clipped(item.text, _LINE)}"
+        case _:
+            return ""
+
+
+def transcript(items: Iterable[Item], limit: int) -> str:
+    """A conversation as text that a model reads as data, of at most `limit` characters; the oldest goes first."""
+    lines = [escape(line) for item in items if (line := you_said(item))]
+    return f"<conversation>\n{clipped(chr(10).join(lines), limit)}\n</conversation>"
+
+
 # ----------------------------------------------------------------------------------------------------------------- text
 
 
@@ -152,6 +223,16 @@ def one_line(text: str, limit: int) -> str:
     """A text on one line, cut to a number of characters."""
     flat = " ".join(text[: limit * 4].split())
     return flat if len(flat) <= limit and len(text) <= limit * 4 else f"{flat[: limit - 1].rstrip()}\u2026"
+
+
+def clipped(text: str, limit: int) -> str:
+    """A text of at most `limit` characters: its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    if limit <= 2 * len(_GAP):
+        return text[:limit]
+    head = (limit - len(_GAP)) * 2 // 3
+    return text[:head] + _GAP + text[len(text) - (limit - len(_GAP) - head) :]
 
 
 def readable(values: Mapping[str, Any]) -> list[str]:
@@ -201,9 +282,22 @@ def within(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> str:
     return "\n".join([*lines[:kept], _MORE.format(len(lines) - kept)])
 
 
+def newest_within(lines: Sequence[str], budget: int) -> list[str]:
+    """As many of the last lines as a budget of tokens has room for, in their order."""
+    kept: list[str] = []
+    left = budget
+    for line in reversed(lines):
+        left -= COUNTER.count_text(line + "\n").value
+        if left < 0:
+            break
+        kept.append(line)
+    kept.reverse()
+    return kept
+
+
 def _room(layer: MemoryLayer[Any], budget: int) -> int:
     return budget - _FRAME - _tokens(layer.id)
 
 
 def _tokens(text: str) -> int:
-    return _COUNTER.count_text(escape(text)).value
+    return COUNTER.count_text(escape(text)).value

@@ -1,12 +1,12 @@
 """Threads with a connection each, and how coroutines of any event loop wait for them.
 
-The driver's own asynchronous half needs asyncio, and so would leave trio out. Its synchronous half runs in threads of
-this pool, which tell an event loop that work is done through the loop's native token. Measured, one insertion at a time
-on the loopback without fsync: 0.17 ms this way on asyncio and 0.25 ms on trio, 0.17 ms with the driver's own
-asynchronous connection, 0.39 ms with `anyio.to_thread`, and 0.48 ms with that and psycopg_pool, which therefore is not
-used: a thread that keeps its connection is a pool already.
+For backends whose driver is synchronous, or asynchronous on one event loop only. Its synchronous half runs in threads
+of this pool, which tell an event loop that work is done through the loop's native token. Measured with PostgreSQL, one
+insertion at a time on the loopback without fsync: 0.17 ms this way on asyncio and 0.25 ms on trio, 0.17 ms with the
+driver's own asynchronous connection, 0.39 ms with `anyio.to_thread`, and 0.48 ms with that and a pool of the driver,
+which therefore is not used: a thread that keeps its connection is a pool already.
 
-Appends that wait at the same moment are done in one transaction of the server, and share its fsync.
+Appends that wait at the same moment are given to one connection together.
 """
 
 from __future__ import annotations
@@ -16,27 +16,79 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
 
-from noetic_postgres.doing import Doer, Keeper
-from noetic_postgres.failures import LOST
-from noetic_postgres.link import Link
 from noetic_py.errors import StoreUnavailable
 
-__all__ = ["Pool"]
+__all__ = ["LOST", "Doer", "Pool", "connected"]
 
 T = TypeVar("T")
+L = TypeVar("L")
+L_co = TypeVar("L_co", covariant=True)
 
-Together = Callable[[Link, Sequence[Any]], Sequence[Any]]
+LOST = frozenset({"unreachable", "starting", "connections", "timeout", "lost"})
+"""Reasons of `StoreUnavailable` that may be gone in a moment."""
 
 _MOST_TOGETHER = 64
 _MOST_BYTES = 4 * 1024 * 1024
 _LEAVING = 5.0
 # What these reasons say holds for every piece of a group as it holds for the group.
 _FOR_ALL = LOST | {"unknown"}
+_FIRST_WAIT = 0.02
+_LONGEST_WAIT = 1.0
+
+
+class Doer(Protocol[L_co]):
+    """Does work on one connection, which it makes when it is needed, and again when it was lost. One thread has it."""
+
+    def do(self, work: Callable[[L_co], T], end: float) -> T:
+        """Do a piece of work once.
+
+        Args:
+            work: What is to be done.
+            end: Until when, by the monotonic clock.
+        """
+        ...
+
+    def leave(self, work: Callable[[L_co], object] | None, seconds: float) -> None:
+        """Do a last piece of work if that is possible, and end the connection; raises nothing of the server's.
+
+        Args:
+            work: Done only where there is a connection, or was one.
+            seconds: How long all of it may take.
+        """
+        ...
+
+
+def connected(
+    connect: Callable[[float], L], end: float, *, passing: Callable[[str], bool], late: Callable[[], StoreUnavailable]
+) -> L:
+    """Connect, and again after a while when that may help; the time between grows from 0.02 s to 1 s.
+
+    Args:
+        connect: Makes a connection within so many seconds.
+        end: Until when, by the monotonic clock.
+        passing: Whether a reason may be gone in a moment.
+        late: The error when there was no time to try.
+
+    Raises:
+        StoreUnavailable: There is no connection, and why.
+    """
+    wait = _FIRST_WAIT
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise late()
+        try:
+            return connect(left)
+        except StoreUnavailable as error:
+            if not passing(error.reason) or end - time.monotonic() <= wait:
+                raise
+            time.sleep(wait)
+            wait = min(wait * 2, _LONGEST_WAIT)
 
 
 class _Job(Generic[T]):
@@ -46,7 +98,7 @@ class _Job(Generic[T]):
 
     def __init__(
         self,
-        work: Callable[[Link], T],
+        work: Callable[[Any], T],
         *,
         given: Sequence[Any] | None = None,
         size: int = 0,
@@ -69,21 +121,40 @@ class _Job(Generic[T]):
         return value
 
 
-class Pool:
+class Pool(Generic[L]):
     """Does work on connections that are made when they are first needed, and again when they were lost.
 
     Args:
         size: How many connections there may be.
-        keeper: What they lead to.
-        together: Does what several jobs were given, in one transaction, with an outcome for each.
+        name: What the threads are called.
+        where: The server, for messages.
+        timeout: How many seconds a piece of work may take.
+        doer: Makes what does the work of one thread.
+        together: Does what several jobs were given, with an outcome for each.
         leave: Gives back what is owned; done last.
+        ended: Called when all threads have ended.
     """
 
-    def __init__(self, size: int, keeper: Keeper, together: Together, leave: Callable[[Link], object]) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        name: str,
+        where: str,
+        timeout: float,
+        doer: Callable[[], Doer[L]],
+        together: Callable[[L, Sequence[Any]], Sequence[Any]],
+        leave: Callable[[L], object],
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self._size = size
-        self._keeper = keeper
+        self._name = name
+        self._where = where
+        self._timeout = timeout
+        self._doer = doer
         self._together = together
         self._leave = leave
+        self._ended = ended
         self._queue: deque[_Job[Any]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
@@ -95,7 +166,7 @@ class Pool:
 
     async def run(
         self,
-        work: Callable[[Link], T],
+        work: Callable[[L], T],
         *,
         write: bool,
         note: Callable[[T], None] | None = None,
@@ -139,7 +210,7 @@ class Pool:
         await _wait(job, shield=True)
         return job.outcome()
 
-    def send(self, work: Callable[[Link], object]) -> None:
+    def send(self, work: Callable[[L], object]) -> None:
         """Have a piece of work done that nobody waits for."""
         self._put(_Job(work))
 
@@ -149,7 +220,7 @@ class Pool:
         Raises:
             StoreUnavailable: It was, reason `"closed"`; or the process is another one, reason `"forked"`.
         """
-        where = self._keeper.where
+        where = self._where
         if os.getpid() != self._process:
             raise StoreUnavailable(
                 f"{where}: the backend belongs to the process that this one was forked from",
@@ -167,13 +238,13 @@ class Pool:
         self.check_open()
         with self._changed:
             self.check_open()
-            job.end = time.monotonic() + self._keeper.timeout
+            job.end = time.monotonic() + self._timeout
             self._queue.append(job)
             if self._threads - self._busy < len(self._queue) and self._threads < self._size:
                 self._threads += 1
                 self._working += 1
                 # A daemon: a program that forgot to close the backend ends all the same, as if it had been killed.
-                threading.Thread(target=self._serve, name="noetic-postgres", daemon=True).start()
+                threading.Thread(target=self._serve, name=self._name, daemon=True).start()
             else:
                 self._changed.notify()
         return job
@@ -186,7 +257,7 @@ class Pool:
         with self._changed:
             self._closed = True
             if not self._threads:
-                self._keeper.watch.close()
+                self._over()
                 return
             self._left.append(job)
             self._changed.notify_all()
@@ -199,11 +270,15 @@ class Pool:
                 self._closed = True
                 self._changed.notify_all()
 
+    def _over(self) -> None:
+        if self._ended is not None:
+            self._ended()
+
     # What follows runs in the threads. A connection is only in variables of theirs: a forked child has no such threads,
     # and so nothing that would close the parent's connections.
 
     def _serve(self) -> None:
-        doer = Doer(self._keeper)
+        doer = self._doer()
         while jobs := self._take():
             self._do(doer, jobs)
             # First free, then heard: who waits for one thing after another shall not get a connection for each.
@@ -217,7 +292,7 @@ class Pool:
         with self._changed:
             self._threads -= 1
             if not self._threads:
-                self._keeper.watch.close()
+                self._over()
                 _deliver(self._left)
 
     def _take(self) -> list[_Job[Any]]:
@@ -239,7 +314,7 @@ class Pool:
                 jobs.append(self._queue.popleft())
             return jobs
 
-    def _do(self, doer: Doer, jobs: Sequence[_Job[Any]]) -> None:
+    def _do(self, doer: Doer[L], jobs: Sequence[_Job[Any]]) -> None:
         if len(jobs) > 1 and self._do_together(doer, jobs):
             return
         for job in jobs:
@@ -250,7 +325,7 @@ class Pool:
             except Exception as error:  # noqa: BLE001  # it belongs to the one who waits, and the thread goes on
                 job.error = error
 
-    def _do_together(self, doer: Doer, jobs: Sequence[_Job[Any]]) -> bool:
+    def _do_together(self, doer: Doer[L], jobs: Sequence[_Job[Any]]) -> bool:
         """Do jobs in one transaction; returns whether that is their outcome, or each has to be done alone."""
         given = [each for job in jobs for each in job.given or ()]
         try:

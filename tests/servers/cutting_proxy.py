@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
+__all__ = ["CuttingProxy", "How", "pieces"]
+
 How: TypeAlias = Literal["before", "after", "late", "half", "stall"]
 """What becomes of what the client has sent: nobody gets it, the server does and its answer is lost, the server does
 but only when the client has long connected anew, the server gets the half of it, or nothing happens and nothing is
@@ -16,8 +18,6 @@ closed."""
 
 _PIECE = 256 * 1024
 _PATIENCE = 10
-_SSL_OR_GSS = (80877103, 80877104)
-_ENDS = b"SQXpH"
 
 
 class _Pair:
@@ -40,6 +40,9 @@ class CuttingProxy:
 
     Args:
         port: The server's.
+        requests: What a client sends until it wants an answer, each as one.
+        late: How many requests later something arrives that is late: the new connection has said then who it is, and is
+            about to ask what became of it.
         rewrite: Changes what the server says; the length has to stay.
 
     Attributes:
@@ -49,8 +52,17 @@ class CuttingProxy:
         refusing: Whether it takes no connections.
     """
 
-    def __init__(self, port: int, rewrite: Callable[[bytes], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        requests: Callable[[socket.socket], Iterable[bytes]],
+        *,
+        late: int,
+        rewrite: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self._server = port
+        self._split = requests
+        self._late = late
         self._rewrite = rewrite
         self._lock = threading.Lock()
         self._cuts: dict[int, How] = {}
@@ -123,7 +135,7 @@ class CuttingProxy:
             self._start(self._answers, pair)
 
     def _requests(self, pair: _Pair) -> None:
-        for data in _requests(pair.client):
+        for data in self._split(pair.client):
             with self._lock:
                 self.sent += 1
                 how = self._cuts.pop(self.sent, None)
@@ -149,8 +161,7 @@ class CuttingProxy:
                 return
             if how == "late":
                 with self._lock:
-                    # After the new connection has said who it is, and while it asks what became of this.
-                    self._held.append((self.sent + 8, pair, data))
+                    self._held.append((self.sent + self._late, pair, data))
                 pair.client.shutdown(socket.SHUT_RDWR)
                 return
             if how == "half":
@@ -161,7 +172,7 @@ class CuttingProxy:
         pair.close()
 
     def _answers(self, pair: _Pair) -> None:
-        for data in _pieces(pair.upstream):
+        for data in pieces(pair.upstream):
             pair.answered.set()
             if pair.deaf:
                 continue
@@ -172,33 +183,8 @@ class CuttingProxy:
             pair.close()
 
 
-def _requests(source: socket.socket) -> Iterable[bytes]:
-    """What a client sends until it wants an answer, each as one: a statement, or several that are sent together."""
-    held = b""
-    at, started = 0, False
-    for data in _pieces(source):
-        held += data
-        while True:
-            head = int(started)
-            if len(held) < at + head + 4:
-                break
-            end = at + head + int.from_bytes(held[at + head : at + head + 4], "big")
-            if len(held) < end:
-                break
-            wants = True
-            if started:
-                wants = held[at] in _ENDS
-            else:
-                started = int.from_bytes(held[at + 4 : at + 8], "big") not in _SSL_OR_GSS
-            at = end
-            if wants:
-                yield held[:at]
-                held, at = held[at:], 0
-    if held:
-        yield held
-
-
-def _pieces(source: socket.socket) -> Iterable[bytes]:
+def pieces(source: socket.socket) -> Iterable[bytes]:
+    """What comes, as it comes, until nothing does."""
     while True:
         try:
             data = source.recv(_PIECE)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from noetic_py.checkpoints import CheckpointBackend, Head, Record, Transaction
 from noetic_py.errors import NoeticError, PositionConflict, VersionConflict
 
-FULL = os.environ.get("NOETIC_EXAMPLES") == "full"
-"""Whether everything is tried, or a sample."""
+__all__ = ["LARGE", "SCOPE", "THRESHOLD", "Journey", "journal", "record"]
 
 LARGE = bytes(range(256)) * 40
 THRESHOLD = 1000

@@ -1,0 +1,11 @@
+-- Makes the store if it is not there; says of which version it is, and where its checksums begin.
+local store, base, version, salt = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local found = redis.call('HMGET', store, 'version', 'salt')
+if not found[1] or not found[2] then
+    if redis.call('EXISTS', base .. 'ids', base .. 'runs', base .. 'used') > 0 then
+        error('noetic:corrupt', 0)
+    end
+    redis.call('HSET', store, 'version', version, 'salt', salt)
+    return {version, salt}
+end
+return found

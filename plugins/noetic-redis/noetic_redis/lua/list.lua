@@ -1,0 +1,7 @@
+-- below which number, how many, the digest of a status or nothing
+local index = arg(3) == '' and key('runs') or key('status', arg(3))
+local time, rows = now(), {}
+for _, n in ipairs(redis.call('ZREVRANGEBYSCORE', index, '(' .. arg(1), '-inf', 'LIMIT', 0, arg(2))) do
+    rows[#rows + 1] = shown(n, load(n), time)
+end
+return rows

@@ -1,0 +1,234 @@
+-- What every script begins with. Ids come as arguments and become fields of hashes, never parts of a key's name.
+-- Numbers are texts, as they come and as they are stored: the server's own numbers are doubles.
+local store, base, salt = KEYS[1], ARGV[1], ARGV[2]
+-- Of writes: the session, the first number of its piece of work, the write's number, and whether it was sent before.
+local session, floor, number, again = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+
+local function arg(index)
+    return ARGV[6 + index]
+end
+
+local function fail(what)
+    error('noetic:' .. what, 0)
+end
+
+if redis.call('HGET', store, 'salt') ~= salt then
+    fail('gone')
+end
+
+local function key(name, part)
+    return part and base .. name .. ':' .. part or base .. name
+end
+
+local function now()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
+end
+
+local function text(value)
+    return string.format('%.0f', value)
+end
+
+-- A checksum that takes in what it is of and where that is. Each part has its length before it.
+local function seal(...)
+    local parts = {salt, ...}
+    for index, part in ipairs(parts) do
+        parts[index] = #part .. ':' .. part
+    end
+    return string.sub(redis.sha1hex(table.concat(parts)), 1, 16)
+end
+
+-- Writes happen once: a session notes the results of its last piece of work, and whoever lost the answer asks again.
+local mark = key('mark', session)
+local known = false
+
+local function settled()
+    local found = redis.call('HMGET', mark, 'floor', number)
+    known = found[1]
+    if known and tonumber(known) > tonumber(floor) then
+        fail('stale')
+    end
+    if known ~= floor or not found[2] then
+        return nil
+    end
+    local result = {}
+    for word in string.gmatch(found[2], '%S+') do
+        result[#result + 1] = word
+    end
+    return result
+end
+
+-- Comes last: the first write of a script is the one that a server without memory refuses, and then nothing is written.
+local function finish(...)
+    local result = {...}
+    if known ~= floor then
+        redis.call('UNLINK', mark)
+        redis.call('HSET', mark, 'floor', floor)
+        redis.call('ZADD', key('used'), text(now()), session)
+    end
+    redis.call('HSET', mark, number, table.concat(result, ' '))
+    return result
+end
+
+local function refuse(...)
+    -- What was sent before may still be on its way, and shall not do later what the caller was told it had not done.
+    if again == '1' then
+        return finish(...)
+    end
+    return {...}
+end
+
+local FIELDS = {'id', 'pos', 'fence', 'status', 'skey', 'crc', 'parts', 'bytes', 'created', 'updated'}
+
+local function sealed(n, run)
+    local parts = {}
+    for index, name in ipairs(FIELDS) do
+        parts[index] = run[name]
+    end
+    return seal('run', n, unpack(parts))
+end
+
+local function load(n)
+    local found = redis.call('HMGET', key('run', n), 'seal', 'until', unpack(FIELDS))
+    local run = {['until'] = found[2] or ''}
+    for index, name in ipairs(FIELDS) do
+        if not found[index + 2] then
+            fail('corrupt')
+        end
+        run[name] = found[index + 2]
+    end
+    if found[1] ~= sealed(n, run) then
+        fail('corrupt')
+    end
+    return run
+end
+
+local function find(run_id)
+    local n = redis.call('HGET', key('ids'), run_id)
+    if not n then
+        return nil, nil
+    end
+    local run = load(n)
+    if run.id ~= run_id then
+        fail('corrupt')
+    end
+    return n, run
+end
+
+local function held(run, time)
+    return run['until'] ~= '' and tonumber(run['until']) > time
+end
+
+local function create(run_id, time)
+    local n = text(redis.call('HINCRBY', store, 'ticks', 1))
+    redis.call('HSET', key('ids'), run_id, n)
+    redis.call('ZADD', key('runs'), n, n)
+    return n, {
+        id = run_id, pos = '0', fence = '0', status = '', skey = '', crc = '0', parts = '', bytes = '0',
+        created = text(time), updated = text(time), ['until'] = '',
+    }
+end
+
+-- Writes the fields that have changed; those of a new run are all new.
+local function save(n, run, names, card)
+    local fields = {'seal', sealed(n, run)}
+    for _, name in ipairs(names) do
+        fields[#fields + 1] = name
+        fields[#fields + 1] = run[name]
+    end
+    local grown = 0
+    if card then
+        grown = #card - redis.call('HSTRLEN', key('run', n), 'card')
+        fields[#fields + 1] = 'card'
+        fields[#fields + 1] = card
+    end
+    redis.call('HSET', key('run', n), unpack(fields))
+    return grown
+end
+
+-- The index of runs by status. `skey` is the status's digest, which is part of a key's name.
+local function restate(n, run, status, skey)
+    if run.skey ~= skey then
+        if run.skey ~= '' then
+            redis.call('ZREM', key('status', run.skey), n)
+        end
+        if skey ~= '' then
+            redis.call('ZADD', key('status', skey), n, n)
+        end
+    end
+    run.status, run.skey = status, skey
+end
+
+local function count(name, by)
+    if by ~= 0 then
+        redis.call('HINCRBY', store, name, text(by))
+    end
+end
+
+-- The streams that a journal is made of, each with the position up to which it is: what it shares, and its own.
+local function parts_of(n, run)
+    local parts = {}
+    for upto, stream in string.gmatch(run.parts, '(%d+):(%d+)') do
+        parts[#parts + 1] = {stream, tonumber(upto)}
+    end
+    parts[#parts + 1] = {n, tonumber(run.pos)}
+    return parts
+end
+
+-- Takes away what nobody reads any more of a stream whose run is gone: all, or what is behind its last fork.
+local function trim(stream, bytes)
+    if redis.call('EXISTS', key('run', stream)) == 1 then
+        return
+    end
+    local log, uses = key('log', stream), key('uses', stream)
+    local keep = redis.call('ZREVRANGE', key('refs', stream), 0, 0, 'WITHSCORES')[2] or '0'
+    local freed = 0
+    if keep == '0' and bytes then
+        freed = tonumber(bytes)
+    else
+        repeat
+            local rows = redis.call('XRANGE', log, text(tonumber(keep) + 1), '+', 'COUNT', 16)
+            for _, row in ipairs(rows) do
+                freed = freed + #row[2][10]
+                redis.call('XDEL', log, row[1])
+            end
+        until #rows == 0
+    end
+    for _, digest in ipairs(redis.call('ZRANGEBYSCORE', uses, keep, '+inf')) do
+        redis.call('ZREM', uses, digest)
+        if redis.call('HINCRBY', key('blobs'), digest, -1) <= 0 then
+            redis.call('HDEL', key('blobs'), digest)
+            freed = freed + redis.call('STRLEN', key('blob', digest))
+            redis.call('UNLINK', key('blob', digest))
+        end
+    end
+    if keep == '0' then
+        redis.call('UNLINK', log, uses, key('refs', stream))
+    end
+    count('bytes', -freed)
+end
+
+-- Takes a run away. It begins with a command that needs no memory, so that a full server can be emptied.
+local function forget(n, run)
+    local card = redis.call('HSTRLEN', key('run', n), 'card')
+    redis.call('UNLINK', key('run', n))
+    redis.call('HDEL', key('ids'), run.id)
+    redis.call('ZREM', key('runs'), n)
+    restate(n, run, '', '')
+    count('records', -tonumber(run.pos))
+    count('bytes', -card)
+    local parts = parts_of(n, run)
+    for index = 1, #parts - 1 do
+        redis.call('ZREM', key('refs', parts[index][1]), n)
+        trim(parts[index][1])
+    end
+    trim(n, run.bytes)
+end
+
+-- A run, as lists show it.
+local function shown(n, run, time)
+    return {
+        n, run.id, run.pos, run.status, run.crc, redis.call('HGET', key('run', n), 'card') or '',
+        run.created, run.updated, held(run, time) and '1' or '0',
+    }
+end

@@ -1,0 +1,31 @@
+-- below which number, how many runs, written before when or nothing, how many to keep or nothing, how many were kept,
+-- all statuses or some, and these
+local done = settled()
+if done then
+    return done
+end
+local time, chosen = now(), {}
+for index = 7, #ARGV - 6 do
+    chosen[arg(index)] = true
+end
+local before, keep, kept = tonumber(arg(3)), tonumber(arg(4)), tonumber(arg(5))
+local found = redis.call('ZREVRANGEBYSCORE', key('runs'), '(' .. arg(1), '-inf', 'LIMIT', 0, arg(2))
+local old = {}
+for _, n in ipairs(found) do
+    local run = load(n)
+    if arg(6) == 'all' or chosen[run.status] then
+        if keep and kept < keep then
+            kept = kept + 1
+        elseif (not before or tonumber(run.updated) < before) and not held(run, time) then
+            old[#old + 1] = {n, run}
+        end
+    end
+end
+for _, each in ipairs(old) do
+    forget(each[1], each[2])
+end
+local below = #found == tonumber(arg(2)) and found[#found] or '0'
+if #old == 0 then
+    return {below, text(kept), '0'}
+end
+return finish(below, text(kept), text(#old))

@@ -1,0 +1,8 @@
+-- runs, each before its fence
+for index = 1, #ARGV - 6, 2 do
+    local n, run = find(arg(index))
+    if n and run.fence == arg(index + 1) then
+        redis.call('HDEL', key('run', n), 'until')
+    end
+end
+return {}

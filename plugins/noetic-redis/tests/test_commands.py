@@ -1,0 +1,28 @@
+"""The command line with runs that are kept in Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from redis_server import PASSWORD, RedisServer
+
+from tests.cli_shell import Inside
+from tests.servers.commands import fails_and_is_gone_on_with, says_that_nobody_is_there
+from tests.servers.ports import free_port
+
+SECRET = PASSWORD.partition(" ")[0]
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    return Inside(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_run_fails_and_is_gone_on_with(inside: Inside, redis_server: RedisServer, prefix: str, by: str) -> None:
+    fails_and_is_gone_on_with(inside, redis_server.url(prefix), SECRET, by=by)
+
+
+def test_a_server_that_is_not_there(inside: Inside) -> None:
+    says_that_nobody_is_there(inside, f"redis://ada:{SECRET}@127.0.0.1:{free_port()}/0", SECRET)
