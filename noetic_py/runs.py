@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
-from noetic_py.checkpoints.conversation import SESSION
+from noetic_py.checkpoints.conversation import SESSION, is_stream
 from noetic_py.checkpoints.envelope import plain_card
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import RunStatus
@@ -128,6 +128,8 @@ class Runs:
         """
         from noetic_py.checkpoints.plain import PlainCodec, load_records
 
+        if is_stream(run_id):
+            raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
         codec = PlainCodec()
         found: list[JournalRecord] = []
         while page := await self._backend.read(run_id, after=after + len(found)):
@@ -167,7 +169,8 @@ class Runs:
         Raises:
             RunBusy: A process holds it.
         """
-        await self._backend.delete(run_id)
+        if not is_stream(run_id):
+            await self._backend.delete(run_id)
 
     async def prune(
         self,

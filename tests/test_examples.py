@@ -40,6 +40,12 @@ SHOWN = {
         "State(counts={}, notes=[])",
         "race: words won",
     ],
+    "sessions": [
+        "4 deliveries, 3 questions to the model\n",
+        "ada: When is a ferry? -> (interrupted)\n\n-- the program is started anew --\n",
+        "ada: ... -> I have noted: Never mind, I take a train.\nbob: Where am I going? -> To Cork.\n",
+        "  function_call\n  the call's output is incomplete\n  user: Never mind, I take a train.\n",
+    ],
     "signed": [
         "as it was written: approved: 500\n",
         "cheaper: refused, the signature is not of this record at this place",

@@ -16,6 +16,7 @@ from noetic_py._engine.state import Run, Spent
 from noetic_py.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.channels import Entry
 from noetic_py.checkpoints.backend import CheckpointBackend
+from noetic_py.checkpoints.conversation import is_stream
 from noetic_py.checkpoints.records import (
     CallStarted,
     Intent,
@@ -69,6 +70,8 @@ async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) ->
         RunNotFound: There is no such run.
         CodecError: A record cannot be read; the message says which.
     """
+    if is_stream(run_id):
+        raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
     found: list[JournalRecord] = []
     while True:
         page = await backend.read(run_id, after=len(found), limit=PAGE)

@@ -36,6 +36,7 @@ from noetic_py.errors import (
     CodecError,
     ConfigError,
     LeaseLost,
+    LogError,
     SessionLoadError,
     StoreUnavailable,
 )
@@ -127,6 +128,10 @@ class Desk:
     """
 
     def __init__(self, backend: CheckpointBackend | None, policy: SessionPolicy, runtime: Runtime) -> None:
+        if not isinstance(policy, SessionPolicy):
+            raise ConfigError(
+                f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(gate="reject")'
+            )
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
         self.durable: bool = backend is not None
         self.policy = policy
@@ -268,9 +273,11 @@ class Desk:
                 if edit.items != before or edit.states != set(conversation.states):
                     try:
                         ItemLog(edit.items)
-                    except TypeError as error:
+                    except (TypeError, LogError) as error:
                         raise ConfigError(
-                            f"the edited items are no conversation: {error}", code="session-edit", hint="items only"
+                            f"the edited items are no conversation: {error}",
+                            code="session-edit",
+                            hint="items only, and every output behind its one call",
                         ) from error
                     codec = Codec()
                     records = [edited(edit.items, edit.states & set(conversation.states), codec)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +14,7 @@ from noetic_py.errors import (
     ConfigError,
     InvalidId,
 )
+from noetic_py.steps.step import is_seconds
 
 if TYPE_CHECKING:
     pass
@@ -110,9 +110,10 @@ class SessionPolicy:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} is unknown", code="session-policy", hint=", ".join(values)
                 )
-        if not 0 <= self.wait < math.inf or self.cache_size < 0 or (self.max_waiting or 0) < 0:
+        counts = (self.cache_size, 0 if self.max_waiting is None else self.max_waiting)
+        if not is_seconds(self.wait) or not all(type(count) is int and count >= 0 for count in counts):
             raise ConfigError(
-                "wait, cache_size and max_waiting are not below 0",
+                "wait is a number of seconds, cache_size and max_waiting are whole numbers, and none is below 0",
                 code="session-policy",
                 hint="SessionPolicy(wait=5.0, cache_size=256, max_waiting=100)",
             )

@@ -57,11 +57,18 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
     """Do a turn of a session: wait for it, begin from what is there, run, write what the run has added.
 
     Raises:
+        ConfigError: It has a delivery id, and no runs are kept; code `"no-backend"`.
         RunBusy: Another turn goes on, and the policy does not wait; or another process has the session.
         Overloaded: Too many wait.
         SessionLoadError: The session cannot be read.
         SessionConflict: Somebody else has written it meanwhile.
     """
+    if plan.delivery_id is not None and not desk.durable:
+        raise ConfigError(
+            "delivery_id= needs what keeps the runs: a result is given once more from there",
+            code="no-backend",
+            hint='Harness(checkpoints="sqlite:runs.db")',
+        )
     turn = Turn(desk, run, plan, key, go, again)
     if desk.policy.gate == "none" and plan.past is None:
         return await turn.beside_others()

@@ -126,7 +126,8 @@ def test_messages_that_are_delivered_again(children: Children, figure: Figure) -
                 done = sum(kind == "answered" for kind, _ in ended.said)
                 if ended.killed:
                     queue = part[done:] + queue
-                for text, value in ended.result or []:
+                told: list[tuple[str, str]] = ended.result or []
+                for text, value in told:
                     answers.setdefault(text, set()).add(value)
             held = talk.held()
             assert all(found == {f"re: {text}"} for text, found in answers.items()), answers
