@@ -174,7 +174,7 @@ class Harness(Generic[M_co]):
         self._live: dict[str, Run] = {}
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
-        self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime)
+        self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory)
         # What a model was shown last in the runs that have ended last.
         self._views: dict[str, View] = {}
 

@@ -35,10 +35,12 @@ from noetic_py.errors import (
     Overloaded,
     PositionConflict,
     RunBusy,
+    RunNotFound,
     SessionConflict,
     SessionLoadError,
     StepFailed,
 )
+from noetic_py.memory import Plan, Scope, WorkingMemory
 from noetic_py.sessions.gate import Gate
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
@@ -771,3 +773,84 @@ async def test_a_turn_that_is_cancelled_and_cannot_be_written_stays_cancelled(
             await backend.release(await backend.acquire(session.key.stream, ttl=30))
             group.cancel_scope.cancel()
         assert "a cancelled turn was not written" in caplog.text
+
+
+async def test_all_that_was_said_by_those_who_interrupt_is_kept() -> None:
+    begun = anyio.Event()
+
+    @step
+    async def hangs(text: str, ctx: Context[Memory, Notes]) -> str:
+        begun.set()
+        await anyio.sleep_forever()
+        return text
+
+    async with Harness(plugins=[]) as harness:
+        session = harness.session("ada", "trip")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: session.run(note >> hangs, "one", state=Notes()))
+            await begun.wait()
+            assert session.interrupt("stop")
+            assert session.interrupt("really")
+        assert texts(await session.items()) == ["one", "stop", "really"]
+
+
+async def test_a_delivery_whose_run_never_began_is_done_after_another_turn() -> None:
+    backend = InMemoryBackend()
+    faulty = FaultyBackend(backend, dies_at=2)
+    with faulty.outlived():
+        async with Harness(plugins=[], checkpoints=faulty) as harness:
+            await harness.session("ada", "trip").run(talk, "one", state=Notes(), delivery_id="d")
+    faulty.revive()
+    async with Harness(plugins=[], checkpoints=faulty) as harness:
+        session = harness.session("ada", "trip")
+        await session.run(talk, "two", state=Notes())
+        for _ in range(2):
+            result = await session.run(talk, "one", state=Notes(), delivery_id="d")
+            assert result.value == "re: one"
+        assert texts(await session.items()) == ["two", "re: two", "one", "re: one"]
+
+
+async def test_a_run_of_a_deleted_session_does_not_go_on_in_its_namesake() -> None:
+    backend = InMemoryBackend()
+    faulty = FaultyBackend(backend, dies_at=6, when="after")
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        await harness.session("ada", "trip").run(talk, "zero", state=Notes())
+    with faulty.outlived():
+        async with Harness(plugins=[], checkpoints=faulty) as harness:
+            await harness.session("ada", "trip").run(talk, "one", state=Notes(), run_id="r")
+    faulty.revive()
+    async with Harness(plugins=[], checkpoints=faulty) as harness:
+        session = harness.session("ada", "trip")
+        await harness.sessions.delete(session.key)
+        for text in ("a", "b"):
+            await session.run(talk, text, state=Notes())
+        with pytest.raises(RunNotFound, match="not there any more"):
+            await harness.resume("r", talk, state_type=Notes)
+        assert texts(await session.items()) == ["a", "re: a", "b", "re: b"]
+
+
+class Minds(Memory):
+    """What layers keep of a session, and of a person."""
+
+    plan: Plan = Plan()
+    facts: WorkingMemory = WorkingMemory(scope=Scope.USER)
+
+
+async def test_a_deleted_session_is_deleted_from_memory_too(tmp_path: Path) -> None:
+    @step
+    async def think(text: str, ctx: Context[Minds, StateBag]) -> str:
+        await ctx.memory.facts.update({"name": text})
+        await ctx.memory.plan.add(text)
+        return text
+
+    @step
+    async def recall(text: None, ctx: Context[Minds, StateBag]) -> tuple[int, object]:
+        return len(ctx.memory.plan.items), ctx.memory.facts.snapshot
+
+    async with Harness(plugins=[], memory=Minds(), checkpoints=f"sqlite:{tmp_path / 'runs.db'}") as harness:
+        session, other = harness.session("ada", "trip"), harness.session("ada", "other")
+        for each in (session, other):
+            await each.run(think, "Ada")
+        await harness.sessions.delete(session.key)
+        assert (await session.run(recall, None)).value == (0, {"name": "Ada"})
+        assert (await other.run(recall, None)).value == (1, {"name": "Ada"})

@@ -33,7 +33,7 @@ from noetic_py.codec import Codec
 from noetic_py.codec.text import dump, inside
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
-from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy
+from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy, RunNotFound
 from noetic_py.items import Item, Opaque
 from noetic_py.log import ItemLog
 from noetic_py.runtime import Runtime
@@ -214,7 +214,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
     if run.on_diverge == "fail":
         check(past, step)
-    log = await _beginning(opening, kept.backend, codec)
+    log = await _beginning(started, opening, kept.backend, codec)
     log.origin = (run.run_id, step.id)
     state = opening.state
     tree = state.tree if isinstance(state, Stored) else state
@@ -243,13 +243,24 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     return plan
 
 
-async def _beginning(opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
-    """The conversation that a run began with."""
+async def _beginning(started: RunStarted, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
+    """The conversation that a run began with.
+
+    Raises:
+        RunNotFound: The session that it was a turn of was deleted.
+    """
     base = opening.base
     if base is None:
         return ItemLog(opening.items)
     stream = stream_of((base.app, base.user, base.session))
-    return (await read_conversation(backend, stream, codec, upto=base.position)).log
+    found = await read_conversation(backend, stream, codec, upto=base.position)
+    # The last record there says that this turn begins, or another session has the name by now.
+    if found.open is None or found.open.run_id != started.run_id:
+        raise RunNotFound(
+            f"run {started.run_id!r} was a turn of a session that is not there any more",
+            hint="what it began with was deleted with the session",
+        )
+    return found.log
 
 
 def left_of(past: Past) -> tuple[list[Item], list[Change], StoredState]:

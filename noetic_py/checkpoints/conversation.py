@@ -40,6 +40,7 @@ __all__ = [
     "started",
     "state_change",
     "stream_of",
+    "void",
 ]
 
 SESSION = "session"
@@ -143,6 +144,8 @@ class Conversation:
                 self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
             self.open = None
+            if fields.get("void"):
+                self.delivered = {name: run for name, run in self.delivered.items() if run != fields["run"]}
             self.log.extend(read_items(fields.get("i"), codec))
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
         elif record.kind == _EDITED:
@@ -219,6 +222,11 @@ def ended(run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping
     if states:
         fields["s"] = states
     return Record(_ENDED, (), dump(fields))
+
+
+def void(run_id: str) -> Record:
+    """A turn has ended whose run was never begun."""
+    return Record(_ENDED, (), dump({"run": run_id, "status": "interrupted", "void": True}))
 
 
 def edited(items: Sequence[Item], states: Iterable[str] | None, codec: Codec) -> Record:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.codec import Codec
 
-__all__ = ["LayerStorage", "Owner", "Scope", "Slot", "owner_of"]
+__all__ = ["LayerStorage", "Owner", "Scope", "Slot", "forget", "owner_of"]
 
 
 class Scope(Enum):
@@ -175,3 +175,12 @@ class LayerStorage:
             return self._codec.loads(data, type)
         except CodecError as error:
             raise inside(error, f"{self._scope[-1]}: {key}") from None
+
+
+async def forget(backend: CheckpointBackend, *, layer: str, scope: Scope, owner: str) -> None:
+    """Remove all that a layer keeps for an owner: its state, and the values beside it."""
+    for room in ("state", "data"):
+        place = (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
+        while page := await backend.scan(place):
+            for value in page:
+                await backend.remove(place, value.key)

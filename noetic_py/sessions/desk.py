@@ -42,6 +42,8 @@ from noetic_py.errors import (
 )
 from noetic_py.items import Item
 from noetic_py.log import ItemLog
+from noetic_py.memory.layer import Memory, layers_of
+from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runtime import Runtime
 from noetic_py.state import StateBag, class_of
 
@@ -125,9 +127,12 @@ class Desk:
         backend: Where they are kept; in memory when there is none.
         policy: How they behave.
         runtime: The clock.
+        memory: The layers that keep something of a session.
     """
 
-    def __init__(self, backend: CheckpointBackend | None, policy: SessionPolicy, runtime: Runtime) -> None:
+    def __init__(
+        self, backend: CheckpointBackend | None, policy: SessionPolicy, runtime: Runtime, memory: Memory | None = None
+    ) -> None:
         if not isinstance(policy, SessionPolicy):
             raise ConfigError(
                 f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(gate="reject")'
@@ -136,11 +141,13 @@ class Desk:
         self.durable: bool = backend is not None
         self.policy = policy
         self._runtime = runtime
+        layers = () if memory is None else layers_of(memory).values()
+        self._layers = [layer.id for layer in layers if layer.scope is Scope.THREAD]
         self.gate: Gate = Gate()
         # What was read last, newest at the end; compared with the backend before it is believed.
         self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
-        self._said: dict[str, str] = {}
+        self._said: dict[str, list[str]] = {}
         # Turns that were made and not written, of persist="manual".
         self._unsaved: dict[SessionKey, list[tuple[Made, Codec]]] = {}
 
@@ -216,20 +223,20 @@ class Desk:
         """A turn's run begins."""
         self._live.setdefault(key, []).append(run)
 
-    def ends(self, key: SessionKey, run: Any) -> str | None:
-        """A turn's run is over; what somebody has said who interrupted it."""
+    def ends(self, key: SessionKey, run: Any) -> Sequence[str]:
+        """A turn's run is over; what was said by those who have interrupted it."""
         runs = self._live[key]
         runs.remove(run)
         if not runs:
             del self._live[key]
-        return self._said.pop(run.run_id, None)
+        return self._said.pop(run.run_id, ())
 
     def interrupt(self, key: SessionKey, message: str | None) -> bool:
         """Stop what goes on in a session, and nothing that waits."""
         runs = self._live.get(key, [])
         for run in runs:
             if message is not None:
-                self._said[run.run_id] = message
+                self._said.setdefault(run.run_id, []).append(message)
             run.stop_from_outside("interrupt", "interrupted by the session's user" if message is None else message)
         return bool(runs)
 
@@ -300,6 +307,8 @@ class Desk:
         async with self.gate.enter(key):
             await self.backend.delete(key.stream)
             await self.backend.remove(_index_of(key.app, key.user), key.session)
+            for layer in self._layers:
+                await forget(self.backend, layer=layer, scope=Scope.THREAD, owner=key.stream)
             self._known.pop(key, None)
             self._unsaved.pop(key, None)
 

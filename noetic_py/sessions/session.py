@@ -150,7 +150,8 @@ class Sessions:
     async def delete(self, key: SessionKey) -> None:
         """Forget a session, after the turns that wait for it; one that is not there is no error.
 
-        Its runs stay until they are deleted or pruned; what they hold of the conversation is what they added.
+        What the harness's own memory layers of scope thread keep of it goes too. Its runs stay until they are deleted
+        or pruned; what they hold of the conversation is what they added.
 
         Raises:
             RunBusy: Another process has it.

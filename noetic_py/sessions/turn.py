@@ -17,6 +17,7 @@ from noetic_py.checkpoints.conversation import (
     edited,
     ended,
     started,
+    void,
 )
 from noetic_py.checkpoints.delta import state_tree
 from noetic_py.checkpoints.records import Base
@@ -167,8 +168,9 @@ class Turn:
         log.origin = (run.run_id, self._plan.step.id)
         begun, position, states = log.size, conversation.position, dict(conversation.states)
         domain = Domain(log, self._state(conversation), self._plan.step.id)
-        # A run whose beginning is not in the backend alone has to hold it itself.
-        base = Base(*key.parts, position) if not desk.unsaved(key) and desk.durable else None
+        # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
+        whole = desk.unsaved(key) or not desk.durable or conversation.open is None
+        base = None if whole else Base(*key.parts, position)
         seen = tuple(conversation.log.frozen()) if desk.policy.on_conflict == "overwrite" else ()
         desk.begins(key, run)
         result: RunResult[Any, Any] | None = None
@@ -179,7 +181,7 @@ class Turn:
             said = desk.ends(key, run)
             left = result or run.left
             if left is not None:
-                items = [*log.since(begun), *([] if said is None else [Message.user(said)])]
+                items = [*log.since(begun), *map(Message.user, said)]
                 made = Made(run.run_id, left.status, items, left.state, conversation, position, seen, states)
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
@@ -244,8 +246,13 @@ class Turn:
         """The process of an earlier turn has died in it: end that turn."""
         items: Sequence[Item] = ()
         states: dict[str, Any] = {}
-        past = await self._past(run_id) if self._desk.policy.persist in ("step", "item") else None
-        if past is not None:
+        past = await self._past(run_id)
+        if past is None:
+            # Nothing of it was done, so that what was delivered is still to be.
+            records = [void(run_id)]
+            await self._desk.write(hold, self._key, conversation, records, self._codec)
+            return
+        if self._desk.policy.persist in ("step", "item"):
             items, deltas, begun = left_of(past)
             name = stored_type(begun.like)
             name = StateBag.__name__ if name == "dict" else name
