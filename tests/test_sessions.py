@@ -854,3 +854,74 @@ async def test_a_deleted_session_is_deleted_from_memory_too(tmp_path: Path) -> N
         await harness.sessions.delete(session.key)
         assert (await session.run(recall, None)).value == (0, {"name": "Ada"})
         assert (await other.run(recall, None)).value == (1, {"name": "Ada"})
+
+
+async def test_a_failed_turn_that_is_delivered_again_goes_on_and_is_written(tmp_path: Path) -> None:
+    broken = True
+
+    @step
+    async def fragile(text: str, ctx: Context[Memory, Notes]) -> str:
+        if broken:
+            raise ValueError("not today")
+        return text
+
+    flow = note >> fragile >> reply
+    async with Harness(plugins=[], checkpoints=f"sqlite:{tmp_path / 'runs.db'}") as harness:
+        session = harness.session("ada", "trip")
+        for _ in range(2):
+            with pytest.raises(StepFailed, match="not today"):
+                await session.run(flow, "one", state=Notes(), delivery_id="d")
+            assert texts(await session.items()) == ["one"]
+        broken = False
+        for _ in range(2):
+            assert (await session.run(flow, "one", state=Notes(), delivery_id="d")).value == "re: one"
+            assert texts(await session.items()) == ["one", "re: one"]
+        assert await session.state(Notes) == Notes(1, ["one"])
+
+
+@pytest.mark.parametrize("policy", ["fail", "merge"])
+async def test_a_failed_turn_that_is_delivered_again_after_another_one(policy: Any) -> None:
+    broken = True
+
+    @step
+    async def fragile(text: str, ctx: Context[Memory, Notes]) -> str:
+        if broken:
+            raise ValueError("not today")
+        return text
+
+    flow = note >> fragile >> reply
+    policy = SessionPolicy(on_conflict=policy)
+    async with Harness(plugins=[], checkpoints=InMemoryBackend(), sessions=policy) as harness:
+        session = harness.session("ada", "trip")
+        with pytest.raises(StepFailed):
+            await session.run(flow, "one", state=Notes(), delivery_id="d")
+        broken = False
+        await session.run(flow, "two", state=Notes())
+        if policy.on_conflict == "fail":
+            for _ in range(2):
+                with pytest.raises(SessionConflict, match="delivered again") as caught:
+                    await session.run(flow, "one", state=Notes(), delivery_id="d")
+                assert caught.value.result is not None
+                assert caught.value.result.value == "re: one"
+            assert texts(await session.items()) == ["one", "two", "re: two"]
+        else:
+            for _ in range(2):
+                assert (await session.run(flow, "one", state=Notes(), delivery_id="d")).value == "re: one"
+            assert texts(await session.items()) == ["one", "two", "re: two", "re: one"]
+
+
+@pytest.mark.parametrize("persist", ["run", "step"])
+async def test_a_turn_that_died_and_was_closed_by_another_one_is_delivered_again(persist: Any) -> None:
+    policy = SessionPolicy(persist=persist, on_conflict="merge")
+    faulty = FaultyBackend(InMemoryBackend(), dies_at=4)
+    with faulty.outlived():
+        async with Harness(plugins=[], checkpoints=faulty, sessions=policy) as harness:
+            await harness.session("ada", "trip").run(talk, "one", state=Notes(), delivery_id="d")
+    faulty.revive()
+    async with Harness(plugins=[], checkpoints=faulty, sessions=policy) as harness:
+        session = harness.session("ada", "trip")
+        await session.run(talk, "two", state=Notes())
+        for _ in range(2):
+            assert (await session.run(talk, "one", state=Notes(), delivery_id="d")).value == "re: one"
+        said = texts(await session.items())
+        assert sorted(said) == ["one", "re: one", "re: two", "two"]

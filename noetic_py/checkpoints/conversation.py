@@ -101,6 +101,8 @@ class Conversation:
         states: The states by the names of their types.
         open: The turn that has begun and not ended.
         delivered: The runs of the turns by what their messages were delivered as.
+        unfinished: Of these runs those that have not completed: how many items of theirs are written, and the position
+            at which they were.
         turns: How many turns have begun.
         noted: Whether the stream says whose session it is.
     """
@@ -110,6 +112,7 @@ class Conversation:
     states: Mapping[str, StoredState] = field(factory=dict[str, StoredState])
     open: OpenTurn | None = None
     delivered: dict[str, str] = field(factory=dict[str, str])
+    unfinished: dict[str, tuple[int, int]] = field(factory=dict[str, tuple[int, int]])
     turns: int = 0
     noted: bool = False
 
@@ -119,7 +122,7 @@ class Conversation:
         Raises:
             CodecError: One of them cannot be read; the message says which.
         """
-        begun, before = self.log.size, evolve(self, delivered=dict(self.delivered))
+        begun, before = self.log.size, evolve(self, delivered=dict(self.delivered), unfinished=dict(self.unfinished))
         for record in records:
             try:
                 self._take(record, codec)
@@ -133,7 +136,7 @@ class Conversation:
         if self.log is before.log:
             self.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.turns = before.delivered, before.turns
+        self.delivered, self.unfinished, self.turns = before.delivered, before.unfinished, before.turns
 
     def _take(self, record: Record, codec: Codec) -> None:
         fields = parse(record.payload, _MAX_BYTES, "record size")
@@ -143,10 +146,10 @@ class Conversation:
             if self.open.delivery_id is not None:
                 self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
+            items = read_items(fields.get("i"), codec)
+            self._note_end(fields, len(items) - fields.get("said", 0))
             self.open = None
-            if fields.get("void"):
-                self.delivered = {name: run for name, run in self.delivered.items() if run != fields["run"]}
-            self.log.extend(read_items(fields.get("i"), codec))
+            self.log.extend(items)
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
         elif record.kind == _EDITED:
             log = ItemLog(read_items(fields.get("i"), codec))
@@ -155,6 +158,17 @@ class Conversation:
             self.states = self.states if kept is None else {name: self.states[name] for name in kept}
         else:
             raise CodecError("a record of a kind that this version does not know", hint="install a newer noetic-py")
+
+    def _note_end(self, fields: Fields, own: int) -> None:
+        """Note of a turn that was delivered whether it is to be gone on with when it is delivered again."""
+        run = fields["run"]
+        if fields.get("void"):
+            self.delivered = {name: other for name, other in self.delivered.items() if other != run}
+            return
+        delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
+        before = self.unfinished.pop(run, None)
+        if fields["status"] != "completed" and (delivered or before is not None):
+            self.unfinished[run] = ((0 if before is None else before[0]) + own, self.position + 1)
 
 
 def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:
@@ -210,8 +224,10 @@ def started(run_id: str, delivery_id: str | None) -> Record:
     return Record(_STARTED, (), dump(fields))
 
 
-def ended(run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping[str, Any], codec: Codec) -> Record:
-    """A turn has ended, and this is what it adds.
+def ended(
+    run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping[str, Any], codec: Codec, *, said: int = 0
+) -> Record:
+    """A turn has ended, and this is what it adds; the last `said` items are not its run's.
 
     Raises:
         CodecError: An item cannot be stored.
@@ -219,6 +235,8 @@ def ended(run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping
     fields: dict[str, Any] = {"run": run_id, "status": status}
     if items:
         fields["i"] = write_items(tuple(items), codec)
+    if said:
+        fields["said"] = said
     if states:
         fields["s"] = states
     return Record(_ENDED, (), dump(fields))

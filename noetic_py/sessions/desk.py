@@ -105,6 +105,7 @@ class Made:
     seen_position: int
     seen_items: Sequence[Item]
     seen_states: Mapping[str, StoredState]
+    said: int = 0
 
 
 class SessionEdit:
@@ -324,7 +325,9 @@ class Desk:
         nothing = before is None and isinstance(made.state, StateBag) and not stored
         change = None if nothing else state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
-        await self.write(hold, key, conversation, [ended(made.run_id, made.status, made.items, states, codec)], codec)
+        await self.write(
+            hold, key, conversation, [ended(made.run_id, made.status, made.items, states, codec, said=made.said)], codec
+        )
 
     async def write(
         self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec

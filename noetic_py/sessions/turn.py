@@ -99,10 +99,13 @@ class Turn:
             return await self._resumed(hold, conversation)
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
-        if former is not None and await self._past(former) is not None:
+        past = None if former is None else await self._past(former)
+        if former is not None and past is not None:
             result, domain = await self._again(former, plan)
             if conversation.open is not None and conversation.open.run_id == former:
                 await self._write(hold, conversation, self._made(result, domain, conversation))
+            elif former in conversation.unfinished:
+                await self._write_rest(hold, conversation, result, domain.log.since(past.started.history))
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
             raise RunNotFound(
@@ -182,7 +185,7 @@ class Turn:
             left = result or run.left
             if left is not None:
                 items = [*log.since(begun), *map(Message.user, said)]
-                made = Made(run.run_id, left.status, items, left.state, conversation, position, seen, states)
+                made = Made(run.run_id, left.status, items, left.state, conversation, position, seen, states, len(said))
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
 
@@ -204,6 +207,29 @@ class Turn:
             else:
                 # What broke the run is what its caller is told first.
                 result.error.add_note(f"the session was not written: {error}")
+
+    async def _write_rest(
+        self, hold: Hold, conversation: Conversation, result: RunResult[Any, Any], items: Sequence[Item]
+    ) -> None:
+        """A turn that had not completed was delivered again and has gone on: write what is not there yet.
+
+        Raises:
+            SessionConflict: The session was written by others meanwhile.
+        """
+        written, position = conversation.unfinished[result.run_id]
+        rest = items[written:]
+        if not rest and result.status != "completed":
+            return
+        if conversation.position != position and self._desk.policy.on_conflict == "fail":
+            error = SessionConflict(
+                f"session {self._key.session!r} was written by other turns before this one was delivered again",
+                hint='the error carries the result; SessionPolicy(on_conflict="merge") adds it at the end',
+            )
+            error.result = result
+            raise error
+        made = Made(result.run_id, result.status, rest, result.state, conversation, position, (), conversation.states)
+        with anyio.CancelScope(shield=True):
+            await self._write(hold, conversation, made)
 
     async def _resumed(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
         """A run of the session goes on that an earlier process has begun."""
