@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from noetic_py._types import Durability, OnDiverge
 from noetic_py.budget import Budget
-from noetic_py.checkpoints.conversation import is_stream
+from noetic_py.checkpoints.naming import is_stream
 from noetic_py.context import Context, Outside
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase

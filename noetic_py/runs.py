@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
-from noetic_py.checkpoints.conversation import SESSION, is_stream
 from noetic_py.checkpoints.envelope import plain_card
+from noetic_py.checkpoints.naming import SESSION, is_stream
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import RunStatus
 from noetic_py.errors import ConfigError, RunNotFound

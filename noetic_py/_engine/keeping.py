@@ -23,9 +23,10 @@ from noetic_py._engine.store import TTL, Kept, Store
 from noetic_py._engine.types import declared_input, known_types
 from noetic_py._types import T
 from noetic_py.checkpoints.backend import CheckpointBackend, Record
-from noetic_py.checkpoints.conversation import StoredState, read_conversation, stream_of
+from noetic_py.checkpoints.conversation import StoredState, read_conversation
 from noetic_py.checkpoints.delta import field_trees
 from noetic_py.checkpoints.envelope import refuse_sealed
+from noetic_py.checkpoints.naming import stream_of
 from noetic_py.checkpoints.plain import PlainCodec
 from noetic_py.checkpoints.records import Change, Opening, RunStarted
 from noetic_py.checkpoints.stored import Stored, dump_record

@@ -16,7 +16,7 @@ from noetic_py._engine.state import Run, Spent
 from noetic_py.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.channels import Entry
 from noetic_py.checkpoints.backend import CheckpointBackend
-from noetic_py.checkpoints.conversation import is_stream
+from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.records import (
     CallStarted,
     Intent,

@@ -7,7 +7,6 @@ so both grow with what was added, and old runs can be forgotten while the conver
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,7 +26,6 @@ from noetic_py.items import Item
 from noetic_py.log import ItemLog
 
 __all__ = [
-    "SESSION",
     "Conversation",
     "OpenTurn",
     "StoredState",
@@ -35,32 +33,17 @@ __all__ = [
     "deltas_change",
     "edited",
     "ended",
-    "is_stream",
     "read_conversation",
     "started",
     "state_change",
-    "stream_of",
     "void",
 ]
 
-SESSION = "session"
-"""The status of a session's stream, by which lists of runs know it."""
-_PREFIX = "session."
 _STARTED, _ENDED, _EDITED = "TurnStarted", "TurnEnded", "SessionEdited"
 _MAX_BYTES = 64 * 1024 * 1024
 _PAGE = 1000
 
 Fields = Mapping[str, Any]
-
-
-def stream_of(parts: Sequence[str | None]) -> str:
-    """The id of a session's stream: a digest, so that no id is ever a part of another one."""
-    return _PREFIX + hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
-
-
-def is_stream(run_id: str) -> bool:
-    """Whether an id is that of a session's stream, which no run may have."""
-    return run_id.startswith(_PREFIX)
 
 
 @frozen

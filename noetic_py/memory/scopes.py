@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
-from noetic_py.codec.text import inside
 from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
@@ -174,6 +173,9 @@ class LayerStorage:
         try:
             return self._codec.loads(data, type)
         except CodecError as error:
+            # With the codec comes what it is made with, which a program that stores nothing does not need.
+            from noetic_py.codec.text import inside
+
             raise inside(error, f"{self._scope[-1]}: {key}") from None
 
 

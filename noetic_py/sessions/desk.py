@@ -17,7 +17,6 @@ from noetic_py._engine.store import TTL
 from noetic_py._types import T
 from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
 from noetic_py.checkpoints.conversation import (
-    SESSION,
     Conversation,
     StoredState,
     begins_at,
@@ -28,6 +27,7 @@ from noetic_py.checkpoints.conversation import (
 )
 from noetic_py.checkpoints.delta import state_tree
 from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.checkpoints.naming import SESSION
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump
 from noetic_py.control import RunStatus

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import field, frozen
 
-from noetic_py.checkpoints.conversation import (
-    stream_of,
-)
+from noetic_py.checkpoints.naming import stream_of
 from noetic_py.errors import (
     ConfigError,
     InvalidId,
