@@ -437,10 +437,8 @@ async def test_what_was_said_is_not_stored_again_with_every_turn(tmp_path: Path)
         assert max(growth[30:]) <= 1.1 * max(growth[:10])
         runs = await harness.runs.list(session=session.key, limit=None)
         assert len(runs) == 60
-        lengths = [len(str(await harness.runs.journal(info.run_id))) for info in runs]
         # The state, which grows, is in the head of each run; what was said is not.
         assert "m0" not in str((await harness.runs.journal(runs[0].run_id))[0].opening.items)  # type: ignore[union-attr]
-        assert lengths[0] > 0
         # Old runs can go, and the conversation stays.
         assert await harness.runs.prune(keep=0) == 60
         assert len(await session.items()) == 120
@@ -696,11 +694,18 @@ async def test_turns_that_are_written_when_somebody_says_so(tmp_path: Path) -> N
         assert texts(result.items) == ["one", "re: one", "two", "re: two"]
         assert await session.save() == 2
         assert await session.save() == 0
+        await session.run(talk, "three", state=Notes())
+        lease = await harness._desk.backend.acquire(session.key.stream, ttl=30)
+        with pytest.raises(RunBusy):
+            await session.save()
+        await harness._desk.backend.release(lease)
+        # What was not taken is not lost.
+        assert await session.save() == 1
         await session.run(talk, "lost", state=Notes())
     async with Harness(plugins=[], checkpoints=f"sqlite:{path}", sessions=policy) as harness:
         session = harness.session("ada", "trip")
-        assert texts(await session.items()) == ["one", "re: one", "two", "re: two"]
-        assert await session.state(Notes) == Notes(2, ["one", "two"])
+        assert texts(await session.items()) == ["one", "re: one", "two", "re: two", "three", "re: three"]
+        assert await session.state(Notes) == Notes(3, ["one", "two", "three"])
 
 
 async def test_a_deleted_session_is_gone_for_everybody(backend: Callable[[], CheckpointBackend | None]) -> None:

@@ -45,13 +45,12 @@ from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory, layers_of
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runtime import Runtime
+from noetic_py.sessions.gate import Gate
+from noetic_py.sessions.keys import SessionKey, SessionPolicy
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
     from noetic_py._engine.state import Run
-
-from noetic_py.sessions.gate import Gate
-from noetic_py.sessions.keys import SessionKey, SessionPolicy
 
 __all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
 
@@ -101,7 +100,6 @@ class Made:
     status: RunStatus
     items: Sequence[Item]
     state: Any
-    seen: Conversation
     seen_position: int
     seen_items: Sequence[Item]
     seen_states: Mapping[str, StoredState]
@@ -234,6 +232,8 @@ class Desk:
 
     def interrupt(self, key: SessionKey, message: str | None) -> bool:
         """Stop what goes on in a session, and nothing that waits."""
+        if not isinstance(key, SessionKey):
+            raise ConfigError(f"{key!r} is no SessionKey", code="session-key", hint='SessionKey("ada", "trip")')
         runs = self._live.get(key, [])
         for run in runs:
             if message is not None:
@@ -253,18 +253,24 @@ class Desk:
 
     async def save(self, key: SessionKey) -> int:
         """Write them; returns how many there were."""
-        waiting = self._unsaved.pop(key, [])
-        if not waiting:
-            return 0
+        saved = 0
 
         async def work(hold: Hold) -> None:
+            nonlocal saved
             conversation = await self.read(key)
-            for made, codec in waiting:
-                await self.write_turn(hold, key, conversation, made, codec)
+            while waiting := self._unsaved.get(key):
+                made, codec = waiting[0]
+                # Once it is written it waits no more; what is not taken waits for the next time.
+                with anyio.CancelScope(shield=True):
+                    await self.write_turn(hold, key, conversation, made, codec)
+                saved += 1
+                del waiting[0]
+            self._unsaved.pop(key, None)
 
         async with self.gate.enter(key):
-            await self.holding(key, work)
-        return len(waiting)
+            if self._unsaved.get(key):
+                await self.holding(key, work)
+        return saved
 
     # -- by hand
 
@@ -272,7 +278,7 @@ class Desk:
     async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
         """See [`Session.edit`][noetic_py.Session.edit]."""
         async with self.gate.enter(key):
-            hold = await self._take(key)
+            hold = await when_free(partial(self._take, key), self.policy.wait, self._runtime)
             try:
                 conversation = await self.read(key)
                 before = list(conversation.log)

@@ -185,7 +185,7 @@ class Turn:
             left = result or run.left
             if left is not None:
                 items = [*log.since(begun), *map(Message.user, said)]
-                made = Made(run.run_id, left.status, items, left.state, conversation, position, seen, states, len(said))
+                made = Made(run.run_id, left.status, items, left.state, position, seen, states, len(said))
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
 
@@ -227,7 +227,7 @@ class Turn:
             )
             error.result = result
             raise error
-        made = Made(result.run_id, result.status, rest, result.state, conversation, position, (), conversation.states)
+        made = Made(result.run_id, result.status, rest, result.state, position, (), conversation.states)
         with anyio.CancelScope(shield=True):
             await self._write(hold, conversation, made)
 
@@ -245,9 +245,7 @@ class Turn:
 
     def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation) -> Made:
         begun = seen.log.size
-        return Made(
-            result.run_id, result.status, domain.log.since(begun), result.state, seen, seen.position, (), seen.states
-        )
+        return Made(result.run_id, result.status, domain.log.since(begun), result.state, seen.position, (), seen.states)
 
     def _state(self, conversation: Conversation) -> Any:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
