@@ -595,6 +595,36 @@ async def test_a_database_of_something_else(tmp_path: Path) -> None:
     assert (await refused(path)).reason == "not-a-database"
 
 
+async def test_a_run_that_begins_while_a_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each statement with which a second connection looks at the file, the first one begins another run."""
+    begun: list[str] = []
+
+    async def begin() -> None:
+        begun.append(f"r{len(begun)}")
+        await fill(backend, begun[-1], 1)
+
+    def before(sql: str) -> None:
+        if sql.startswith(("SELECT", "PRAGMA integrity_check")):
+            anyio.from_thread.run(begin)
+
+    def connect(settings: schema.Settings) -> sqlite3.Connection:
+        connection = original(settings)
+        connection.set_trace_callback(before)
+        return connection
+
+    def look() -> None:
+        connection, _, _ = schema.open_database(schema.Place.find(schema.Settings(path, 5.0, 0o600, exclusive=False)))
+        connection.close()
+
+    original = schema.connect
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        await fill(backend, "first", 1)
+        monkeypatch.setattr(schema, "connect", connect)
+        await anyio.to_thread.run_sync(look)
+        assert len(begun) > 4
+
+
 async def test_a_newer_version(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteBackend(path) as backend:

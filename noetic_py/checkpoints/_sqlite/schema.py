@@ -354,14 +354,16 @@ def _verify(connection: sqlite3.Connection, settings: Settings) -> int:
         problem = _one(connection, check)
         if problem != "ok":
             raise CorruptRecord(f"{settings.where}: the database is damaged", hint="restore a copy of the file")
-    row = connection.execute("SELECT salt, ticks, crc FROM store").fetchone()
+    # In one statement: between two of them another process may begin a run, with a number that the first has not seen.
+    row = connection.execute(
+        "SELECT salt, ticks, crc, max((SELECT max(max(id), max(fence)) FROM runs),"
+        " (SELECT coalesce(max(version), 0) FROM pairs)) FROM store"
+    ).fetchone()
     if row is None or not isinstance(row[0], bytes):
         raise CorruptRecord(f"{settings.where}: the database has lost its salt", hint="restore a copy of the file")
     seed = zlib.crc32(row[0])
     # A counter that has gone back would give numbers a second time, and a fence that stops nobody.
-    given = "SELECT max((SELECT max(max(id), max(fence)) FROM runs), (SELECT coalesce(max(version), 0) FROM pairs))"
-    latest = _one(connection, given)
-    went_back = isinstance(latest, int) and latest > row[1]
+    went_back = isinstance(row[3], int) and row[3] > row[1]
     if went_back or zlib.crc32(str(row[1]).encode(), seed) != row[2]:
         raise CorruptRecord(f"{settings.where}: the database's counter is damaged", hint="restore a copy of the file")
     return seed
