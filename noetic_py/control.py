@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.memory.view import LayerUsage
 
-__all__ = ["Checkpoint", "Control", "RunResult", "RunStatus", "StopKind", "Transcript"]
+__all__ = ["Checkpoint", "Control", "Partial", "RunResult", "RunStatus", "StopKind", "Transcript"]
 
 RunStatus: TypeAlias = Literal[
     "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
@@ -27,6 +27,8 @@ RunStatus: TypeAlias = Literal[
 """How a run stands, or how it ended."""
 StopKind: TypeAlias = Literal["complete", "abort", "budget", "interrupt", "cancel"]
 """What can stop an execution."""
+Partial: TypeAlias = Literal["save", "discard"]
+"""What becomes of what a model had said of an answer that a shutdown cuts off."""
 
 
 @frozen(eq=False)
@@ -40,6 +42,7 @@ class Control:
         path: The step that asked; empty when it came from outside.
         at: The path of the execution it stops; empty for the run itself.
         error: The budget error behind a `budget` stop.
+        shutdown: What becomes of the answer in flight when the harness that shuts down asked for it; `None` otherwise.
     """
 
     kind: StopKind
@@ -48,6 +51,7 @@ class Control:
     path: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
     error: BudgetExceeded | None = None
+    shutdown: Partial | None = None
 
     @property
     def status(self) -> RunStatus:
@@ -113,6 +117,7 @@ class RunResult(Generic[O_co, S_co]):
         possibly_spent: The part of `usage`, `cost` and `model_calls` that nobody knows to be spent: the reservations of
             calls that were in flight when a process of the run died. Calls are reserved where a budget limits tokens
             or money.
+        shutdown: Whether it was interrupted because its harness was shut down: it waits to be gone on with.
     """
 
     run_id: str
@@ -131,6 +136,7 @@ class RunResult(Generic[O_co, S_co]):
     last_layer_usage: LayerUsage | None = None
     memory: Mapping[str, Any] = field(factory=dict[str, Any])
     possibly_spent: Usage = NOTHING_USED
+    shutdown: bool = False
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property

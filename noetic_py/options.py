@@ -10,12 +10,14 @@ from typing_extensions import TypedDict
 from noetic_py._types import Durability, OnDiverge
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
-from noetic_py.context import Context, Outside
+from noetic_py.context import Context, Domain, Outside
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase
+from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.sessions.keys import SessionKey
-from noetic_py.steps.step import is_seconds
+from noetic_py.state import StateBag
+from noetic_py.steps.step import Step, is_seconds
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
@@ -29,6 +31,7 @@ __all__ = [
     "check_outside_id",
     "check_parts",
     "check_resume_options",
+    "domain_of",
     "outside_of",
 ]
 
@@ -236,3 +239,23 @@ def check_parts(memory: object, model: object, budget: object, tools: Sequence[o
             raise ConfigError(
                 f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
             )
+
+
+def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:
+    """The conversation and the state that a run begins with.
+
+    Raises:
+        ConfigError: The history is none; code `"run-option"`.
+    """
+    if ctx is not None:
+        log, state = ctx.domain.log, ctx.domain.state
+    else:
+        try:
+            log = ItemLog(options.get("history") or ())
+        except TypeError as error:
+            raise ConfigError(
+                f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+            ) from error
+        state = StateBag() if state is None else state
+    log.origin = (run_id, step.id)
+    return Domain(log, state, step.id)

@@ -28,6 +28,7 @@ from noetic_py.log import ItemLog
 __all__ = [
     "Conversation",
     "OpenTurn",
+    "ShutTurn",
     "StoredState",
     "begins_at",
     "deltas_change",
@@ -60,6 +61,21 @@ class OpenTurn:
 
 
 @frozen
+class ShutTurn:
+    """The last turn of a session, when a shutdown has interrupted it.
+
+    Attributes:
+        run_id: Its run.
+        written: How many items of it are there for good.
+        cut: How many follow, of an answer that was cut off.
+    """
+
+    run_id: str
+    written: int
+    cut: int
+
+
+@frozen
 class StoredState:
     """A state of a session, in its stored form.
 
@@ -86,6 +102,7 @@ class Conversation:
         delivered: The runs of the turns by what their messages were delivered as.
         unfinished: Of these runs those that have not completed: how many items of theirs are written, and the position
             at which they were.
+        shut: The turn that a shutdown has interrupted, until somebody writes again.
         turns: How many turns have begun.
         noted: Whether the stream says whose session it is.
     """
@@ -96,6 +113,7 @@ class Conversation:
     open: OpenTurn | None = None
     delivered: dict[str, str] = field(factory=dict[str, str])
     unfinished: dict[str, tuple[int, int]] = field(factory=dict[str, tuple[int, int]])
+    shut: ShutTurn | None = None
     turns: int = 0
     noted: bool = False
 
@@ -116,13 +134,15 @@ class Conversation:
                 raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
 
     def _restore(self, before: Conversation, length: int) -> None:
-        if self.log is before.log:
-            self.log.rollback(length)
+        before.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.unfinished, self.turns = before.delivered, before.unfinished, before.turns
+        self.delivered, self.unfinished, self.shut, self.turns = (
+            before.delivered, before.unfinished, before.shut, before.turns,
+        )  # fmt: skip
 
     def _take(self, record: Record, codec: Codec) -> None:
         fields = parse(record.payload, _MAX_BYTES, "record size")
+        shut, self.shut = self.shut, None
         if record.kind == _STARTED:
             self.open = OpenTurn(fields["run"], fields.get("d"))
             self.turns += 1
@@ -130,8 +150,16 @@ class Conversation:
                 self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
             items = read_items(fields.get("i"), codec)
-            self._note_end(fields, len(items) - fields.get("said", 0))
+            written = 0 if shut is None or shut.run_id != fields["run"] else shut.written
+            own = len(items) - fields.get("said", 0) - fields.get("cut", 0)
+            self._note_end(fields, own)
+            if fields.get("down") and not fields.get("said"):
+                self.shut = ShutTurn(fields["run"], written + own, fields.get("cut", 0))
             self.open = None
+            if shut is not None and shut.run_id == fields["run"]:
+                # It has gone on, and the answer that was cut off was asked for again.
+                self.log = self.log.fork()
+                self.log.rollback(self.log.size - shut.cut)
             self.log.extend(items)
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
         elif record.kind == _EDITED:
@@ -208,9 +236,25 @@ def started(run_id: str, delivery_id: str | None) -> Record:
 
 
 def ended(
-    run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping[str, Any], codec: Codec, *, said: int = 0
+    run_id: str,
+    status: RunStatus,
+    items: Sequence[Item],
+    states: Mapping[str, Any],
+    codec: Codec,
+    *,
+    said: int = 0,
+    cut: int | None = None,
 ) -> Record:
-    """A turn has ended, and this is what it adds; the last `said` items are not its run's.
+    """A turn has ended, and this is what it adds.
+
+    Args:
+        run_id: Its run.
+        status: How that stands.
+        items: What it adds.
+        states: How the states have changed.
+        codec: What writes the items.
+        said: How many of the last items are not its run's.
+        cut: When a shutdown has interrupted it, how many of the items before those are of an answer that was cut off.
 
     Raises:
         CodecError: An item cannot be stored.
@@ -220,6 +264,10 @@ def ended(
         fields["i"] = write_items(tuple(items), codec)
     if said:
         fields["said"] = said
+    if cut is not None:
+        fields["down"] = True
+    if cut:
+        fields["cut"] = cut
     if states:
         fields["s"] = states
     return Record(_ENDED, (), dump(fields))

@@ -20,10 +20,10 @@ from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_check
 from noetic_py.cli.progress import Progress
 from noetic_py.cli.relay import Relay, relayed
 from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
-from noetic_py.cli.signals import Signals
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged, StoreUnavailable
 from noetic_py.harness import Harness
+from noetic_py.signals import Signals
 from noetic_py.streams import RunStream
 
 __all__ = ["Job", "Outcome", "Request", "View", "database_of", "perform", "run_request"]

@@ -5,6 +5,7 @@ NoeticError
 ├── ConfigError                 a definition or a setting is wrong; found before anything ran (code, hint)
 ├── NoContextError              an engine method was called on a context outside a run
 ├── WrongThread                 a harness was used from a second thread or event loop
+├── ShuttingDown                a harness that is being shut down takes no new runs
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
 ├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
@@ -101,6 +102,7 @@ from noetic_py.errors.general import (
     PluginError,
     ReadOnlyMemory,
     RouteError,
+    ShuttingDown,
     StateTypeError,
     StepError,
     StepFailed,
@@ -214,6 +216,7 @@ __all__ = [
     "RunNotFound",
     "SessionConflict",
     "SessionLoadError",
+    "ShuttingDown",
     "StateTypeError",
     "StepError",
     "StepFailed",

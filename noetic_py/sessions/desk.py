@@ -94,7 +94,19 @@ class Hold:
 
 @frozen(eq=False)
 class Made:
-    """What a turn has made."""
+    """What a turn has made.
+
+    Attributes:
+        run_id: Its run.
+        status: How that has ended.
+        items: What the turn adds.
+        state: Its state at the end.
+        seen_position: Where the session stood when it began.
+        seen_items: What it held then.
+        seen_states: The states that it had then.
+        said: How many of the last items are not the run's.
+        cut: When a shutdown has interrupted it, how many of those before are of an answer that was cut off.
+    """
 
     run_id: str
     status: RunStatus
@@ -104,6 +116,7 @@ class Made:
     seen_items: Sequence[Item]
     seen_states: Mapping[str, StoredState]
     said: int = 0
+    cut: int | None = None
 
 
 class SessionEdit:
@@ -157,20 +170,25 @@ class Desk:
 
     # -- a turn
 
-    async def holding(self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None) -> T:
-        """Do something while nobody else may write a session.
+    async def holding(
+        self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None, new: bool = False
+    ) -> T:
+        """Do something while nobody else may write a session; `new` work only while the gate is open.
 
         Raises:
             RunBusy: Another process has it, for longer than the policy waits.
+            ShuttingDown: The gate is shut.
         """
         patience = self.policy.wait if wait is None else wait
-        hold = await when_free(partial(self._take, key), patience, self._runtime)
+        hold = await when_free(partial(self._take, key, new=new), patience, self._runtime)
         try:
             return await beside(hold.beat, lambda: work(hold))
         finally:
             await hold.release()
 
-    async def _take(self, key: SessionKey) -> Hold:
+    async def _take(self, key: SessionKey, *, new: bool = False) -> Hold:
+        if new:
+            self.gate.check()
         lease = await self.backend.acquire(key.stream, ttl=TTL)
         try:
             head = await self.backend.head(key.stream)
@@ -331,9 +349,8 @@ class Desk:
         nothing = before is None and isinstance(made.state, StateBag) and not stored
         change = None if nothing else state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
-        await self.write(
-            hold, key, conversation, [ended(made.run_id, made.status, made.items, states, codec, said=made.said)], codec
-        )
+        record = ended(made.run_id, made.status, made.items, states, codec, said=made.said, cut=made.cut)
+        await self.write(hold, key, conversation, [record], codec)
 
     async def write(
         self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec
