@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from attrs import evolve
-from typing_extensions import TypeIs
 
 from noetic_py._engine.keeping import codec_for, left_of, load_past
 from noetic_py._engine.revision import stored_type
@@ -23,7 +22,7 @@ from noetic_py.checkpoints.conversation import (
 from noetic_py.checkpoints.delta import state_tree
 from noetic_py.checkpoints.records import Base
 from noetic_py.checkpoints.stored import Stored
-from noetic_py.codec.text import is_dict
+from noetic_py.codec.text import is_dict, is_list
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import (
@@ -353,11 +352,7 @@ def _is_same(past: Past, plan: RunPlan, codec: Codec) -> bool:
 
 
 def _without_ids(tree: object) -> object:
-    if _is_list(tree):
+    if is_list(tree):
         return [_without_ids(each) for each in tree]
     item: object = tree.get("v") if is_dict(tree) and tree.get("$") == "item" else None
     return {key: value for key, value in item.items() if key != "id"} if is_dict(item) else tree
-
-
-def _is_list(value: object) -> TypeIs[list[Any]]:
-    return isinstance(value, list)
