@@ -66,13 +66,11 @@ class ShutTurn:
 
     Attributes:
         run_id: Its run.
-        written: How many items of it are there for good.
-        cut: How many follow, of an answer that was cut off.
+        items: How many items of it are there, at the end.
     """
 
     run_id: str
-    written: int
-    cut: int
+    items: int
 
 
 @frozen
@@ -142,7 +140,7 @@ class Conversation:
 
     def _take(self, record: Record, codec: Codec) -> None:
         fields = parse(record.payload, _MAX_BYTES, "record size")
-        shut, self.shut = self.shut, None
+        self.shut = None
         if record.kind == _STARTED:
             self.open = OpenTurn(fields["run"], fields.get("d"))
             self.turns += 1
@@ -150,16 +148,14 @@ class Conversation:
                 self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
             items = read_items(fields.get("i"), codec)
-            written = 0 if shut is None or shut.run_id != fields["run"] else shut.written
-            own = len(items) - fields.get("said", 0) - fields.get("cut", 0)
-            self._note_end(fields, own)
+            self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
             if fields.get("down") and not fields.get("said"):
-                self.shut = ShutTurn(fields["run"], written + own, fields.get("cut", 0))
+                self.shut = ShutTurn(fields["run"], len(items))
             self.open = None
-            if shut is not None and shut.run_id == fields["run"]:
-                # It has gone on, and the answer that was cut off was asked for again.
+            if fields.get("back"):
+                # Forked, so that what was there before can be put back.
                 self.log = self.log.fork()
-                self.log.rollback(self.log.size - shut.cut)
+                self.log.rollback(self.log.size - fields["back"])
             self.log.extend(items)
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
         elif record.kind == _EDITED:
@@ -179,7 +175,8 @@ class Conversation:
         delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
         before = self.unfinished.pop(run, None)
         if fields["status"] != "completed" and (delivered or before is not None):
-            self.unfinished[run] = ((0 if before is None else before[0]) + own, self.position + 1)
+            written = 0 if before is None or "back" in fields else before[0]
+            self.unfinished[run] = (written + own, self.position + 1)
 
 
 def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:
@@ -244,6 +241,7 @@ def ended(
     *,
     said: int = 0,
     cut: int | None = None,
+    back: int = 0,
 ) -> Record:
     """A turn has ended, and this is what it adds.
 
@@ -255,11 +253,14 @@ def ended(
         codec: What writes the items.
         said: How many of the last items are not its run's.
         cut: When a shutdown has interrupted it, how many of the items before those are of an answer that was cut off.
+        back: How many of the session's last items it takes back, because it has gone on and all of its own follow.
 
     Raises:
         CodecError: An item cannot be stored.
     """
     fields: dict[str, Any] = {"run": run_id, "status": status}
+    if back:
+        fields["back"] = back
     if items:
         fields["i"] = write_items(tuple(items), codec)
     if said:

@@ -106,6 +106,7 @@ class Made:
         seen_states: The states that it had then.
         said: How many of the last items are not the run's.
         cut: When a shutdown has interrupted it, how many of those before are of an answer that was cut off.
+        back: How many of the session's last items it takes back.
     """
 
     run_id: str
@@ -117,6 +118,7 @@ class Made:
     seen_states: Mapping[str, StoredState]
     said: int = 0
     cut: int | None = None
+    back: int = 0
 
 
 class SessionEdit:
@@ -349,7 +351,9 @@ class Desk:
         nothing = before is None and isinstance(made.state, StateBag) and not stored
         change = None if nothing else state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
-        record = ended(made.run_id, made.status, made.items, states, codec, said=made.said, cut=made.cut)
+        record = ended(
+            made.run_id, made.status, made.items, states, codec, said=made.said, cut=made.cut, back=made.back
+        )
         await self.write(hold, key, conversation, [record], codec)
 
     async def write(

@@ -231,10 +231,10 @@ class Turn:
         Raises:
             SessionConflict: The session was written by others meanwhile.
         """
-        shut = conversation.shut
+        shut, back = conversation.shut, 0
         if shut is not None and shut.run_id == result.run_id:
-            # Whatever has become of it, that it was shut down is said once.
-            written, position = shut.written, conversation.position
+            # Nothing follows it, so all of it is written anew; and that it was shut down is said once, whatever comes.
+            written, position, back = 0, conversation.position, shut.items
         elif result.run_id in conversation.unfinished:
             written, position = conversation.unfinished[result.run_id]
             if not items[written:] and result.status != "completed":
@@ -250,7 +250,7 @@ class Turn:
             error.result = result
             raise error
         states, cut = conversation.states, _cut(result, rest)
-        made = Made(result.run_id, result.status, rest, result.state, position, (), states, cut=cut)
+        made = Made(result.run_id, result.status, rest, result.state, position, (), states, cut=cut, back=back)
         with anyio.CancelScope(shield=True):
             await self._write(hold, conversation, made)
 
