@@ -156,6 +156,14 @@ class Stopping:
         return self._signals.received
 
 
+def _is_refusal(error: BaseException) -> bool:
+    """Whether all that was raised is that nothing new is taken."""
+    if isinstance(error, BaseExceptionGroup):
+        inside: tuple[BaseException, ...] = error.exceptions
+        return all(map(_is_refusal, inside))
+    return isinstance(error, ShuttingDown)
+
+
 @asynccontextmanager
 async def stopping_on_signals(shut_down: Callable[[], Awaitable[None]], grace: float) -> AsyncGenerator[Stopping]:
     """See [`Harness.stopping_on_signals`][noetic_py.Harness.stopping_on_signals]."""
@@ -171,13 +179,14 @@ async def stopping_on_signals(shut_down: Callable[[], Awaitable[None]], grace: f
             group.start_soon(listen)
             try:
                 yield Stopping(signals)
-                if signals.received is not None:
-                    # The block has heard of it before the runs have ended.
-                    await anyio.sleep_forever()
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
                 failure = error
+            if signals.received is not None and (failure is None or _is_refusal(failure)):
+                # The block has ended because of the signal, and before the runs have.
+                failure = None
+                await anyio.sleep_forever()
             group.cancel_scope.cancel()
     if failure is not None:
         raise failure
