@@ -158,10 +158,8 @@ class Stopping:
 
 def _is_refusal(error: BaseException) -> bool:
     """Whether all that was raised is that nothing new is taken."""
-    if isinstance(error, BaseExceptionGroup):
-        inside: tuple[BaseException, ...] = error.exceptions
-        return all(map(_is_refusal, inside))
-    return isinstance(error, ShuttingDown)
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return all(map(_is_refusal, inside)) if inside else isinstance(error, ShuttingDown)
 
 
 @asynccontextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -113,26 +115,22 @@ def texts(items: Any) -> list[str]:
     return [item.text for item in items if isinstance(item, Message)]
 
 
-async def taken(harness: Harness[Memory], steps: Steps, **options: Any) -> RunResult[Any, Any]:
-    return await harness.run(steps.flow, "hello", **options)
-
-
 class Results:
     """Runs beside a test, and what came of them."""
 
-    def __init__(self, harness: Harness[Memory], group: anyio.abc.TaskGroup) -> None:
-        self._harness = harness
-        self._group = group
+    def __init__(self) -> None:
         self.found: list[Any] = []
 
-    def start(self, flow: Any, value: Any = "hello", **options: Any) -> None:
+    def start(
+        self, harness: Harness[Memory], group: anyio.abc.TaskGroup, flow: Any, value: Any = "hello", **options: Any
+    ) -> None:
         async def work() -> None:
             try:
-                self.found.append(await self._harness.run(flow, value, **options))
+                self.found.append(await harness.run(flow, value, **options))
             except ShuttingDown as error:
                 self.found.append(error)
 
-        self._group.start_soon(work)
+        group.start_soon(work)
 
 
 # -- what it refuses
@@ -206,10 +204,10 @@ async def test_every_door_is_closed() -> None:
 
 
 async def test_without_a_time_it_waits_for_what_goes_on_and_takes_nothing_new() -> None:
+    results = Results()
     steps = Steps()
     async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness, anyio.create_task_group() as group:
-        results = Results(harness, group)
-        results.start(steps.flow)
+        results.start(harness, group, steps.flow)
         await steps.begun.wait()
         down = anyio.Event()
 
@@ -245,6 +243,7 @@ async def test_a_started_run_and_a_stream_are_waited_for() -> None:
 
 
 async def test_what_is_under_way_may_still_start_runs() -> None:
+    results = Results()
     async with Harness(plugins=[]) as harness, anyio.create_task_group() as group:
         closing, begun = anyio.Event(), anyio.Event()
 
@@ -259,8 +258,7 @@ async def test_what_is_under_way_may_still_start_runs() -> None:
             beside = ctx.spawn_detached(part, value, owner="harness")
             return [(await harness.run(part, value)).value, (await beside.wait()).value]
 
-        results = Results(harness, group)
-        results.start(whole, 1)
+        results.start(harness, group, whole, 1)
         await begun.wait()
         group.start_soon(harness.shutdown)
         await anyio.wait_all_tasks_blocked()
@@ -269,13 +267,13 @@ async def test_what_is_under_way_may_still_start_runs() -> None:
 
 
 async def test_turns_that_wait_are_refused_and_the_one_that_goes_on_is_not() -> None:
+    results = Results()
     steps = Steps()
     async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness, anyio.create_task_group() as group:
-        results = Results(harness, group)
-        results.start(steps.flow, "one", session=KEY)
+        results.start(harness, group, steps.flow, "one", session=KEY)
         await steps.begun.wait()
-        results.start(steps.flow, "two", session=KEY)
-        results.start(steps.flow, "three", session=KEY)
+        results.start(harness, group, steps.flow, "two", session=KEY)
+        results.start(harness, group, steps.flow, "three", session=KEY)
         await anyio.wait_all_tasks_blocked()
         group.start_soon(harness.shutdown)
         await anyio.wait_all_tasks_blocked()
@@ -286,6 +284,7 @@ async def test_turns_that_wait_are_refused_and_the_one_that_goes_on_is_not() -> 
 
 
 async def test_a_turn_that_waits_for_another_process_is_refused(tmp_path: Path) -> None:
+    results = Results()
     steps = Steps()
     async with (
         SqliteBackend(tmp_path / "runs.db") as backend,
@@ -296,8 +295,7 @@ async def test_a_turn_that_waits_for_another_process_is_refused(tmp_path: Path) 
     ):
         group.start_soon(lambda: elsewhere.run(steps.flow, "x", session=KEY))
         await steps.begun.wait()
-        results = Results(harness, group)
-        results.start(steps.flow, "y", session=KEY)
+        results.start(harness, group, steps.flow, "y", session=KEY)
         await anyio.sleep(SOON)
         await harness.shutdown()
         assert [type(each) for each in results.found] == [ShuttingDown]
@@ -308,11 +306,11 @@ async def test_a_turn_that_waits_for_another_process_is_refused(tmp_path: Path) 
 
 
 async def test_what_does_not_end_in_time_is_interrupted_and_can_be_resumed_at_once(tmp_path: Path) -> None:
+    results = Results()
     steps = Steps()
     async with SqliteBackend(tmp_path / "runs.db") as backend, Harness(plugins=[], checkpoints=backend) as harness:
         async with anyio.create_task_group() as group:
-            results = Results(harness, group)
-            results.start(steps.flow, run_id="r")
+            results.start(harness, group, steps.flow, run_id="r")
             await steps.begun.wait()
             await harness.shutdown(timeout=SOON)
         [result] = results.found
@@ -337,7 +335,7 @@ async def test_what_does_not_end_in_time_is_interrupted_and_can_be_resumed_at_on
 async def test_a_run_that_goes_on_and_is_interrupted_by_somebody_is_not_of_a_shutdown() -> None:
     backend, steps = InMemoryBackend(), Steps()
     async with Harness(plugins=[], checkpoints=backend) as harness, anyio.create_task_group() as group:
-        Results(harness, group).start(steps.flow, run_id="r")
+        Results().start(harness, group, steps.flow, run_id="r")
         await steps.begun.wait()
         await harness.shutdown(timeout=SOON)
     steps.begun = anyio.Event()
@@ -365,6 +363,7 @@ async def test_a_run_that_has_not_begun_is_kept() -> None:
 
 
 async def test_what_shields_itself_is_waited_for() -> None:
+    results = Results()
     begun, go = anyio.Event(), anyio.Event()
 
     @step
@@ -375,8 +374,7 @@ async def test_what_shields_itself_is_waited_for() -> None:
         return value
 
     async with Harness(plugins=[]) as harness, anyio.create_task_group() as group:
-        results = Results(harness, group)
-        results.start(firm, "x")
+        results.start(harness, group, firm, "x")
         await begun.wait()
         down = anyio.Event()
 
@@ -403,7 +401,7 @@ async def test_a_step_that_may_run_once_has_the_time_of_the_shutdown_and_no_more
         return value
 
     async with Harness(plugins=[], checkpoints=backend) as harness, anyio.create_task_group() as group:
-        Results(harness, group).start(pay, run_id="r")
+        Results().start(harness, group, pay, run_id="r")
         await begun.wait()
         with anyio.fail_after(5):
             await harness.shutdown(timeout=SOON)
@@ -441,9 +439,9 @@ async def test_leaving_the_harness_after_a_shutdown_leaves_nothing_behind() -> N
 
 async def cut_off(model: Any, backend: Any, **options: Any) -> RunResult[Any, Any]:
     """A run that a shutdown interrupts while the model answers."""
+    results = Results()
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
-        results = Results(harness, group)
-        results.start(call_model(), "When is high water?", session=KEY, run_id="r")
+        results.start(harness, group, call_model(), "When is high water?", session=KEY, run_id="r")
         await model.said.wait()
         await harness.shutdown(timeout=SOON, **options)
     result: RunResult[Any, Any] = results.found[0]
@@ -493,29 +491,30 @@ async def test_an_interrupt_by_somebody_keeps_no_part_of_an_answer() -> None:
         assert "The tide " not in texts((await handle.result()).items)
 
 
-async def test_open_calls_are_closed_and_run_again_when_it_goes_on() -> None:
+@pytest.mark.parametrize("hangs", ["a", "b"])
+async def test_open_calls_are_closed_and_run_again_when_it_goes_on(hangs: str) -> None:
+    results = Results()
     in_tool, found = anyio.Event(), list[str]()
 
     @tool
     async def search(query: str) -> str:
         """Search."""
         found.append(query)
-        if len(found) == 2:
+        if query == hangs and found.count(query) == 1:
             in_tool.set()
             await anyio.sleep_forever()
         return f"found {query}"
 
-    calls = [FunctionCall(name="search", arguments={"query": name}, call_id=name) for name in ("quick", "slow")]
+    calls = [FunctionCall(name="search", arguments={"query": name}, call_id=name) for name in "ab"]
     agent = loop(call_model(tools=[search]), until=until.no_tool_calls())
     backend, model = InMemoryBackend(), ScriptedModel(calls, "At noon.")
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
-        results = Results(harness, group)
-        results.start(agent, "Find it.", session=KEY)
+        results.start(harness, group, agent, "Find it.", session=KEY)
         await in_tool.wait()
         await anyio.wait_all_tasks_blocked()
         await harness.shutdown(timeout=SOON)
     outputs = {item.call_id: item.status for item in results.found[0].items if isinstance(item, FunctionCallOutput)}
-    assert sorted(outputs.values()) == ["completed", "incomplete"]
+    assert outputs == {name: "incomplete" if name == hangs else "completed" for name in "ab"}
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness:
         done = await harness.session("ada", "trip").run(agent, "Find it.")
         assert done.value == "At noon."
@@ -523,7 +522,7 @@ async def test_open_calls_are_closed_and_run_again_when_it_goes_on() -> None:
     # The prompt is there once, each call has its output, and of the tools the one ran again that had not finished.
     assert texts(items) == ["Find it.", "At noon."]
     assert [item.status for item in items if isinstance(item, FunctionCallOutput)] == ["completed", "completed"]
-    assert len(found) == 3
+    assert sorted(found) == sorted(["a", "b", hangs])
 
 
 # -- the same message again
@@ -550,7 +549,7 @@ async def test_a_message_made_anew_is_the_same_and_another_flow_is_not() -> None
     async def ended(flow: Any, value: Any) -> list[str]:
         model, backend = Hanging(), InMemoryBackend()
         async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
-            Results(harness, group).start(call_model(), [Message.user("High water?")], session=KEY)
+            Results().start(harness, group, call_model(), [Message.user("High water?")], session=KEY)
             await model.said.wait()
             await harness.shutdown(timeout=SOON)
         async with Harness(plugins=[], checkpoints=backend, model=model) as harness:
@@ -568,13 +567,13 @@ async def test_a_message_made_anew_is_the_same_and_another_flow_is_not() -> None
 
 
 async def test_it_is_interrupted_again_and_again() -> None:
+    results = Results()
     model, backend = Hanging(hangs=3), InMemoryBackend()
     first = await cut_off(model, backend)
     for _ in range(2):
         model.said = anyio.Event()
         async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
-            results = Results(harness, group)
-            results.start(call_model(), "When is high water?", session=KEY)
+            results.start(harness, group, call_model(), "When is high water?", session=KEY)
             await model.said.wait()
             await harness.shutdown(timeout=SOON)
             assert (results.found[0].run_id, results.found[0].shutdown) == (first.run_id, True)
@@ -600,7 +599,7 @@ async def test_delivered_again_it_is_written_once_whatever_came_between() -> Non
         model, backend = Hanging(), InMemoryBackend()
         policy = SessionPolicy(on_conflict="merge")
         async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
-            Results(harness, group).start(call_model(), "High water?", session=KEY, delivery_id="1")
+            Results().start(harness, group, call_model(), "High water?", session=KEY, delivery_id="1")
             await model.said.wait()
             await harness.shutdown(timeout=SOON)
         async with Harness(plugins=[], checkpoints=backend, model=model, sessions=policy) as harness:
@@ -619,7 +618,7 @@ async def test_delivered_again_it_is_written_once_whatever_came_between() -> Non
 async def test_the_state_of_a_turn_goes_on() -> None:
     backend, steps = InMemoryBackend(), Steps()
     async with Harness(plugins=[], checkpoints=backend) as harness, anyio.create_task_group() as group:
-        Results(harness, group).start(steps.flow, "hello", session=KEY)
+        Results().start(harness, group, steps.flow, "hello", session=KEY)
         await steps.begun.wait()
         await harness.shutdown(timeout=SOON)
     steps.go.set()
@@ -635,9 +634,92 @@ async def test_what_was_used_before_counts_when_it_goes_on() -> None:
     model, backend = Hanging(), InMemoryBackend()
     budget = Budget(model_calls=1)
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
-        Results(harness, group).start(call_model(), "High water?", session=KEY, budget=budget)
+        Results().start(harness, group, call_model(), "High water?", session=KEY, budget=budget)
         await model.said.wait()
         await harness.shutdown(timeout=SOON)
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness:
         result = await harness.session("ada", "trip").run(call_model(), "High water?", budget=budget)
         assert result.status == "budget_exceeded"
+
+
+# -- signals
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals are handled on POSIX")
+
+
+@posix
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_a_signal_ends_what_goes_on_and_then_the_block(number: signal.Signals, code: int) -> None:
+    steps, backend = Steps(), InMemoryBackend()
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    after: list[Any] = []
+
+    async def work() -> None:
+        async with Harness(plugins=[], checkpoints=backend) as harness, harness.stopping_on_signals(grace=SOON) as stop:
+            assert stop.received is None
+            handle = harness.start(steps.flow, "hello", run_id="r")
+            await steps.begun.wait()
+            signal.raise_signal(number)
+            with anyio.CancelScope(shield=True):
+                # What has to be done with a result is done.
+                result = await handle.result()
+                await anyio.sleep(SOON)
+                after.extend([result.status, result.shutdown, stop.received])
+            await anyio.sleep_forever()
+
+    with pytest.raises(SystemExit) as caught:
+        await work()
+    assert caught.value.code == code
+    assert after == ["interrupted", True, number]
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+@posix
+@pytest.mark.parametrize("inside", [False, True])
+async def test_a_block_that_is_refused_new_work_waits_for_the_old(inside: bool) -> None:
+    steps, backend = Steps(), InMemoryBackend()
+
+    async def work() -> None:
+        async with Harness(plugins=[], checkpoints=backend) as harness, harness.stopping_on_signals(grace=60):
+            harness.start(steps.flow, "hello", run_id="r")
+            await steps.begun.wait()
+            signal.raise_signal(signal.SIGTERM)
+            await anyio.sleep(SOON)
+            try:
+                if inside:
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(harness.run, steps.flow, "more")
+                else:
+                    await harness.run(steps.flow, "more")
+            finally:
+                assert (await harness.runs.get("r")).status == "running"
+                steps.go.set()
+
+    with pytest.raises(SystemExit):
+        await work()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        assert (await harness.runs.get("r")).status == "completed"
+
+
+@posix
+async def test_what_a_block_raises_goes_on_as_it_is() -> None:
+    async def fail(number: signal.Signals | None) -> None:
+        async with Harness(plugins=[]) as harness, harness.stopping_on_signals():
+            if number is not None:
+                signal.raise_signal(number)
+            raise KeyError("mine")
+
+    for number in (None, signal.SIGTERM):
+        with pytest.raises(KeyError, match="mine"):
+            await fail(number)
+
+
+@posix
+async def test_without_a_signal_nothing_happens() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    async with Harness(plugins=[]) as harness:
+        async with harness.stopping_on_signals() as stopping:
+            assert signal.getsignal(signal.SIGTERM) != before
+            assert (await harness.run(same, 1)).value == 1
+        assert (stopping.received, signal.getsignal(signal.SIGTERM)) == (None, before)
+        assert (await harness.run(same, 2)).value == 2

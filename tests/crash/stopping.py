@@ -38,7 +38,7 @@ def _working(name: str, book: Book, seconds: float) -> Any:
 def job_of(book: Book, seconds: float = _WORK) -> Any:
     """Steps one after the other, and then some side by side."""
     steps = [_working(f"s{number}", book, seconds) for number in range(STEPS)]
-    side = parallel(*(_working(f"p{number}", book, seconds) for number in range(3)), id="side")
+    side: Any = parallel([_working(f"p{number}", book, seconds) for number in range(3)], id="side")
     return sequence(*steps, side, id="job")
 
 
