@@ -241,7 +241,8 @@ class LimitExceeded(NoeticError):
     """A structural bound was reached.
 
     Args:
-        what: The bound: `"spawn depth"`, `"live children"`, `"log length"`, `"item size"`, `"nesting"`.
+        what: The bound: `"spawn depth"`, `"live children"`, `"iterations of a run"`, `"log length"`, `"item size"`,
+            `"nesting"`.
         limit: Its value.
     """
 

@@ -29,11 +29,14 @@ _SLACK = 1.0
 """Seconds behind the grace in which the process has to be gone."""
 
 
-def ended_after(children: Children, pid: int, number: signal.Signals) -> tuple[float, list[Any]]:
+def ended_after(
+    children: Children, pid: int, number: signal.Signals, before: signal.Signals | None = None
+) -> tuple[float, list[Any]]:
     """Send a signal; how many seconds the process then lives, and what it has said."""
     begun = time.monotonic()
     os.kill(pid, number)
-    ended = children.ended(pid, code=128 + number)
+    # Of two that a busy process gets at one moment, the kernel may show it the second one first.
+    ended = children.ended(pid, codes={128 + each for each in (number, before) if each is not None})
     return time.monotonic() - begun, ended.said
 
 
@@ -99,9 +102,11 @@ def test_a_second_signal_ends_the_process_now(children: Children, number: signal
             store = str(folder / "runs.db")
             pid = children.start("tests.crash.stopping:block", store=store, way=way, loop=LOOPS[trial % 2], grace=60)
             children.hear(pid, "ready")
-            os.kill(pid, dice.choice((signal.SIGTERM, signal.SIGINT)))
+            # Another signal, for two of one kind that come at one moment are one.
+            first = signal.SIGINT if number is signal.SIGTERM else signal.SIGTERM
+            os.kill(pid, first)
             time.sleep(0.01 + dice.random() * 0.1)
-            seconds, _ = ended_after(children, pid, number)
+            seconds, _ = ended_after(children, pid, number, first)
             slowest = max(slowest, seconds)
             assert seconds <= _SLACK, f"trial {trial}, {way}"
     figure("second signals", SECOND)
