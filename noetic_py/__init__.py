@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from noetic_py.context import StepMeta as StepMeta
     from noetic_py.context import current_context as current_context
     from noetic_py.control import Checkpoint as Checkpoint
+    from noetic_py.control import Partial as Partial
     from noetic_py.control import RunResult as RunResult
     from noetic_py.control import RunStatus as RunStatus
     from noetic_py.detached import DetachedRun as DetachedRun
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from noetic_py.steps.step import StepOptions as StepOptions
     from noetic_py.steps.tool import call_tool as call_tool
     from noetic_py.steps.tool import step_tool as step_tool
+    from noetic_py.stopping import Stopping as Stopping
     from noetic_py.streams import RunHandle as RunHandle
     from noetic_py.streams import RunStream as RunStream
     from noetic_py.tools import Inject as Inject
@@ -168,6 +170,7 @@ __all__ = [
     "OnError",
     "Opaque",
     "OutputText",
+    "Partial",
     "ReadContext",
     "Reasoning",
     "ReasoningDelta",
@@ -201,6 +204,7 @@ __all__ = [
     "StepOptions",
     "StepStarted",
     "StepVoided",
+    "Stopping",
     "TextDelta",
     "TokenUsage",
     "Tool",
@@ -284,6 +288,7 @@ _HOMES = {
     "OnError": "noetic_py._types",
     "Opaque": "noetic_py.items",
     "OutputText": "noetic_py.items",
+    "Partial": "noetic_py.control",
     "ReadContext": "noetic_py.context",
     "Reasoning": "noetic_py.items",
     "ReasoningDelta": "noetic_py.events",
@@ -317,6 +322,7 @@ _HOMES = {
     "StepOptions": "noetic_py.steps.step",
     "StepStarted": "noetic_py.events",
     "StepVoided": "noetic_py.events",
+    "Stopping": "noetic_py.stopping",
     "TextDelta": "noetic_py.events",
     "TokenUsage": "noetic_py.budget",
     "Tool": "noetic_py.tools",

@@ -32,7 +32,7 @@ def endless(book: Book | None) -> Any:
     return loop(spawn(inner), until=until.never(), max_iterations=10**9, id="outer")
 
 
-async def _loop(given: Mapping[str, Any]) -> Any:
+async def _loop(given: Any) -> Any:
     family.MAX_ITERATIONS = given.get("most", family.MAX_ITERATIONS)
     flow = endless(Book(given["book"]))
     async with (
