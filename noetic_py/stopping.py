@@ -23,7 +23,7 @@ __all__ = ["Living", "Stopping", "check_shutdown", "stopping_on_signals"]
 
 REASON = "shutdown"
 """Why a run has ended that a shutdown has interrupted."""
-_LAST_SECOND = 1.0
+LAST_SECOND = 1.0
 """Seconds behind the grace, for what has been interrupted to be written."""
 _VIEWS = 100
 """How many ended runs' views are kept."""
@@ -166,7 +166,7 @@ def _is_refusal(error: BaseException) -> bool:
 async def stopping_on_signals(shut_down: Callable[[], Awaitable[None]], grace: float) -> AsyncGenerator[Stopping]:
     """See [`Harness.stopping_on_signals`][noetic_py.Harness.stopping_on_signals]."""
     failure: BaseException | None = None
-    with Signals(most=grace + _LAST_SECOND) as signals:
+    with Signals(most=grace + LAST_SECOND) as signals:
         async with anyio.create_task_group() as group:
 
             async def listen() -> None:

@@ -11,7 +11,7 @@ MAX_DEPTH = 16
 """Spawns below one another."""
 MAX_CHILDREN = 256
 """Spawns of one run in flight at once, and runs that its steps have started."""
-MAX_ITERATIONS = 100_000
+MAX_ITERATIONS = 50_000
 """Iterations of all loops of one run, whatever each of them allows; likewise."""
 
 

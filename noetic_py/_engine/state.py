@@ -195,11 +195,8 @@ class Run:
         self.bare = tracer is None
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         self.executed = self.turns = self.stopping = 0
-        # How deep below the first run of its family it was started: what a step in flight starts is of that step's.
-        asking = CURRENT.get()
-        above = asking.x if isinstance(asking, Frame) and asking.token is not None else None
-        self.depth: int = depth if above is None else max(depth, above.depth + 1)
-        self.family: Family = Family() if above is None else above.run.family
+        # How deep below the first run of its family it was started.
+        self.depth, self.family = _place(depth)
         self.unpriced = self._over = False
         self.view: View | None = None
         # The loop that ended last, and why.
@@ -753,6 +750,14 @@ class Frame(Context[Any, Any]):
         if not self.touched:
             self.x.touch(self)
         self.domain.cells = cells
+
+
+def _place(depth: int) -> tuple[int, Family]:
+    """How deep a run is that was so deep before, and in which family: what a step in flight starts is of that step's."""
+    asking = CURRENT.get()
+    if isinstance(asking, Frame) and asking.token is not None:
+        return max(depth, asking.x.depth + 1), asking.x.run.family
+    return depth, Family()
 
 
 def _frame(ctx: Context[Any, Any]) -> Frame:

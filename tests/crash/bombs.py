@@ -81,7 +81,7 @@ async def _memory(given: Mapping[str, Any]) -> Any:
             told["refused"] = sorted(told["refused"])
         else:
             try:
-                await harness.run(endless(None), 0, durability="exit")
+                await harness.run(endless(None), 0)
             except LimitExceeded as error:
                 told["refused"] = [error.what, error.limit]
     # KiB, on Linux.

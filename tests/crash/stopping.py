@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from noetic_py import Context, Harness, Memory, RunResult, StateBag, call_model, parallel, sequence, step
+from noetic_py import Context, Harness, Memory, RunResult, StateBag, call_model, parallel, sequence, step, stopping
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.errors import ShuttingDown
 from noetic_py.models import ModelRequest
@@ -77,6 +77,7 @@ async def _serve(given: Mapping[str, Any], say: Say) -> None:
 
 def serve(given: Any, say: Say) -> Any:
     """Work until a signal comes."""
+    stopping.LAST_SECOND = given["last"]
     anyio.run(_serve, given, say, backend=given.get("loop", "asyncio"))
 
 
@@ -129,5 +130,6 @@ async def _block(given: Mapping[str, Any], say: Say) -> None:
 
 def block(given: Any, say: Say) -> Any:
     """Do not listen to anything."""
+    stopping.LAST_SECOND = given.get("last", stopping.LAST_SECOND)
     anyio.run(_block, given, say, backend=given.get("loop", "asyncio"))
     raise ShuttingDown

@@ -59,7 +59,7 @@ def test_runs_that_start_runs_end_at_the_cap(children: Children, loop: str, figu
 
 
 @pytest.mark.skipif(not FULL, reason="of the full set: it takes a minute")
-def test_a_hundred_thousand_iterations_fit(children: Children, figure: Figure) -> None:
+def test_as_many_iterations_as_there_may_be_fit(children: Children, figure: Figure) -> None:
     with quick_folder() as folder:
         pid = children.start("tests.crash.bombs:explode", store=str(folder / "runs.db"), bomb="loops")
         told = children.ended(pid, kill_after=300).result
