@@ -444,6 +444,44 @@ async def test_a_step_may_call_what_takes_long(backend: InMemoryBackend, ledger:
     assert ledger.take() == ["start"]
 
 
+@pytest.mark.parametrize("long", [False, True])
+async def test_work_that_may_be_done_once_is_not_done_twice(ledger: Ledger, long: bool) -> None:
+    """Killed in it, nobody knows; and waiting for leave, or for the result, is not being in it."""
+
+    @tool(replay="once", needs_approval=True, long_running=long)
+    async def send(n: int) -> str:
+        ledger.ran.append("sent")
+        return "sent"
+
+    flow = agent(send)
+    unknown = 0
+    for dies_at in range(1, 40):
+        ledger.take()
+        store = FaultyBackend(InMemoryBackend())
+        model = ScriptedModel(*[_sending] * 9)
+        result = await begin(store, flow, "go", harness={"model": model})
+        store.revive(dies_at=dies_at)
+        with store.outlived():
+            await go_on(store, flow, result.pending[0].approve(), harness={"model": model}, on_error="result")
+        died = store.dead
+        store.revive()
+        result = await go_on(store, flow, result.pending[0].approve(), harness={"model": model}, on_error="result")
+        if result.pending:
+            result = await go_on(store, flow, result.pending[0].answer("sent"), harness={"model": model})
+        assert ledger.take().count("sent") <= 1
+        if isinstance(result.error, errors.StepOutcomeUnknown):
+            unknown += 1
+        else:
+            assert list(outputs(result).values()) == ["sent"]
+        if not died:
+            break
+    assert (unknown, died) == (1, False)
+
+
+def _sending(request: ModelRequest) -> Any:
+    return "done" if any(isinstance(item, FunctionCallOutput) for item in request.items) else calls("send")
+
+
 # -- time
 
 

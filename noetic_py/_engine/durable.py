@@ -535,7 +535,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
 
 
 # The engine's own steps: what they are follows from the step around them.
-_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory", "ask", "start", "result"})
+_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory", "ask", "work", "result"})
 
 
 def _output(frame: Frame, value: Any, output: Any) -> Any:
@@ -581,7 +581,7 @@ def disown(frame: Frame, failure: NoeticError) -> None:
             frame.x.run.journal.append(Voided((*frame.at, name)))
 
 
-_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "start", "result"})
+_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "work", "result"})
 
 
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:

@@ -17,9 +17,13 @@ from noetic_py.items import FunctionCall
 from noetic_py.steps.step import Step
 from noetic_py.tools import Tool
 
-__all__ = ["Wanted", "later_result", "refused"]
+__all__ = ["ONCE", "Wanted", "later_result", "refused"]
 
-START: Step[Any, Any, Any, Any] = Step(id="start", kind="start")
+# The work of a tool as a step of its own: one that takes long is not started twice, and one that may be done only once
+# is marked so when nobody has to give leave any more.
+START: Step[Any, Any, Any, Any] = Step(id="start", kind="work")
+START_ONCE: Step[Any, Any, Any, Any] = Step(id="start", kind="work", replay="once")
+ONCE: Step[Any, Any, Any, Any] = Step(id="work", kind="work", replay="once")
 RESULT: Step[Any, Any, Any, Any] = Step(id="result", kind="result")
 
 
@@ -79,8 +83,10 @@ async def later_result(frame: Frame, wanted: Wanted) -> Any:
         Rejected: Whoever does the work says that it has failed.
         RequestExpired: It has not come in time.
     """
-    told: str = await execute(START, wanted, frame, START.id)
-    return await execute(RESULT, (wanted, told), frame, RESULT.id)
+    start = START_ONCE if wanted.tool.replay == "once" else START
+    told = await execute(start, wanted, frame, start.id)
+    prompt = told if isinstance(told, str) else "".join(getattr(part, "text", "") for part in told)
+    return await execute(RESULT, (wanted, prompt), frame, RESULT.id)
 
 
 async def run_result(value: tuple[Wanted, str], frame: Frame) -> Any:

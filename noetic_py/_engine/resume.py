@@ -43,7 +43,9 @@ from noetic_py.steps.spawn import SPAWNS
 __all__ = ["Past", "answer", "past_of", "read_journal", "take_over"]
 
 # What a run may have ended with and go on all the same.
-_GO_ON = frozenset({"failed", "budget_exceeded", "suspended"})
+_GO_ON = frozenset({"failed", "budget_exceeded"})
+# What has ended so is told once more, and nothing is added to it.
+_OVER = frozenset({"completed", "aborted"})
 PAGE = 1000
 """Records read at once."""
 
@@ -144,7 +146,7 @@ def take_over(run: Run, past: Past) -> None:
     )
     run.stopped = _stops(past.records)
     _deliver(run, past)
-    if past.revision is not None and (past.ended is None or past.ended.status in _GO_ON):
+    if past.revision is not None and (past.ended is None or past.ended.status not in _OVER):
         run.journal.append(past.revision)
     if any(isinstance(record, StepOpened) and record.kind == "detached" for record in past.records):
         run.relaunched = set()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from noetic_py._engine.execute import HANDLERS
-from noetic_py._engine.leave import Wanted, later_result, refused
+from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.leave import ONCE, Wanted, later_result, refused
 from noetic_py._engine.memory import after_tool_call, appended, before_tool_call
 from noetic_py._engine.state import Frame
 from noetic_py.context import CURRENT, StepMeta
@@ -141,8 +141,20 @@ async def _called(frame: Frame, value: Call) -> Any:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
     if tool.long_running:
         return await _result_of(frame, wanted)
+    if tool.replay == "once":
+        return await execute(ONCE, wanted, frame, ONCE.id)
+    return await run_work(wanted, frame)
+
+
+async def run_work(wanted: Wanted, frame: Frame) -> Any:
+    """Do what was wanted, and render what comes of it.
+
+    Raises:
+        CodecError: There is no JSON for it.
+    """
+    tool = wanted.tool
     _count(frame, tool)
-    result = await call_tool(frame, tool, values)
+    result = await call_tool(frame, tool, wanted.values)
     try:
         return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:
@@ -258,14 +270,6 @@ async def _output_of(frame: Frame, wanted: Wanted) -> Any:
     return await later_result(frame, wanted)
 
 
-async def run_start(wanted: Wanted, frame: Frame) -> str:
-    """Start the work of a tool that takes long: a step of its own, so that it is not started twice."""
-    _count(frame, wanted.tool)
-    result = await call_tool(frame, wanted.tool, wanted.values)
-    told = render_output(result, tool=wanted.tool.name)
-    return told if isinstance(told, str) else repr(told)
-
-
 def _binding() -> RunBinding | None:
     """Where a tool that is called like a function from a step's body finds its run."""
     frame = CURRENT.get()
@@ -275,4 +279,4 @@ def _binding() -> RunBinding | None:
 set_run_binding(_binding)
 HANDLERS["tool_call"] = run_tool_call
 HANDLERS["tool"] = run_tool_step
-HANDLERS["start"] = run_start
+HANDLERS["work"] = run_work
