@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from noetic_py.log import ItemLog
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
+    from noetic_py.pending import Ask
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
@@ -102,6 +103,7 @@ class Doors:
     send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
     receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
     receive_now: Callable[[Frame, Channel[Any]], Any]
+    ask: Callable[[Frame, Ask[Any]], Awaitable[Any]]
     checkpoint: Callable[[Frame], Awaitable[None]]
     bind: Callable[[Frame, bool], Any]
     upkeep: Callable[[Execution], Upkeep]
@@ -154,6 +156,7 @@ class Run:
         "user_id",
         "verdict",
         "view",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -197,7 +200,7 @@ class Run:
         self.executed = self.turns = self.stopping = 0
         # How deep below the first run of its family it was started.
         self.depth, self.family = _place(depth)
-        self.unpriced = self._over = False
+        self.unpriced = self._over = self.waits = False
         self.view: View | None = None
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None] | None = None
@@ -604,6 +607,9 @@ class Execution:
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
         return self.run.in_its_thread(partial(DOORS.receive_now, _frame(ctx), channel))
 
+    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+        return DOORS.ask(_frame(ctx), question)
+
     def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
         return DOORS.checkpoint(_frame(ctx))
 
@@ -684,6 +690,8 @@ class Frame(Context[Any, Any]):
     # What the body takes messages from, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
+    # Whether a child waits for an answer, so that the body cannot come to an end.
+    parks = False
     # The head of an execution: it stands for the spawn, or the run, that has records of its own.
     virtual = False
 
@@ -753,7 +761,7 @@ class Frame(Context[Any, Any]):
 
 
 def _place(depth: int) -> tuple[int, Family]:
-    """How deep a run is that was so deep before, and in which family: what a step in flight starts is of that step's."""
+    """How deep a run is, and in which family: what a step in flight starts is of that step's."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.token is not None:
         return max(depth, asking.x.depth + 1), asking.x.run.family
