@@ -56,6 +56,8 @@ class Call:
     call: FunctionCall
     tool: Tool[..., Any, Any, Any] | None
     known: tuple[str, ...]
+    # Why a layer wants somebody to approve it; `None` when none does.
+    asks: str | None = None
 
 
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
@@ -68,7 +70,7 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
         answer = await before_tool_call(frame, call)
         if isinstance(answer, str):
             return _blocked(frame, call, answer)
-        value = Call(answer, value.tool, value.known)
+        value = Call(answer[0], value.tool, value.known, answer[1])
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
@@ -136,7 +138,7 @@ async def _called(frame: Frame, value: Call) -> Any:
         )
     values = tool.parse(call.arguments)
     wanted = Wanted(tool, call.call_id, call.arguments, values)
-    refusal = await refused(frame, wanted, call)
+    refusal = await refused(frame, wanted, call, value.asks)
     if refusal is not None:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
     if tool.long_running:
@@ -255,7 +257,7 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
         error.at(frame.path)
         raise
     wanted = Wanted(tool, "", json.dumps(args, default=repr), values)
-    refusal = await refused(frame, wanted, FunctionCall(name=tool.wire_name, arguments=wanted.arguments))
+    refusal = await refused(frame, wanted, FunctionCall(name=tool.wire_name, arguments=wanted.arguments), None)
     if refusal is not None:
         raise Rejected(refusal, path=frame.path)
     output = await _output_of(frame, wanted)
