@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from noetic_py import memory as memory
     from noetic_py import until as until
     from noetic_py._types import OnError as OnError
+    from noetic_py.access import AccessAction as AccessAction
+    from noetic_py.access import AccessPolicy as AccessPolicy
+    from noetic_py.access import AccessRequest as AccessRequest
+    from noetic_py.access import Principal as Principal
+    from noetic_py.access import RoleAccess as RoleAccess
+    from noetic_py.access import acting_as as acting_as
+    from noetic_py.access import current_principal as current_principal
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
@@ -125,6 +132,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_DONE",
+    "AccessAction",
+    "AccessPolicy",
+    "AccessRequest",
     "Answer",
     "Ask",
     "Budget",
@@ -178,6 +188,7 @@ __all__ = [
     "OutputText",
     "Partial",
     "PendingRequest",
+    "Principal",
     "ReadContext",
     "Reasoning",
     "ReasoningDelta",
@@ -188,6 +199,7 @@ __all__ = [
     "ResumeOptions",
     "Retry",
     "Role",
+    "RoleAccess",
     "RunFinished",
     "RunHandle",
     "RunInfo",
@@ -220,10 +232,12 @@ __all__ = [
     "ToolStarted",
     "Usage",
     "ViewMade",
+    "acting_as",
     "branch",
     "call_model",
     "call_tool",
     "current_context",
+    "current_principal",
     "each",
     "errors",
     "every",
@@ -246,6 +260,9 @@ __version__ = "0.1.0"
 
 # Where a name lives: a module is loaded when one of its names is first used, so that importing costs little.
 _HOMES = {
+    "AccessAction": "noetic_py.access",
+    "AccessPolicy": "noetic_py.access",
+    "AccessRequest": "noetic_py.access",
     "Answer": "noetic_py.pending",
     "Ask": "noetic_py.pending",
     "Budget": "noetic_py.budget",
@@ -300,6 +317,7 @@ _HOMES = {
     "OutputText": "noetic_py.items",
     "Partial": "noetic_py.control",
     "PendingRequest": "noetic_py.pending",
+    "Principal": "noetic_py.access",
     "ReadContext": "noetic_py.context",
     "Reasoning": "noetic_py.items",
     "ReasoningDelta": "noetic_py.events",
@@ -310,6 +328,7 @@ _HOMES = {
     "ResumeOptions": "noetic_py.options",
     "Retry": "noetic_py.steps.step",
     "Role": "noetic_py.items",
+    "RoleAccess": "noetic_py.access",
     "RunFinished": "noetic_py.events",
     "RunHandle": "noetic_py.streams",
     "RunInfo": "noetic_py.runs",
@@ -342,10 +361,12 @@ _HOMES = {
     "ToolStarted": "noetic_py.events",
     "Usage": "noetic_py.budget",
     "ViewMade": "noetic_py.events",
+    "acting_as": "noetic_py.access",
     "branch": "noetic_py.steps.flow",
     "call_model": "noetic_py.steps.model",
     "call_tool": "noetic_py.steps.tool",
     "current_context": "noetic_py.context",
+    "current_principal": "noetic_py.access",
     "each": "noetic_py.steps.flow",
     "every": "noetic_py.steps.loop",
     "extension_item": "noetic_py.items",

@@ -295,7 +295,7 @@ class Context(Generic[M_co, S_co]):
         log = ItemLog()
         log.extend(items or ())
         self.domain = Domain(log, StateBag() if state is None else state, "")
-        self.engine = Outside(self, thread_id or SYSTEM.new_id(), request_id)
+        self.engine = Outside(self, thread_id, request_id)
         self.at = ()
         self.touched = True
 
@@ -675,6 +675,7 @@ class Outside:
 
     Attributes:
         adopted: Whether a run is going on with the context now.
+        named: Whether its maker has chosen its thread.
     """
 
     run_id = ""
@@ -692,10 +693,10 @@ class Outside:
     user_id: str | None = None
     session: SessionKey | None = None
 
-    def __init__(self, ctx: Context[Any, Any], thread_id: str, request_id: str | None) -> None:
+    def __init__(self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None) -> None:
         self.adopted = False
         self.id: str = SYSTEM.new_id()
-        self.thread_id = thread_id
+        self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
         self.request_id = request_id
         self.services: Services = Services()
         self.metadata: Mapping[str, JsonValue] = {}

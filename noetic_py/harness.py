@@ -20,6 +20,7 @@ from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, Partial, RunResult
 from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
 from noetic_py.events import Bus
+from noetic_py.guard.door import Leave, Options, door_of
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
 from noetic_py.options import (
@@ -38,7 +39,7 @@ from noetic_py.state import StateBag, class_of
 from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
 from noetic_py.stopping import Living, Stopping, check_shutdown, stopping_on_signals
-from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
+from noetic_py.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
 from noetic_py.tracing import tracer
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from noetic_py._engine.resume import Past
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
+    from noetic_py.access import AccessAction, AccessPolicy
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.plans import ResumePlan
@@ -81,6 +83,7 @@ class Harness(Generic[M_co]):
         runtime: The clock, ids and randomness; the machine's when left out.
         record_transforms: What the records of its runs go through on their way to the backend, in this order, to be
             signed or encrypted; those of plugins follow.
+        access: Who may do what to runs and sessions; everybody everything when left out.
 
     Raises:
         ConfigError: An argument is of the wrong kind.
@@ -102,6 +105,7 @@ class Harness(Generic[M_co]):
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
         record_transforms: Sequence[RecordTransform] = ...,
+        access: AccessPolicy | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -119,6 +123,7 @@ class Harness(Generic[M_co]):
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
         record_transforms: Sequence[RecordTransform] = ...,
+        access: AccessPolicy | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -135,6 +140,7 @@ class Harness(Generic[M_co]):
         sessions: SessionPolicy | None = None,
         runtime: Runtime = SYSTEM,
         record_transforms: Sequence[RecordTransform] = (),
+        access: AccessPolicy | None = None,
     ) -> None:
         from noetic_py._engine import run as engine
         from noetic_py._engine.layers import layers_for
@@ -172,6 +178,7 @@ class Harness(Generic[M_co]):
         self._launched: dict[str, RunHandle[Any, Any]] = {}
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory)
         self._living = Living(self._desk.gate.shut)
+        self._door = door_of(access, self._backend, runtime)
 
     @property
     def budget(self) -> Budget | None:
@@ -192,7 +199,7 @@ class Harness(Generic[M_co]):
         Raises:
             RunNotFound: No such run is known here, or no model was asked in it while it had layers.
         """
-        return self._living.view(run_id)
+        return self._living.view(run_id, self._door.sees)
 
     # -- its life
 
@@ -308,7 +315,7 @@ class Harness(Generic[M_co]):
             ConfigError: An option is unknown or of the wrong kind.
             WrongThread: The harness belongs to another thread or event loop.
         """
-        return await self._run(step, input, state, ctx, options)
+        return await self._run(step, input, state, ctx, await self._door.run(options, ctx))
 
     async def _run(
         self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]
@@ -317,8 +324,10 @@ class Harness(Generic[M_co]):
         run, plan = self._plan(step, input, state, ctx, options)
         return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
-    async def _execute(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
+    async def _execute(self, run: Run, plan: RunPlan, ctx: Any, leave: Leave | None = None) -> RunResult[Any, Any]:
         try:
+            if leave is not None:
+                await leave()
             if run.session is None:
                 return await self._go(run, plan, ctx)
             from noetic_py.sessions.turn import take_turn
@@ -335,9 +344,8 @@ class Harness(Generic[M_co]):
 
     async def _again(self, run_id: str, plan: RunPlan) -> tuple[RunResult[Any, Any], Domain]:
         """Go on with a run of an earlier process, or give its result once more."""
-        run, former = await self._reopen(
-            run_id, plan.step, class_of(plan.domain.state), {"budget": plan.budget, "deadline": plan.deadline}
-        )
+        options = {"budget": plan.budget, "deadline": plan.deadline}
+        run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, asks=False)
         try:
             return await self._go(run, former), former.domain
         finally:
@@ -388,7 +396,7 @@ class Harness(Generic[M_co]):
         self, step: Any, input: Any, state: Any, ctx: Any, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         self._check_home()
-        run, plan = self._plan(step, input, state, ctx, options)
+        run, plan = self._plan(step, input, state, ctx, await self._door.run(options, ctx))
         async with self._watched(run, plan, ctx, options) as stream:
             yield stream
 
@@ -396,25 +404,21 @@ class Harness(Generic[M_co]):
     async def _watched(
         self, run: Run, plan: RunPlan, ctx: Any, options: Mapping[str, Any]
     ) -> AsyncGenerator[RunStream[Any, Any]]:
-        stream: RunStream[Any, Any] = RunStream(run)
-        failure: Exception | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise")))
-            try:
+        stream = self._door.stream(run)
+        try:
+            async with beside(partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise"))):
                 yield stream
-            except Exception as error:  # noqa: BLE001 # it is raised below, outside the group, which would wrap it
-                failure = error
-            group.cancel_scope.cancel()
-        # Its task may have been cancelled before it began.
-        self._living.remove(run)
-        if failure is not None:
-            raise failure
+        finally:
+            # Its task may have been cancelled before it began.
+            self._living.remove(run)
 
-    async def _follow(self, run: Run, plan: RunPlan, ctx: Any, stream: RunStream[Any, Any], on_error: str) -> None:
+    async def _follow(
+        self, run: Run, plan: RunPlan, ctx: Any, stream: RunStream[Any, Any], on_error: str, leave: Leave | None = None
+    ) -> None:
         """Carry a run for somebody who watches it; its errors are the watcher's to raise."""
         outcome: RunResult[Any, Any] | NoeticError | None = None
         try:
-            outcome = deliver(await self._execute(run, plan, ctx), on_error)
+            outcome = deliver(await self._execute(run, plan, ctx, leave), on_error)
         except NoeticError as error:
             outcome = error
         finally:
@@ -441,10 +445,11 @@ class Harness(Generic[M_co]):
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
         """
         self._check_home()
-        return self._start(step, input, state, ctx, options)
+        given, leave = self._door.start(options, ctx)
+        return self._start(step, input, state, ctx, given, leave=leave)
 
     def _start(
-        self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any], *, again: bool = False
+        self, step: Any, input: Any, state: Any, ctx: Any, options: Options, *, again: bool = False, leave: Leave | None
     ) -> RunHandle[Any, Any]:
         group = self._resources.group
         if group is None:
@@ -456,8 +461,9 @@ class Harness(Generic[M_co]):
         run, plan = self._plan(step, input, state, ctx, options)
         if again and plan.kept is not None:
             plan = evolve(plan, kept=evolve(plan.kept, again=True))
-        handle: RunHandle[Any, Any] = RunHandle(run)
-        group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise")))
+        # What a run has started is its own, and asks nobody.
+        handle = RunHandle(run, RunStream(run) if leave is None else self._door.stream(run))
+        group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise"), leave))
         return handle
 
     @overload
@@ -496,7 +502,7 @@ class Harness(Generic[M_co]):
                 async with anyio.create_task_group() as group:
                     self._resources.group, self._resources.launch = group, self._launch
                     try:
-                        return await self._run(step, input, state, ctx, options)
+                        return await self._run(step, input, state, ctx, await self._door.run(options, ctx))
                     except Exception as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
                         failure = error
                 if failure is not None:
@@ -553,7 +559,7 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: The harness has no backend; code `"no-backend"`.
         """
-        return Runs(self._needed(), self._resources.runtime)
+        return self._door.runs(self._needed(), self._resources.runtime)
 
     def _needed(self) -> CheckpointBackend:
         if self._backend is None:
@@ -639,9 +645,12 @@ class Harness(Generic[M_co]):
 
         self._check_home()
         require_step(step, "plan_resume")
+        await self._door.past("read", run_id)
         return dry_run.plan_of(await keeping.load_past(self._needed(), run_id, keeping.codec_for(step)), step)
 
-    async def _reopen(self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
+    async def _reopen(
+        self, run_id: str, step: Any, state_type: Any, options: Options, *, asks: bool = True
+    ) -> tuple[Run, RunPlan]:
         """Become the owner of a run that was begun before."""
         from noetic_py._engine import keeping
 
@@ -649,6 +658,7 @@ class Harness(Generic[M_co]):
         backend = self._needed()
         require_step(step, "resume")
         check_resume_options(options)
+        options = await self._door.reopen(run_id, options) if asks else options
         state_type = None if state_type is StateBag else state_type
         options = {**options, "answers": tuple(options.get("answers", ()))}
         states = [] if state_type is None else [state_type]
@@ -658,6 +668,8 @@ class Harness(Generic[M_co]):
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")
             past = await keeping.load_past(backend, run_id, codec, state_type)
+            if asks:
+                await self._door.goes_on(run_id, past)
             run = self._resumed(run_id, past, options)
             run.on_diverge = options.get("on_diverge", "fail")
             plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
@@ -693,16 +705,14 @@ class Harness(Generic[M_co]):
         Raises:
             InvalidId: A part cannot be one.
         """
-        from noetic_py.sessions.session import Session
-
-        return Session(SessionKey(user, session, app=app), self.run, self.stream, self._desk)
+        key = SessionKey(user, session, app=app)
+        found: Session[M_co] = self._door.session_of(key, self.run, self.stream, self._desk)
+        return found
 
     @property
     def sessions(self) -> Sessions:
         """The sessions that the backend keeps; without one, those of this harness."""
-        from noetic_py.sessions.session import Sessions
-
-        return Sessions(self._desk)
+        return self._door.sessions(self._desk)
 
     async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
         """Stop the turn of a session that goes on in this harness; what waits for its own turn is not stopped.
@@ -713,6 +723,7 @@ class Harness(Generic[M_co]):
         Returns:
             Whether there was one.
         """
+        await self._door.session("abort", session)
         return self._desk.interrupt(session, message)
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
@@ -733,6 +744,7 @@ class Harness(Generic[M_co]):
             CodecError: `state` cannot be stored.
             ConfigError: It is of another type than the run's; code `"state-type"`.
         """
+        await self._door.past("fork", run_id)
         return await fork_run(self._needed(), self._resources.runtime, run_id, at, state)
 
     # -- what goes on beside
@@ -746,8 +758,11 @@ class Harness(Generic[M_co]):
             RunNotFound: No such run goes on in this harness.
             ConfigError: The channel is not external; code `"channel"`.
         """
+        return self._channel(channel, run_id, "send")
+
+    def _channel(self, channel: Channel[T], run_id: str, *actions: AccessAction) -> ChannelHandle[T]:
         self._check_home()
-        run = self._living.get(run_id)
+        run = self._door.live(self._living.get(run_id), *actions)
         if run is None:
             raise RunNotFound(f"run {run_id!r} does not go on here", hint="it has ended, or another harness runs it")
         return handle_of(run, channel)
@@ -759,7 +774,7 @@ class Harness(Generic[M_co]):
             RunNotFound: No such run goes on in this harness.
             ConfigError: The channel is not external; code `"channel"`.
         """
-        return self.channel_handle(channel, run_id).stream()
+        return self._channel(channel, run_id).stream()
 
     def _launch(
         self, run: Run, step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, run_id: str | None
@@ -776,7 +791,7 @@ class Harness(Generic[M_co]):
             given["run_id"] = run_id
         if options.memory is not None:
             step = with_memory(step, memory=options.memory)
-        handle = self._start(step, value, options.state, None, given, again=run_id is not None)
+        handle = self._start(step, value, options.state, None, given, again=run_id is not None, leave=None)
         self._launched[handle.run_id] = handle
         return Launched(handle)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.transforms import Anchor, VerificationReport
     from noetic_py.pending import Answer, PendingRequest
 
-__all__ = ["PlannedStep", "ResumePlan", "RunInfo", "Runs", "fork_run"]
+__all__ = ["DONE", "PlannedStep", "ResumePlan", "RunInfo", "Runs", "check_statuses", "fork_run", "info_of"]
 
 _STATUSES: tuple[RunStatus, ...] = (
     "running",
@@ -36,7 +36,8 @@ _STATUSES: tuple[RunStatus, ...] = (
     "failed",
 )
 _PAGE = 100
-_DONE: tuple[RunStatus, ...] = ("completed",)
+DONE: tuple[RunStatus, ...] = ("completed",)
+"""What `prune` forgets when nothing else is said."""
 
 
 @frozen
@@ -95,7 +96,7 @@ class Runs:
         return await self._told(entry)
 
     async def _told(self, entry: RunEntry) -> RunInfo:
-        info = _info(entry)
+        info = info_of(entry)
         if info.status != "suspended":
             return info
         from noetic_py._engine.requests import waiting
@@ -121,9 +122,11 @@ class Runs:
             AnswerConflict: One says something else than an earlier answer.
             AnswerInvalid: One is of the wrong kind, or the answers are of several runs.
             RunBusy: Another process holds the run.
+            AccessDenied: One is given in another's name than that of who acts.
         """
         from noetic_py._engine.keeping import when_free
         from noetic_py._engine.requests import write_answers
+        from noetic_py.access import signed
 
         runs = {answer.run_id for answer in answers}
         if len(runs) != 1:
@@ -132,8 +135,8 @@ class Runs:
         if is_stream(run_id):
             raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
         await self.get(run_id)
-        now = self._runtime.now()
-        await when_free(lambda: write_answers(self._backend, run_id, answers, now), wait, self._runtime)
+        now, given = self._runtime.now(), signed(answers)
+        await when_free(lambda: write_answers(self._backend, run_id, given, now), wait, self._runtime)
         return await self.get(run_id)
 
     async def list(
@@ -153,9 +156,16 @@ class Runs:
             page = await self._backend.list(after=cursor, limit=most, status=status)
             if not page:
                 break
-            found += [await self._told(entry) for entry in page if entry.status != SESSION and _is_of(entry, session)]
+            found += [await self._told(entry) for entry in page if await self._lists(entry, session)]
             cursor = page[-1].cursor
         return found if limit is None else found[:limit]
+
+    async def _lists(self, entry: RunEntry, session: SessionKey | None) -> bool:
+        return entry.status != SESSION and _is_of(entry, session) and await self._shows(entry)
+
+    async def _shows(self, entry: RunEntry) -> bool:
+        """Whether it is there for whoever asks."""
+        return True
 
     async def journal(self, run_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
         """What a run's journal holds, read without any code of the run's flow.
@@ -224,7 +234,7 @@ class Runs:
         *,
         older_than: timedelta | None = None,
         keep: int | None = None,
-        statuses: Collection[RunStatus] = _DONE,
+        statuses: Collection[RunStatus] = DONE,
     ) -> int:
         """Forget old runs that nobody holds.
 
@@ -239,15 +249,24 @@ class Runs:
         Raises:
             ConfigError: Neither `older_than` nor `keep` was given, or a status is unknown; code `"prune"`.
         """
-        unknown = set(statuses) - set(_STATUSES)
-        if unknown:
-            raise ConfigError(f"unknown status {min(unknown)!r}", code="prune", hint=", ".join(_STATUSES))
+        check_statuses(statuses)
         before = None if older_than is None else self._runtime.now() - older_than
         return await self._backend.prune(before=before, keep=keep, statuses=statuses)
 
     async def stats(self) -> Stats:
         """How much the backend holds."""
         return await self._backend.stats()
+
+
+def check_statuses(statuses: Collection[RunStatus]) -> None:
+    """Refuse what is no status.
+
+    Raises:
+        ConfigError: One is unknown; code `"prune"`.
+    """
+    unknown = set(statuses) - set(_STATUSES)
+    if unknown:
+        raise ConfigError(f"unknown status {min(unknown)!r}", code="prune", hint=", ".join(_STATUSES))
 
 
 async def fork_run(
@@ -289,7 +308,8 @@ def _card(entry: RunEntry) -> dict[str, Any]:
     return json.loads(told) if told else {}
 
 
-def _info(entry: RunEntry) -> RunInfo:
+def info_of(entry: RunEntry) -> RunInfo:
+    """What is known of a run, without what it waits for."""
     card = _card(entry)
     known: list[RunStatus] = [status for status in _STATUSES if status == entry.status]
     return RunInfo(

@@ -18,6 +18,7 @@ from noetic_py.steps.step import is_seconds
 if TYPE_CHECKING:
     from noetic_py._engine.state import Run
     from noetic_py.memory.view import View
+    from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["Living", "Stopping", "check_shutdown", "stopping_on_signals"]
 
@@ -44,7 +45,7 @@ class Living:
         self._over: Partial | None = None
         self._empty = anyio.Event()
         # What a model was shown last in the runs that have ended last.
-        self._views: dict[str, View] = {}
+        self._views: dict[str, tuple[View, str | None, SessionKey | None]] = {}
 
     def get(self, run_id: str) -> Run | None:
         """A run that goes on."""
@@ -84,21 +85,26 @@ class Living:
         del self._runs[run.run_id]
         run.family.children -= run.depth > 0
         if run.view is not None:
-            self._views[run.run_id] = run.view
+            self._views[run.run_id] = run.view, run.user_id, run.session
             while len(self._views) > _VIEWS:
                 del self._views[next(iter(self._views))]
         if not self._runs:
             self._empty.set()
 
-    def view(self, run_id: str) -> View:
+    def view(self, run_id: str, sees: Callable[[str, str | None, SessionKey | None], bool]) -> View:
         """What the model was shown last in a run that goes on, or that has ended soon before.
+
+        Args:
+            run_id: The run.
+            sees: Whether a run is there for whoever asks, by its id, its user and its session.
 
         Raises:
             RunNotFound: Nothing is known of it.
         """
         live = self._runs.get(run_id)
-        found = self._views.get(run_id) if live is None else live.view
-        if found is None:
+        ended = (None, None, None) if live is None else (live.view, live.user_id, live.session)
+        found, user, session = self._views.get(run_id, ended) if live is None else ended
+        if not sees(run_id, user, session) or found is None:
             raise RunNotFound(
                 f"nothing is known of what a model was shown in run {run_id!r}",
                 hint="a run with layers of this harness, while it goes on or soon after",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.items import Item
 
-__all__ = ["Launched", "RunHandle", "RunStream", "deliver", "handle_of"]
+__all__ = ["Launched", "RunHandle", "RunStream", "beside", "deliver", "handle_of"]
 
 
 class RunStream(Generic[O_co, S_co]):
@@ -150,9 +151,9 @@ class _Items(AsyncIterator["Item"]):
 class RunHandle(Generic[O_co, S_co]):
     """A run that was started and goes on beside its caller; the harness owns its task."""
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, stream: RunStream[O_co, S_co]) -> None:
         self._run: Run = run
-        self.stream: RunStream[O_co, S_co] = RunStream(run)
+        self.stream: RunStream[O_co, S_co] = stream
 
     @property
     def run_id(self) -> str:
@@ -178,15 +179,15 @@ class RunHandle(Generic[O_co, S_co]):
         Raises:
             ConfigError: The channel is not external; code `"channel"`.
         """
-        return handle_of(self._run, channel)
+        return self.stream.channel(channel)
 
     def abort(self, reason: str) -> None:
         """Stop the run: its status becomes `"aborted"`."""
-        self._run.stop_from_outside("abort", reason)
+        self.stream.abort(reason)
 
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
-        self._run.stop_from_outside("interrupt", reason)
+        self.stream.interrupt(reason)
 
 
 class Launched:
@@ -214,6 +215,21 @@ class Launched:
     def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
         """A handle of one of its channels."""
         return self._handle.channel(channel)
+
+
+@asynccontextmanager
+async def beside(follow: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
+    """Carry a run beside a block, for as long as that lasts."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 # it is raised below, outside the group, which would wrap it
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 def deliver(result: RunResult[Any, Any], on_error: str) -> RunResult[Any, Any]:

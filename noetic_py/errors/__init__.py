@@ -3,6 +3,7 @@
 ```
 NoeticError
 ├── ConfigError                 a definition or a setting is wrong; found before anything ran (code, hint)
+├── AccessDenied                the access policy does not let the caller do it: action
 ├── NoContextError              an engine method was called on a context outside a run
 ├── WrongThread                 a harness was used from a second thread or event loop
 ├── ShuttingDown                a harness that is being shut down takes no new runs
@@ -87,6 +88,7 @@ run, `result` (the run's [`RunResult`][noetic_py.RunResult] with the partial ite
 
 from __future__ import annotations
 
+from noetic_py.errors.access import AccessDenied
 from noetic_py.errors.answers import (
     AnswerConflict,
     AnswerError,
@@ -178,6 +180,7 @@ from noetic_py.errors.stored import (
 
 __all__ = [
     "Aborted",
+    "AccessDenied",
     "AllModelsFailed",
     "AnswerConflict",
     "AnswerError",

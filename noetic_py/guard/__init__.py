@@ -1,0 +1,1 @@
+"""Where a harness asks whether something may be done."""
