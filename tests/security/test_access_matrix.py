@@ -1,0 +1,252 @@
+"""Who may do what: every public method, every role, one's own and another's; and nothing of another's is seen.
+
+Nothing here takes the library's word for what is allowed: it is reckoned anew from the roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from noetic_py import (
+    AccessAction,
+    Harness,
+    InMemoryBackend,
+    Principal,
+    RunHandle,
+    Runs,
+    RunStream,
+    Session,
+    SessionKey,
+    Sessions,
+    acting_as,
+    errors,
+)
+from noetic_py.access import ACTIONS
+from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from tests.properties.checks import examples
+from tests.security.access_world import (
+    DEEDS,
+    EVERYBODYS,
+    RAN,
+    ROLES,
+    Deed,
+    World,
+    a_harness,
+    a_world,
+    hello,
+    pays,
+)
+
+TRIES = examples(10, 100)
+
+OPEN: dict[str, str] = {
+    "Harness.run_sync": "tested by itself, for it runs where there is no event loop",
+    "Harness.session": "reads nothing and makes nothing; each method of what it gives asks",
+    "Harness.sessions": "reads nothing; each method of what it gives asks",
+    "Harness.runs": "reads nothing; each method of what it gives asks",
+    "Harness.budget": "what the harness was made with",
+    "Harness.flows": "what the harness was made with",
+    "Harness.memory_layers": "what can be named, not what is kept",
+    "Harness.graph": "of a step, not of a run",
+    "Harness.shutdown": "the program's own end; it names no run",
+    "Harness.stopping_on_signals": "the program's own end; it names no run",
+    "Runs.describe": "tested by itself: of the store as a whole",
+    "Runs.stats": "tested by itself: of the store as a whole",
+    "Session.key": "what the caller gave",
+    "RunHandle.run_id": "known to whoever started it",
+    "RunHandle.done": "known to whoever started it",
+    "RunHandle.result": "given to whoever started it, who was let in",
+    "RunHandle.stream": "given to whoever started it, who was let in; what it can do to the run asks",
+    "RunStream.run_id": "known to whoever watches it",
+    "RunStream.done": "known to whoever watches it",
+    "RunStream.dropped": "known to whoever watches it",
+    "RunStream.events": "given to whoever began it, who was let in",
+    "RunStream.text": "given to whoever began it, who was let in",
+    "RunStream.items": "given to whoever began it, who was let in",
+    "RunStream.result": "given to whoever began it, who was let in",
+    "RunStream.outcome": "given to whoever began it, who was let in",
+    "RunStream.ended": "given to whoever began it, who was let in",
+    "RunStream.finish": "the harness's, for a run that is over",
+}
+"""What asks nobody, and why."""
+
+
+def test_every_public_method_asks_or_says_why_not() -> None:
+    public = {
+        f"{kind.__name__}.{name}"
+        for kind in (Harness, Runs, Session, Sessions, RunHandle, RunStream)
+        for name in {*vars(kind), *(["flows"] if kind is Harness else []), *(["stream"] if kind is RunHandle else [])}
+        if not name.startswith("_")
+    }
+    asking = {deed.method for deed in DEEDS}
+    assert asking | set(OPEN) == public
+    assert not asking & set(OPEN)
+
+
+def test_every_action_is_in_the_matrix() -> None:
+    assert {action for deed in DEEDS for action in deed.needs} == ACTIONS
+
+
+def may(principal: Principal, needs: frozenset[AccessAction], owner: str | None) -> bool:
+    """Reckoned anew: all that is needed by its roles, with its own, or with everybody's."""
+    every = frozenset[AccessAction]().union(*(ROLES[role] for role in principal.roles & EVERYBODYS))
+    own = frozenset[AccessAction]().union(*(ROLES[role] for role in principal.roles))
+    return all(need in every or (need in own and owner == principal.user_id) for need in needs)
+
+
+async def done(deed: Deed, world: World, principal: Principal | None) -> object:
+    """What comes back, or the error."""
+    with nullcontext() if principal is None else acting_as(principal):
+        try:
+            return await deed.do(world)
+        except errors.NoeticError as error:
+            return error
+
+
+def is_refusal(deed: Deed, came: object, *, seen: bool) -> bool:
+    """Whether it is what somebody has to get who may not; `seen` says whether they may read it."""
+    if deed.nothing is not ... and not seen:
+        return came == deed.nothing
+    if deed.method == "Runs.prune":
+        return came == 0
+    about_run = deed.method.split(".")[0] in {"Harness", "Runs"} and deed.needs != {"run"} and deed.keyed
+    hidden = about_run and not seen and deed.method != "Harness.interrupt"
+    return type(came) is (errors.RunNotFound if hidden else errors.AccessDenied)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: f"{deed.method}-{deed.do.__name__}")
+async def test_every_role(deed: Deed) -> None:
+    for role in ROLES:
+        for user in ("ada", "bob", None):
+            principal = Principal(user, {role})
+            async with a_world(InMemoryBackend()) as world:
+                before = await world.contents()
+                came = await done(deed, world, principal)
+                if may(principal, deed.needs, "ada"):
+                    assert not isinstance(came, errors.AccessDenied | errors.RunNotFound), (role, user)
+                    assert deed.nothing in (..., None) or came != deed.nothing, (role, user)
+                else:
+                    assert is_refusal(deed, came, seen=may(principal, frozenset({"read"}), "ada")), (role, user, came)
+                    assert await world.contents() == before, (role, user)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: f"{deed.method}-{deed.do.__name__}")
+async def test_nobody(deed: Deed) -> None:
+    async with a_world(InMemoryBackend()) as world:
+        before = await world.contents()
+        came = await done(deed, world, None)
+        assert type(came) is errors.AccessDenied
+        assert await world.contents() == before
+
+
+@asynccontextmanager
+async def a_store(kind: str, folder: Path) -> AsyncGenerator[CheckpointBackend]:
+    if kind == "memory":
+        yield InMemoryBackend()
+        return
+    async with SqliteBackend(folder / "runs.db") as backend:
+        yield backend
+
+
+def told(came: object, names: dict[str, str]) -> str:
+    """What was told, without the names that were asked for."""
+    text = f"{type(came).__name__}: {came!r} {getattr(came, 'hint', '')}"
+    for given, name in names.items():
+        text = text.replace(repr(given), name)
+    return text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("role", sorted(ROLES.keys() - EVERYBODYS))
+async def test_what_is_another_s_is_as_if_it_were_not_there(store: str, role: str, tmp_path: Path) -> None:
+    bob = Principal("bob", {role})
+    async with a_store(store, tmp_path) as backend, a_world(backend) as world:
+        there = {"stored": "S", "broken": "B", "paying": "P", "live": "L"}
+        missing = evolve(
+            world, stored="s-0", broken="b-0", paying="p-0", live="l-0",
+            key=SessionKey("ada", "nowhere"), turning=SessionKey("ada", "never"),
+        )  # fmt: skip
+        absent = {"s-0": "S", "b-0": "B", "p-0": "P", "l-0": "L"}
+        before = await world.contents()
+        for deed in DEEDS:
+            found, nothing = await done(deed, world, bob), await done(deed, missing, bob)
+            assert told(found, there) == told(nothing, absent), deed.method
+            assert "ada" not in str(found), deed.method
+        assert await world.contents() == before
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_everybody_finds_their_own(store: str, tmp_path: Path) -> None:
+    people = [f"user-{number}" for number in range(5)]
+    async with a_store(store, tmp_path) as backend, a_harness(backend) as harness:
+        for number in range(15):
+            with acting_as(Principal(people[number % 5], {"operator"})):
+                await harness.run(hello, "x", run_id=f"r{number}")
+        for at, name in enumerate(people):
+            with acting_as(Principal(name, {"operator"})):
+                runs = await harness.runs.list(limit=2)
+                assert [run.run_id for run in runs] == [f"r{10 + at}", f"r{5 + at}"]
+                assert {run.user_id for run in await harness.runs.list(limit=None)} == {name}
+
+
+@pytest.mark.anyio
+async def test_the_wrong_approver() -> None:
+    strangers = [Principal("bob", {"approver"}), Principal("ada", {"operator"}), Principal("ada", {"viewer"}), None]
+    async with a_world(InMemoryBackend()) as world:
+        for number in range(TRIES):
+            who = strangers[number % len(strangers)]
+            answers: Any = await world.answers()
+            if number % 3:
+                answers = [evolve(each, by=["ada", "root", "bob"][number % 3]) for each in answers]
+            for do in (
+                lambda given=answers: world.harness.runs.answer(*given),
+                lambda given=answers: world.harness.resume(world.paying, pays, answers=given),
+            ):
+                with nullcontext() if who is None else acting_as(who), pytest.raises(errors.NoeticError) as caught:
+                    await do()
+                assert type(caught.value) in (errors.AccessDenied, errors.RunNotFound)
+        assert RAN == []
+        with acting_as(Principal("ada", {"approver"})):
+            result = await world.harness.resume(world.paying, pays, answers=await world.answers())
+        assert (result.value, RAN) == ("paid 5", ["pay"])
+
+
+def test_run_sync() -> None:
+    RAN.clear()
+    for role in ROLES:
+        for user in ("ada", "bob"):
+            harness = a_harness(InMemoryBackend())
+            principal = Principal(user, {role})
+            with acting_as(principal):
+                if may(principal, frozenset({"run"}), "ada"):
+                    assert harness.run_sync(hello, "x", user_id="ada").value == "x, ada"
+                else:
+                    with pytest.raises(errors.AccessDenied):
+                        harness.run_sync(hello, "x", user_id="ada")
+    with pytest.raises(errors.AccessDenied):
+        a_harness(InMemoryBackend()).run_sync(hello, "x")
+    assert len(RAN) == len([role for role in ROLES.values() if "run" in role]) + 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["stats", "describe"])
+async def test_the_store_as_a_whole_is_for_those_who_may_read_everybody_s(name: str) -> None:
+    async with a_world(InMemoryBackend()) as world:
+        for role in ROLES:
+            with acting_as(Principal("ada", {role})):
+                ask = getattr(world.harness.runs, name)
+                if role in EVERYBODYS:
+                    assert await ask()
+                else:
+                    with pytest.raises(errors.AccessDenied):
+                        await ask()
