@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from noetic_py.redaction import redact, rendered
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["tracer"]
+__all__ = ["current_span", "recorded_span", "tracer"]
 
 
 def tracer() -> Tracer | None:
@@ -32,3 +36,24 @@ def current_span() -> Span:
     from opentelemetry.trace import get_current_span
 
     return get_current_span()
+
+
+@contextmanager
+def recorded_span(tracer: Tracer, name: str, attributes: Mapping[str, str | int]) -> Generator[Span]:
+    """A span that is active within the block; what is raised in it is recorded without secrets."""
+    # The SDK would record an exception as it is, with the texts of its causes.
+    with tracer.start_as_current_span(
+        name, attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield span
+        except Exception as error:
+            from opentelemetry.trace import Status, StatusCode
+
+            kind, message = type(error).__qualname__, redact(str(error))
+            span.add_event(
+                "exception",
+                {"exception.type": kind, "exception.message": message, "exception.stacktrace": rendered(error)},
+            )
+            span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}"))
+            raise

@@ -65,7 +65,7 @@ async def run_model(value: Any, frame: Frame) -> Any:
         calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
         meta = _meta(frame, response, calls)
         if calls:
-            await _run_tools(frame, calls, tools)
+            await _run_tools(frame, calls, ask)
             frame.x.last_step = meta
             return _text(response) or None if plan is None and _text(response) else _no_value(frame)
         frame.x.last_step = meta
@@ -219,12 +219,13 @@ async def _fit(spec: ModelSpec, plan: OutputPlan | None, text: str) -> _Fit:
         return _Fit(problem=error.message, error=error)
 
 
-async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[str, Tool[..., Any, Any, Any]]) -> None:
+async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) -> None:
     """Run a round's calls at once; their outputs enter the conversation in the order of the calls."""
+    tools = ask.tools
     paths = [
         Path(
             TOOL_CALL,
-            Call(call, tools.get(call.name), tuple(tools)),
+            Call(call, tools.get(call.name), tuple(tools), ask.given.get(call.call_id)),
             f"{call.name if call.name in tools else 'tool'}[{index}]",
         )
         for index, call in enumerate(calls)

@@ -36,6 +36,7 @@ from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, un
 from noetic_py.steps.step import Step
 from noetic_py.steps.tool import ToolSpec
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
+from noetic_py.tools.confidential import restored
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
@@ -47,11 +48,12 @@ TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
 
 @frozen(eq=False)
 class Call:
-    """A function call of an answer, and the tool it names, when there is one."""
+    """A function call of an answer, the tool it names, when there is one, and its arguments where it has masks."""
 
     call: FunctionCall
     tool: Tool[..., Any, Any, Any] | None
     known: tuple[str, ...]
+    given: str | None = None
 
 
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
@@ -64,7 +66,7 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
         answer = await before_tool_call(frame, call)
         if isinstance(answer, str):
             return _blocked(frame, call, answer)
-        value = Call(answer, value.tool, value.known)
+        value = Call(answer, value.tool, value.known, value.given)
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
@@ -132,7 +134,8 @@ async def _called(frame: Frame, value: Call) -> Any:
         )
     _refuse_unattended(frame, tool)
     _count(frame, tool)
-    result = await call_tool(frame, tool, tool.parse(call.arguments))
+    sent = call.arguments if value.given is None else restored(call.arguments, value.given, tool.secret_parameters)
+    result = await call_tool(frame, tool, tool.parse(sent))
     try:
         return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:
