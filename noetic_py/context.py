@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 from attrs import define
 
 from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, T
+from noetic_py.admission import admit
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
@@ -656,6 +657,7 @@ class Outside:
 
     Attributes:
         adopted: Whether a run is going on with the context now.
+        trusted: How many items of its log a run has made; those behind come from outside.
     """
 
     run_id = ""
@@ -675,6 +677,7 @@ class Outside:
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str, request_id: str | None) -> None:
         self.adopted = False
+        self.trusted = 0
         self.id: str = SYSTEM.new_id()
         self.thread_id = thread_id
         self.request_id = request_id
@@ -682,6 +685,12 @@ class Outside:
         self.metadata: Mapping[str, JsonValue] = {}
         self.root_context = ctx
         self._began = SYSTEM.monotonic()
+
+    def admitted(self, log: ItemLog) -> ItemLog:
+        """The log, once what has come into it from outside has been looked at."""
+        items = log.snapshot()
+        admit(items, entry="context", known=items[: self.trusted])
+        return log
 
     @property
     def elapsed(self) -> float:

@@ -15,6 +15,7 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
+from noetic_py.admission import admit
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, RunResult
@@ -343,7 +344,7 @@ class Harness(Generic[M_co]):
         try:
             return await self._engine.run_flow(run, plan)
         finally:
-            outside.adopted = False
+            outside.adopted, outside.trusted = False, len(plan.domain.log)
 
     @overload
     def stream(
@@ -529,10 +530,12 @@ class Harness(Generic[M_co]):
         self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
     ) -> Domain:
         if ctx is not None:
-            log, state = ctx.domain.log, ctx.domain.state
+            log, state = outside_of(ctx).admitted(ctx.domain.log), ctx.domain.state
         else:
+            history = tuple(options.get("history") or ())
+            admit(history, entry="history")
             try:
-                log = ItemLog(options.get("history") or ())
+                log = ItemLog(history)
             except TypeError as error:
                 raise ConfigError(
                     f"history= is no list of items: {error}", code="run-option", hint="history=result.items"

@@ -7,13 +7,10 @@ model, what is stored of a failure, and what the command line prints. All of it 
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode, urlsafe_b64encode
 from collections import Counter, OrderedDict, deque
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, quote_plus
 
 if TYPE_CHECKING:
     from logging import Logger, LogRecord
@@ -87,6 +84,10 @@ def _forms(value: str) -> tuple[str, ...]:
     """The value as JSON, Python, an address and base64 write it; nothing for one that is too short to be looked for."""
     if len(value) < MIN_LENGTH:
         return ()
+    import json
+    from base64 import b64encode, urlsafe_b64encode
+    from urllib.parse import quote, quote_plus
+
     found = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE)}
     for ascii_only in (True, False):
         once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from hmac import compare_digest
 from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, get_args
 from weakref import finalize
 
 from typing_extensions import TypeIs
 
+from noetic_py._types import is_array, is_mapping
 from noetic_py.errors import ConfigError, SecretNotKept
 from noetic_py.redaction import MASK, forget_later, hold
 
@@ -140,6 +139,8 @@ class Secret(Generic[V_co]):
             return mine is theirs and self._name == other._name
         if type(mine) is not type(theirs):
             return False
+        from hmac import compare_digest
+
         if isinstance(mine, str) and isinstance(theirs, str):
             return compare_digest(mine.encode(errors="surrogatepass"), theirs.encode(errors="surrogatepass"))
         if isinstance(mine, bytes) and isinstance(theirs, bytes):
@@ -212,10 +213,6 @@ def revealed(value: Any) -> Any:
     """
     if is_secret(value):
         return value.reveal()
-    if isinstance(value, Mapping):
-        each: Mapping[Any, Any] = value
-        return {key: revealed(part) for key, part in each.items()}
-    if isinstance(value, list | tuple):
-        parts: list[Any] | tuple[Any, ...] = value
-        return [revealed(part) for part in parts]
-    return value
+    if is_mapping(value):
+        return {key: revealed(part) for key, part in value.items()}
+    return [revealed(part) for part in value] if is_array(value) else value

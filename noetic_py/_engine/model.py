@@ -17,6 +17,7 @@ from noetic_py._engine.merge import join_cells, join_states
 from noetic_py._engine.output import OutputPlan, output_plan
 from noetic_py._engine.state import Frame
 from noetic_py._engine.tool import TOOL_CALL, Call
+from noetic_py.admission import admit_value
 from noetic_py.context import StepMeta
 from noetic_py.errors import CodecError, ConfigError, LayerError, ModelParseError, ModelRefused, ModelRetry, NoOutput
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, ItemBase, Message, Refusal
@@ -106,6 +107,7 @@ def _input(frame: Frame, value: Any) -> Sequence[Item]:
         return ()
     if isinstance(value, str):
         return [Message.user(value)]
+    admit_value(value, entry="input", path=frame.path)
     if isinstance(value, ItemBase):
         return [value]  # type: ignore[list-item] # an Item, as every item class is one
     if _is_many(value):

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from noetic_py.codec.text import is_dict, is_list
+from noetic_py._types import is_dict, is_list
 from noetic_py.items import FunctionCall
 from noetic_py.redaction import MASK, remember
 
@@ -43,7 +43,7 @@ def _holds(part: object, known: Mapping[str, Any], seen: set[str]) -> bool:
 
 
 def conceal(call: FunctionCall, secret: Collection[str]) -> FunctionCall:
-    """The call as it is shown and stored: a mask for each secret argument, whose texts are known as secrets from now on.
+    """The call as it is shown and stored, with a mask for each secret argument; its texts are known from now on.
 
     Args:
         call: The call as the model sent it.
