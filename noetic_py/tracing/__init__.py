@@ -7,8 +7,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from noetic_py.redaction import redact, rendered
-
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
@@ -40,20 +38,17 @@ def current_span() -> Span:
 
 @contextmanager
 def recorded_span(tracer: Tracer, name: str, attributes: Mapping[str, str | int]) -> Generator[Span]:
-    """A span that is active within the block; what is raised in it is recorded without secrets."""
-    # The SDK would record an exception as it is, with the texts of its causes.
-    with tracer.start_as_current_span(
-        name, attributes=attributes, record_exception=False, set_status_on_exception=False
-    ) as span:
+    """A span that is active within the block; what is written to it, and what is raised, is told without secrets."""
+    from opentelemetry.trace import StatusCode, use_span
+
+    from noetic_py.tracing.guarded import GuardedSpan
+
+    span = GuardedSpan(tracer.start_span(name, attributes=attributes))
+    # The API would record an exception as it is, with the texts of its causes.
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
             yield span
         except Exception as error:
-            from opentelemetry.trace import Status, StatusCode
-
-            kind, message = type(error).__qualname__, redact(str(error))
-            span.add_event(
-                "exception",
-                {"exception.type": kind, "exception.message": message, "exception.stacktrace": rendered(error)},
-            )
-            span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}"))
+            span.record_exception(error)
+            span.set_status(StatusCode.ERROR, f"{type(error).__qualname__}: {error}")
             raise
