@@ -288,8 +288,9 @@ class Context(Generic[M_co, S_co]):
         thread_id: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        log = ItemLog()
-        log.extend(items or ())
+        added = tuple(items or ())
+        admit(added, entry="context")
+        log = ItemLog(added)
         self.domain = Domain(log, StateBag() if state is None else state, "")
         self.engine = Outside(self, thread_id or SYSTEM.new_id(), request_id)
         self.at = ()
