@@ -252,6 +252,9 @@ class Context(Generic[M_co, S_co]):
         items: The conversation so far; copied.
         thread_id: The conversation's id; made when left out.
         request_id: A correlation id of the caller's.
+
+    Raises:
+        ForgedEvent: `items` hold one that only a run makes, such as a call without its output.
     """
 
     __slots__ = ("__weakref__", "at", "domain", "engine", "touched")

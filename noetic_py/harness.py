@@ -281,6 +281,7 @@ class Harness(Generic[M_co]):
         Raises:
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
             ConfigError: An option is unknown or of the wrong kind.
+            ForgedEvent: `history=`, `ctx=` or the input hold an item that only a run makes.
             WrongThread: The harness belongs to another thread or event loop.
         """
         return await self._run(step, input, state, ctx, options)

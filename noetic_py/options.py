@@ -40,7 +40,7 @@ class RunOptions(TypedDict, total=False):
     """Options of one run.
 
     Attributes:
-        history: Items the conversation begins with.
+        history: Items the conversation begins with: a whole one, every call with its output.
         run_id: The run's id; made when left out.
         request_id: A correlation id of the caller's.
         thread_id: The conversation's id; made when left out.
