@@ -71,8 +71,8 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         asked.append(str(args))
         raise SocketBlockedError
 
-    for name in ("getaddrinfo", "gethostbyname", "create_connection"):
-        monkeypatch.setattr(socket, name, refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
     disable_socket(allow_unix_socket=True)
     yield asked
     enable_socket()
@@ -81,8 +81,10 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_the_guard_guards(no_sockets: list[str]) -> None:
     with pytest.warns(UserWarning, match="tried to use"), pytest.raises(SocketBlockedError):
         socket.socket(socket.AF_INET)
-    with pytest.raises(SocketBlockedError):
+    with pytest.warns(UserWarning, match="tried to use"), pytest.raises(SocketBlockedError):
         socket.getaddrinfo("example.invalid", 80)
+    with pytest.raises(SocketBlockedError):
+        socket.create_connection(("example.invalid", 80))
     assert no_sockets
 
 
