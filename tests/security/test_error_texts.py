@@ -12,6 +12,7 @@ import pytest
 
 from noetic_py import (
     FunctionCall,
+    FunctionCallOutput,
     Harness,
     InMemoryBackend,
     Memory,
@@ -237,7 +238,7 @@ async def test_tools_and_files(tmp_path: Path) -> None:
             model = ScriptedModel(FunctionCall(name=name, arguments=arguments), "done")
             async with Harness(model=model, tools=[pay], memory=Bundle(), plugins=()) as harness:
                 result = await harness.run(CHAT, "go", on_error="result")
-            told = [item.text for item in result.items if item.type == "function_call_output"]
+            told = [item.text for item in result.items if isinstance(item, FunctionCallOutput)]
             outputs += [(str(arguments), NoeticError(text)) for text in told]
             if result.error is not None:
                 outputs.append((str(arguments), result.error))
@@ -258,7 +259,7 @@ async def test_data() -> None:
     ]
 
     async def load(data: bytes) -> Any:
-        return codec.loads(data, dict)
+        return codec.loads(data, dict[str, Any])
 
     async def read(data: bytes) -> Any:
         return from_wire_json(data)
