@@ -15,13 +15,11 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
-from noetic_py.admission import admit
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, RunResult
 from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
 from noetic_py.events import Bus
-from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
 from noetic_py.options import (
@@ -30,6 +28,7 @@ from noetic_py.options import (
     check_options,
     check_parts,
     check_resume_options,
+    conversation_of,
     outside_of,
 )
 from noetic_py.runs import Runs, card_of
@@ -281,7 +280,7 @@ class Harness(Generic[M_co]):
         Raises:
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
             ConfigError: An option is unknown or of the wrong kind.
-            ForgedEvent: `history=`, `ctx=` or the input hold an item that only a run makes.
+            ForgedEvent: An item of `history=`, `ctx=` or the input is one that only a run makes.
             WrongThread: The harness belongs to another thread or event loop.
         """
         return await self._run(step, input, state, ctx, options)
@@ -530,18 +529,11 @@ class Harness(Generic[M_co]):
     def _domain(
         self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
     ) -> Domain:
+        log = conversation_of(ctx, options)
         if ctx is not None:
-            log, state = outside_of(ctx).admitted(ctx.domain.log), ctx.domain.state
-        else:
-            history = tuple(options.get("history") or ())
-            admit(history, entry="history")
-            try:
-                log = ItemLog(history)
-            except TypeError as error:
-                raise ConfigError(
-                    f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
-                ) from error
-            state = StateBag() if state is None else state
+            state = ctx.domain.state
+        elif state is None:
+            state = StateBag()
         log.origin = (run_id, step.id)
         return Domain(log, state, step.id)
 
@@ -592,6 +584,7 @@ class Harness(Generic[M_co]):
             RunNotFound: There is no such run.
             RunBusy: Another process has it.
             ReplayDiverged: The flow does something else than the run's journal says.
+            AnswerError: An answer is not taken; then none is, and nothing is run.
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
         """
         run, plan = await self._reopen(run_id, step, state_type, options)
@@ -650,6 +643,7 @@ class Harness(Generic[M_co]):
         require_step(step, "resume")
         check_resume_options(options)
         state_type = None if state_type is StateBag else state_type
+        options = {**options, "answers": tuple(options.get("answers", ()))}
         states = [] if state_type is None else [state_type]
         codec = keeping.codec_for(step, *states, *self._resources.layers.state_types)
         kept = keeping.Kept(backend, options.get("durability", "step"), None)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import TypedDict
 
 from noetic_py._types import Durability, OnDiverge
+from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.context import Context, Outside
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase
+from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.steps.step import is_seconds
@@ -20,6 +22,7 @@ from noetic_py.steps.step import is_seconds
 if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, ModelSettings
+    from noetic_py.pending import Answer
 
 __all__ = [
     "MAX_ID",
@@ -29,6 +32,7 @@ __all__ = [
     "check_outside_id",
     "check_parts",
     "check_resume_options",
+    "conversation_of",
     "outside_of",
 ]
 
@@ -88,6 +92,7 @@ class ResumeOptions(TypedDict, total=False):
         durability: When the run is committed.
         on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
             `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
+        answers: To what the run waits for; all are taken or none.
         wait: How many seconds to wait for a run that another process holds, before `RunBusy`; none when left out.
     """
 
@@ -98,6 +103,7 @@ class ResumeOptions(TypedDict, total=False):
     services: Mapping[type[Any], object]
     durability: Durability
     on_diverge: OnDiverge
+    answers: Iterable[Answer]
     wait: float
 
 
@@ -171,7 +177,8 @@ def check_resume_options(options: Mapping[str, Any]) -> None:
     wait = options.get("wait", 0.0)
     if not is_seconds(wait):
         raise ConfigError(f"wait={wait!r} is not a number of seconds", code="run-option", hint="wait=30.0")
-    check_options({name: options[name] for name in options if name not in ("on_diverge", "wait")}, None, None)
+    own = ("on_diverge", "answers", "wait")
+    check_options({name: options[name] for name in options if name not in own}, None, None)
 
 
 def _check_kinds(options: Mapping[str, Any]) -> None:
@@ -217,6 +224,27 @@ def outside_of(ctx: object) -> Outside:
             f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
         )
     return engine
+
+
+def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -> ItemLog:
+    """The conversation that a run begins with, once what comes from outside in it was looked at.
+
+    Raises:
+        ForgedEvent: It holds an item that only a run makes.
+        ConfigError: `history=` holds something that is no item; code `"run-option"`.
+    """
+    if ctx is not None:
+        items = ctx.domain.log.snapshot()
+        admit(items, entry="context", known=items[: outside_of(ctx).trusted])
+        return ctx.domain.log
+    history = tuple(options.get("history") or ())
+    admit(history, entry="history")
+    try:
+        return ItemLog(history)
+    except TypeError as error:
+        raise ConfigError(
+            f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+        ) from error
 
 
 def check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:
