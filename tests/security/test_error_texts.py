@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,40 +106,42 @@ def check(found: list[tuple[str, BaseException]], given: str) -> None:
 # ------------------------------------------------------------------------------------------------------------- ids
 
 
-def by_id(harness: Harness[Any], model: Any) -> Iterator[tuple[str, Attempt]]:
+def by_id(harness: Harness[Any]) -> Iterator[tuple[str, Attempt]]:
     """Every call that takes an id from outside, with every hostile id, and with that of the other tenant."""
+    calls: list[Callable[[Any], Awaitable[Any]]] = [
+        lambda value: harness.run(echo, "x", run_id=value, on_error="result"),
+        lambda value: harness.run(echo, "x", user_id=value),
+        lambda value: harness.run(echo, "x", thread_id=value),
+        lambda value: harness.run(echo, "x", session=value),
+        lambda value: harness.resume(value, echo),
+        lambda value: harness.runs.get(value),
+        lambda value: harness.runs.journal(value),
+        lambda value: harness.runs.verify(value),
+        lambda value: harness.runs.delete(value),
+        lambda value: harness.session(value, "s").run(echo, "x"),
+        lambda value: harness.session("u", value).run(echo, "x"),
+        lambda value: harness.sessions.list(value),
+        lambda value: harness.sessions.delete(SessionKey("u", value)),
+        lambda value: harness.run(call_model(value), "x", on_error="result"),
+        lambda value: harness.run(CHAT, "x", history=[FunctionCall(name=value or "-", arguments=value)]),
+    ]
     for text in [*HOSTILE, f"run-{THEIRS}"[:-1]]:
-        value: Any = text
-        yield text, lambda value=value: harness.run(echo, "x", run_id=value, on_error="result")
-        yield text, lambda value=value: harness.run(echo, "x", user_id=value)
-        yield text, lambda value=value: harness.run(echo, "x", thread_id=value)
-        yield text, lambda value=value: harness.run(echo, "x", session=value)
-        yield text, lambda value=value: harness.resume(value, echo)
-        yield text, lambda value=value: harness.runs.get(value)
-        yield text, lambda value=value: harness.runs.journal(value)
-        yield text, lambda value=value: harness.runs.verify(value)
-        yield text, lambda value=value: harness.runs.delete(value)
-        yield text, lambda value=value: harness.session(value, "s").run(echo, "x")
-        yield text, lambda value=value: harness.session("u", value).run(echo, "x")
-        yield text, lambda value=value: harness.sessions.list(value)
-        yield text, lambda value=value: harness.sessions.delete(SessionKey("u", value))
-        yield text, lambda value=value: harness.run(call_model(value), "x", on_error="result")
-        call = FunctionCall(name=text or "-", arguments=text)
-        yield text, lambda call=call: harness.run(CHAT, "x", history=[call])
+        for each in calls:
+            yield text, partial(each, text)
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", "files"])
 async def test_ids(store: str, tmp_path: Path) -> None:
-    where = {
+    where: dict[str, Any] = {
         "memory": InMemoryBackend(),
         "sqlite": f"sqlite:{tmp_path / 'runs.db'}",
         "files": f"files:{tmp_path / 'runs'}",
     }
     key = Secret(SECRET)
     model = ScriptedModel("x")
-    async with Harness(checkpoints=where[store], model=model, services={Secret: key}, plugins=()) as harness:
+    async with Harness(checkpoints=where[store], model=model, services={type(key): key}, plugins=()) as harness:
         await theirs(harness)
-        found = await caught(by_id(harness, model))
+        found = await caught(by_id(harness))
     assert len(found) > 100
     check(found, given="")
 
@@ -188,8 +191,8 @@ async def test_stores(kind: str, tmp_path: Path) -> None:
         f"postgresql://ada:{SECRET}@nowhere/runs", f"redis://:{SECRET}@nowhere", f"nosuch:{SECRET}", kind,
         f"{kind}:", ":",
     ]  # fmt: skip
-    attempts: list[tuple[str, Attempt]] = [(f"run-{n}", lambda n=n: use(f"run-{n}")) for n in range(20)]
-    attempts += [(address, lambda address=address: open_other(address)) for address in addresses]
+    attempts: list[tuple[str, Attempt]] = [(f"run-{n}", partial(use, f"run-{n}")) for n in range(20)]
+    attempts += [(address, partial(open_other, address)) for address in addresses]
     found = await caught(iter(attempts))
     assert len(found) >= 6
     # The secret in an address is told by nobody, marked or not.
@@ -264,8 +267,6 @@ async def test_data() -> None:
     async def read(data: bytes) -> Any:
         return from_wire_json(data)
 
-    found = await caught(
-        (repr(data), lambda work=work, data=data: work(data)) for data in wrong for work in (load, read)
-    )
+    found = await caught((repr(data), partial(work, data)) for data in wrong for work in (load, read))
     assert len(found) > 10
     check(found, given="")
