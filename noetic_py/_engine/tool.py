@@ -58,6 +58,8 @@ class Call:
     tool: Tool[..., Any, Any, Any] | None
     known: tuple[str, ...]
     given: str | None = None
+    # Why a layer wants somebody to approve it; `None` when none does.
+    asks: str | None = None
 
 
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
@@ -70,7 +72,7 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
         answer = await before_tool_call(frame, call)
         if isinstance(answer, str):
             return _blocked(frame, call, answer)
-        value = Call(answer, value.tool, value.known, value.given)
+        value = Call(answer[0], value.tool, value.known, value.given, answer[1])
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
@@ -139,7 +141,7 @@ async def _called(frame: Frame, value: Call) -> Any:
     sent = call.arguments if value.given is None else restored(call.arguments, value.given, tool.secret_parameters)
     values = tool.parse(sent)
     wanted = Wanted(tool, call.call_id, call.arguments, values)
-    refusal = await refused(frame, wanted, call)
+    refusal = await refused(frame, wanted, call, value.asks)
     if refusal is not None:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
     if tool.long_running:
@@ -260,7 +262,7 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
     call = conceal(call, tool.secret_parameters)
     wanted = Wanted(tool, "", call.arguments, values)
-    refusal = await refused(frame, wanted, call)
+    refusal = await refused(frame, wanted, call, None)
     if refusal is not None:
         raise Rejected(refusal, path=frame.path)
     output = await _output_of(frame, wanted)
