@@ -17,7 +17,7 @@ import attrs
 
 from noetic_py.codec.failures import encode_failure
 from noetic_py.codec.structure import Bag, Failure, Member, Record, Structurer, is_model, is_named_tuple, type_name
-from noetic_py.codec.text import MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
+from noetic_py.codec.text import MAX_KEYS, MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
 from noetic_py.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.items import ItemBase, Opaque
@@ -154,6 +154,8 @@ def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
 
 
 def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
+    if len(value) > MAX_KEYS:
+        raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
     if _MARK in value or not all(type(key) is str for key in value):
         pairs = [
             [_encode_at(f"[{key!r:.60}]", key, depth + 2), _encode_at(f"[{key!r:.60}]", part, depth + 2)]
@@ -271,7 +273,7 @@ def _decode(node: Any) -> Any:
         raise Unfit(f"is marked {tag!r:.60}, which this version does not know")
     try:
         return decode(node)
-    except (ValueError, TypeError, KeyError, OverflowError, InvalidOperation) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
         raise Unfit(f"is no {tag}: {type(error).__name__}: {error}") from None
     except NoeticError as error:
         raise Unfit(error.message) from error
@@ -295,8 +297,16 @@ def _decode_moment(kind: type[Any], node: dict[str, Any]) -> Any:
     moment = kind.fromisoformat(node["v"])
     changes: dict[str, Any] = {"fold": 1} if node.get("fold") == 1 else {}
     if "tz" in node:
-        changes["tzinfo"] = ZoneInfo(node["tz"])
+        changes["tzinfo"] = _zone(node["tz"])
     return moment.replace(**changes)
+
+
+def _zone(name: Any) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, TypeError, KeyError, OSError):
+        # Some names are folders or too long for a file's name, and what the system says of them tells where they are.
+        raise ValueError(f"{name!r:.60} is no time zone") from None
 
 
 def _decode_timedelta(node: dict[str, Any]) -> timedelta:
