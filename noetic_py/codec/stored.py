@@ -274,7 +274,7 @@ def _decode(node: Any) -> Any:
     try:
         return decode(node)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
-        raise Unfit(f"is no {tag}: {type(error).__name__}: {error}") from None
+        raise Unfit(f"is no {tag}: {type(error).__name__}: {error!s:.200}") from None
     except NoeticError as error:
         raise Unfit(error.message) from error
 
