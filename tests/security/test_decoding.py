@@ -119,7 +119,16 @@ def test_a_class_that_is_loaded_is_not_made_by_its_name(name: str) -> None:
 
 
 def test_no_extension_takes_the_name_of_what_is_built_in() -> None:
-    for name in [*BUILTIN_TYPES, "message", "Message:", "a b:c", "noetic", "\uff4dessage:x", "acme:\u202enote", "os.system"]:
+    for name in [
+        *BUILTIN_TYPES,
+        "message",
+        "Message:",
+        "a b:c",
+        "noetic",
+        "\uff4dessage:x",
+        "acme:\u202enote",
+        "os.system",
+    ]:
         with pytest.raises(ConfigError):
             extension_item(name)(Extension)
     item = from_wire({"type": "os.system", "data": {"command": "id"}})
@@ -161,7 +170,10 @@ def test_a_lone_surrogate_changes_no_form(text: str) -> None:
     assert wire.text == text
 
 
-@pytest.mark.parametrize("blob", [b"\x80\x04\x95\x1e", b"cos\nsystem\n(S'id'\ntR.", b"\x80\x02c__builtin__\neval\n", b"PK\x03\x04", b"\x1f\x8b\x08"])
+@pytest.mark.parametrize(
+    "blob",
+    [b"\x80\x04\x95\x1e", b"cos\nsystem\n(S'id'\ntR.", b"\x80\x02c__builtin__\neval\n", b"PK\x03\x04", b"\x1f\x8b\x08"],
+)
 def test_what_was_pickled_is_no_record(blob: bytes) -> None:
     for kind in ("RunStarted", "StepFinished", "Segment", "Decision", "RunEnded"):
         with pytest.raises(CodecError):
@@ -207,7 +219,13 @@ DEEP = "[" * 100_000 + "]" * 100_000
 WIDE = "{" + ",".join(f'"k{number}":0' for number in range(1_000_000)) + "}"
 TWICE = "{" + ",".join(f'"k{number}":0' for number in range(MAX_KEYS - 1)) + f',"k{MAX_KEYS - 2}":1}}'
 LONG = "9" * 100_000
-BOMBS = {"deep": DEEP, "deep objects": '{"a":' * 100_000 + "1" + "}" * 100_000, "wide": WIDE, "twice": TWICE, "long": LONG}
+BOMBS = {
+    "deep": DEEP,
+    "deep objects": '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "wide": WIDE,
+    "twice": TWICE,
+    "long": LONG,
+}
 BOMBS |= {"escapes": '"' + '\\"' * 500_000, "quotes": '"' * 500_001 + ":" * 300_000, "open": "[" * 1_000_000}
 READERS: dict[str, Callable[[str], object]] = {
     "values": lambda text: Codec().loads(text),
@@ -253,7 +271,7 @@ def test_the_keys_of_an_object_are_limited_exactly() -> None:
 
 
 def test_colons_in_texts_are_no_keys() -> None:
-    text = json.dumps([": \":{}" * 10, {"a": ":" * (MAX_KEYS + 10), "b\\": '\\":{"c":' * MAX_KEYS}])
+    text = json.dumps([': ":{}' * 10, {"a": ":" * (MAX_KEYS + 10), "b\\": '\\":{"c":' * MAX_KEYS}])
     assert parse(text, 1 << 30, "x")[1]["a"].count(":") == MAX_KEYS + 10
 
 

@@ -67,7 +67,9 @@ def test_a_name_in_capitals_is_no_other_name(installed: Any, twin: str) -> None:
         load_plugins()
 
 
-@pytest.mark.parametrize("name", ["\uff4fpenai", "op\u0435nai", "open\u00adai", "openai\u200b", "\u202eianepo", "ópenai"])
+@pytest.mark.parametrize(
+    "name", ["\uff4fpenai", "op\u0435nai", "open\u00adai", "openai\u200b", "\u202eianepo", "ópenai"]
+)
 def test_a_name_that_only_looks_like_another_is_refused(installed: Any, name: str) -> None:
     installed({name: "{module}"}, MODELS.format(prefix="one"))
     with pytest.raises(PluginError, match="is no name for a plugin") as caught:
@@ -77,7 +79,9 @@ def test_a_name_that_only_looks_like_another_is_refused(installed: Any, name: st
     assert load_plugins([]).names == []
 
 
-@pytest.mark.parametrize("source", ["raise RuntimeError('no')", "import no_such_module", "raise SystemExit(3)", "(", "1/0"])
+@pytest.mark.parametrize(
+    "source", ["raise RuntimeError('no')", "import no_such_module", "raise SystemExit(3)", "(", "1/0"]
+)
 def test_a_plugin_that_fails_to_load(installed: Any, source: str) -> None:
     installed({"acme": "{module}"}, source)
     for given in (None, ["acme"]):
@@ -133,7 +137,8 @@ def registering(hook: str, *arguments: Any) -> object:
 
 
 @pytest.mark.parametrize(
-    "name", ["sqlite", "SQLite", "FILES", "Memory", "\uff53qlite", "sqlit\u0435", "sq\u200blite", "sqlite ", "", "a:b", 5]
+    "name",
+    ["sqlite", "SQLite", "FILES", "Memory", "\uff53qlite", "sqlit\u0435", "sq\u200blite", "sqlite ", "", "a:b", 5],
 )
 def test_nothing_shadows_a_built_in_backend(name: Any) -> None:
     with pytest.raises((PluginError, ConfigError)):

@@ -50,7 +50,9 @@ def patterns() -> Iterator[Pattern]:
             name = ast.unparse(node.func).removeprefix("re.")
             if name == "escape":
                 continue
-            assert isinstance(node.args[0], ast.Constant), f"{name_of(path)}:{node.lineno}: a pattern that is put together"
+            assert isinstance(node.args[0], ast.Constant), (
+                f"{name_of(path)}:{node.lineno}: a pattern that is put together"
+            )
             where = f"{name_of(path)}:{node.lineno}"
             flags = sum(_flag(part) for part in [*node.args[1:], *(each.value for each in node.keywords)])
             methods = {name} if name in METHODS else _uses(path, module, node)
@@ -79,8 +81,51 @@ def _uses(path: Path, module: ast.Module, compiled: ast.Call) -> set[str]:
 
 
 EVERY = list(patterns())
-PIECES = ["a", "1", " ", "\n", "\t", "-", "_", ".", "/", ":", ";", ",", "@", "=", "#", "[", "]", "(", ")", "<", "&", "*", '"']
-PIECES += ["\\", '\\"', "[0]", "#1", "a:", "a (", "a/", " \n", "\n ", "a ", ".1", "é", "\u3000", "ing", "&a", "://", "a@", ";base64,"]
+PIECES = [
+    "a",
+    "1",
+    " ",
+    "\n",
+    "\t",
+    "-",
+    "_",
+    ".",
+    "/",
+    ":",
+    ";",
+    ",",
+    "@",
+    "=",
+    "#",
+    "[",
+    "]",
+    "(",
+    ")",
+    "<",
+    "&",
+    "*",
+    '"',
+]
+PIECES += [
+    "\\",
+    '\\"',
+    "[0]",
+    "#1",
+    "a:",
+    "a (",
+    "a/",
+    " \n",
+    "\n ",
+    "a ",
+    ".1",
+    "é",
+    "\u3000",
+    "ing",
+    "&a",
+    "://",
+    "a@",
+    ";base64,",
+]
 HEADS = ["", "a", '"', "data:", "data:a/", "a://", "a (", "[", "#", "gpt-", "openai/gpt-1."]
 TAILS = ["", "!", "\x00", "\n"]
 

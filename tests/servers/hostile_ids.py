@@ -106,9 +106,37 @@ PATHS = [
     "file:victim?mode=memory",
     ":memory:",
 ]
-PROTOCOL = ["$3", "*1", "+OK", "-ERR", ":1!", "(victim", "[victim", "-inf", "+inf", "+", "-", "(", "[", "$-1", "0-0", "1-*"]
+PROTOCOL = [
+    "$3",
+    "*1",
+    "+OK",
+    "-ERR",
+    ":1!",
+    "(victim",
+    "[victim",
+    "-inf",
+    "+inf",
+    "+",
+    "-",
+    "(",
+    "[",
+    "$-1",
+    "0-0",
+    "1-*",
+]
 TWINS = ["a:b", "a__3Ab", "a%3Ab", "YTpi", "a|b", "a\u2028b", "a\u00adb", "vi\u200bctim", "vict\u0131m", "\u0475ictim"]
-TEXTS = [" victim", "victim ", "a b", "\u00a0", "\u202evictim", "e\u0301", "\u00e9", "\u6f22\u5b57", "\U0001f30a", "VICTIM"]
+TEXTS = [
+    " victim",
+    "victim ",
+    "a b",
+    "\u00a0",
+    "\u202evictim",
+    "e\u0301",
+    "\u00e9",
+    "\u6f22\u5b57",
+    "\U0001f30a",
+    "VICTIM",
+]
 PLAIN = [*GLOBS, *BRACES, *NAMES, *LUA, *SEARCH, *SQL, *PATHS, *PROTOCOL, *TWINS, *TEXTS]
 BROKEN = [*map(chr, range(32)), "\x7f", "\x85", "\ud800", "a\ud800", "", "x" * 257]
 MIXED = ["".join(pair) for pair in itertools.product(["*", "{noetic}:", "'..", "@a:{", "%"], [*LUA[:8], *SEARCH[:8]])]
