@@ -97,6 +97,8 @@ class Codec:
         """
         try:
             return _encode(value, 0)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -105,9 +107,13 @@ class Codec:
 
         Raises:
             CodecError: It is malformed or does not fit the type; `where` is the path to what does not.
+            LimitExceeded: It is nested too deep.
         """
         try:
             return self._structurer.structure(_decode(tree), type)
+        except RecursionError:
+            # Below the limit of JSON, but each mark of ours takes several calls, and somebody may be deep down already.
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
