@@ -328,7 +328,7 @@ def feed(decoder: Decoder, data: bytes, found: Found) -> None:
         decoder.feed(data)
     except decoder.named:
         found.refused += 1
-    except Exception as error:  # that there is none is what is tried
+    except Exception as error:  # noqa: BLE001  # that there is none is what is tried
         found.unnamed.append((data, f"{type(error).__name__}: {error}"))
     if time.process_time() - begun > HANG:
         found.slow.append(data)

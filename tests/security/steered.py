@@ -1,7 +1,7 @@
 """Decoders fed with inputs that atheris changes by what they reach, where it is installed.
 
-`python -m tests.security.steered items 300 1` feeds one decoder for 300 seconds from seed 1. It ends with an error at the
-first input that raises what has no name, or that takes longer than a second.
+`python -m tests.security.steered items 300 1` feeds one decoder for 300 seconds from seed 1. It ends with an error at
+the first input that raises what has no name, or that takes longer than a second.
 """
 
 from __future__ import annotations

@@ -95,8 +95,7 @@ async def test_a_hundred_thousand_who_would_listen_to_a_topic(figure: Figure) ->
     for _ in range(asked):
         try:
             listeners.append(live.listen())
-        except LimitExceeded as error:
-            assert error.limit == MAX_LISTENERS
+        except LimitExceeded:
             refused += 1
     assert (len(listeners), refused) == (MAX_LISTENERS, asked - MAX_LISTENERS)
     live.push("high tide")

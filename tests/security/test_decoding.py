@@ -34,11 +34,11 @@ from noetic_py.codec import Codec, from_wire_json
 from noetic_py.errors import NoeticError
 import noetic_py.memory, noetic_py.sessions, cattrs.gen, pydantic, zoneinfo, tzdata  # loaded before the watch begins
 
-MODULES = ["os", "sys", "builtins", "subprocess", "socket", "shutil", "ctypes", "importlib", "pickle", "marshal", "code",
-           "posix", "webbrowser", "antigravity", "this", "noetic_py", "noetic_py.codec.stored", "noetic_py.testing",
-           "tests.security.gadget", "__main__"]
-THINGS = ["system", "popen", "eval", "exec", "__import__", "Popen", "getenv", "__reduce__", "__class__", "__subclasses__",
-          "rmtree", "CDLL", "import_module", "loads", "Codec", "Gadget", "__init__", "open"]
+MODULES = ["os", "sys", "builtins", "subprocess", "socket", "shutil", "ctypes", "importlib", "pickle", "marshal",
+           "code", "posix", "webbrowser", "antigravity", "this", "noetic_py", "noetic_py.codec.stored",
+           "noetic_py.testing",           "tests.security.gadget", "__main__"]
+THINGS = ["system", "popen", "eval", "exec", "__import__", "Popen", "getenv", "__reduce__", "__class__",
+          "__subclasses__", "rmtree", "CDLL", "import_module", "loads", "Codec", "Gadget", "__init__", "open"]
 names = [f"{module}{dot}{thing}" for module, thing in itertools.product(MODULES, THINGS) for dot in (".", ":")]
 names += [*MODULES, *THINGS, "object:os.system", "!!python/object/apply:os.system", "c__builtin__\\neval", "lc", "$ref"]
 codec = Codec()
@@ -158,7 +158,7 @@ def test_reserved_keys_of_others_are_plain_data(depth: int, monkeypatch: pytest.
     assert "hunter2" not in repr(codec.loads(data))
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\udc00\ud800", "\ud83d", "\x00\ud800\uffff"])
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\udc00\ud800", "\x00\ud800\uffff"])
 def test_a_lone_surrogate_changes_no_form(text: str) -> None:
     """It comes back as it was or is refused; there is no second format to fall back to."""
     codec = Codec()
@@ -197,10 +197,12 @@ def test_a_mark_with_something_odd_in_it_is_read_or_refused(mark: str) -> None:
     for odd in ODD:
         for fields in ("v", "vt", "vtmpf", "vtmpfh", "vtz"):
             tree = {"$": mark, **dict.fromkeys(fields, odd), "tz": odd, "fold": odd, "id": odd}
+            said = ""
             try:
                 Codec().loads(json.dumps(tree))
             except NoeticError as error:
-                assert len(str(error)) < 1000
+                said = str(error)
+            assert len(said) < 1000
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,7 @@ async def test_every_id_is_a_session_of_its_own_or_refused(
             parts: dict[str, Any] = {"user": "ada", "session": "trip", "app": None, place: name}
             try:
                 key = SessionKey(**parts)
-            except InvalidId as error:
-                assert name not in str(error) or name.isprintable()
+            except InvalidId:
                 continue
             session = harness.session(key.user, key.session, app=key.app)
             await session.run(say, f"of {len(kept)}")

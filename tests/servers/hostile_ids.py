@@ -1,4 +1,4 @@
-"""Ids that look like patterns, scripts, queries, paths and names of other keys: they are data, and reach nothing else."""
+"""Ids that look like patterns, scripts, queries, paths and names of other keys: data, which reach nothing else."""
 
 from __future__ import annotations
 
