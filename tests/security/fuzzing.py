@@ -34,7 +34,16 @@ from noetic_py.checkpoints.packing import pack, unpack
 from noetic_py.checkpoints.stored import _LOAD, load_record
 from noetic_py.codec import Codec, from_wire_json, to_wire_json
 from noetic_py.errors import NoeticError
-from noetic_py.items import FunctionCall, FunctionCallOutput, InputFile, InputImage, InputText, Message, Reasoning
+from noetic_py.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Message,
+    Reasoning,
+)
 
 HISTORIES = Path(__file__).resolve().parents[1] / "histories" / "recorded"
 HANG = 1.0
@@ -95,7 +104,7 @@ VALUES: list[Any] = [
     NoeticError("it is", path=("a", "b"), hint="so"),
     [Message.user("hi"), FunctionCall(name="look", arguments="{}", call_id="c")],
 ]
-ITEMS = [
+ITEMS: list[Item] = [
     Message.user("hi"),
     Message.user([InputText(text="a"), InputImage(data=b"x", media_type="image/png"), InputFile(url="https://x/y")]),
     Message.assistant("re: hi"),

@@ -29,9 +29,10 @@ def test_a_log_takes_its_million_items_and_no_more(figure: Figure) -> None:
     item = Message.user("x")
     for _ in range(wanted):
         log.append(item)
-    for refused in (lambda: log.append(item), lambda: log.extend([item, item])):
-        with pytest.raises(LimitExceeded, match="log length"):
-            refused()
+    with pytest.raises(LimitExceeded, match="log length"):
+        log.append(item)
+    with pytest.raises(LimitExceeded, match="log length"):
+        log.extend([item, item])
     assert len(log) == wanted
     log.rollback(wanted - 2)
     with pytest.raises(LimitExceeded):

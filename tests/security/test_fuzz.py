@@ -35,18 +35,18 @@ def test_what_is_fed_is_read_or_refused_by_name(name: str, figure: Figure) -> No
     assert found.slow == [], f"seed {SEED}"
 
 
-@pytest.mark.parametrize("name", DECODERS)
+# Of values and channels the first byte chooses a type, which need not be the one that was written.
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in {"values", "channels"}])
 def test_the_inputs_that_changes_begin_with_are_read(name: str) -> None:
     decoder = DECODERS[name]
     assert decoder.seeds
     for each in decoder.seeds:
-        if name != "channels":
-            decoder.feed(each)
+        decoder.feed(each)
 
 
 def test_an_error_without_a_name_and_a_slow_input_are_found() -> None:
     def burn(data: bytes) -> object:
-        return {} if data == b"fine" else {}[data]
+        return {b"fine": 1}[data]
 
     found = Found()
     decoder = Decoder(burn, [b"fine"])
