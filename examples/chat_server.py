@@ -34,8 +34,10 @@ from starlette.types import Receive, Scope, Send
 
 from noetic_py import (
     Budget,
+    Context,
     FunctionCall,
     Harness,
+    Memory,
     Message,
     RunStarted,
     Session,
@@ -46,6 +48,7 @@ from noetic_py import (
     call_model,
     errors,
     loop,
+    step,
     tool,
     until,
 )
@@ -104,7 +107,13 @@ class Offline:
         return ScriptedModel(guide).respond(request)
 
 
-agent = loop(call_model(instructions="You know the tides.", tools=[high_water]), until=until.no_tool_calls())
+@step
+async def hear(text: str, ctx: Context[Memory, object]) -> None:
+    """Take down what the user says: a step of its own, so that it stays when what follows is stopped."""
+    ctx.items.append(Message.user(text))
+
+
+agent = hear >> loop(call_model(instructions="You know the tides.", tools=[high_water]), until=until.no_tool_calls())
 
 
 def open_harness(store: str, model: str | Model | None = None) -> Harness:
@@ -337,14 +346,14 @@ def main() -> None:
     if not users:
         users = {secrets.token_urlsafe(): "demo"}
         print(f"nobody was named; for now the user demo has the token {next(iter(users))}")
-    listening = socket.create_server(("127.0.0.1", given.port))
-    print(f"listening on http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     app = application(open_harness(given.store, given.model), StubTokens(users))
     # Turns that are under way when it is to end have ten seconds; then they are cancelled, and can be gone on with.
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=10, limit_concurrency=2_000
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    with socket.create_server(("127.0.0.1", given.port)) as listening:
+        print(f"listening on http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 if __name__ == "__main__":
