@@ -267,13 +267,15 @@ class Found:
         parts: The parts of the load.
         items: How many stored items were compared with what was said.
         began: Bytes that the server had in memory after the warm-up.
-        ended: The same at the end, when nobody spoke any more.
+        idle: The same when all conversations had had their turns, a few at a time.
+        ended: The same at the end, when all had had a turn at once.
     """
 
     sessions: int
     parts: list[Part]
     items: int
     began: int
+    idle: int
     ended: int
 
     def report(self) -> str:
@@ -289,11 +291,12 @@ class Found:
             times = [digits(part.share(each) * MILLI) for each in (0.5, 0.99)]
             rate = digits(len(part.took) / part.seconds)
             lines.append(f"| {part.at_once:,} | {len(part.took):,} | {rate} | {times[0]} | {times[1]} |")
-        kept = (self.ended - self.began) / max(1, self.sessions - WARM_UP) / 1024
+        kept = (self.idle - self.began) / max(1, self.sessions - WARM_UP) / 1024
         told = (
             f"{turns:,} answers and {self.items:,} stored items looked at: no foreign word, none missing, none twice.\n"
-            f"The server had {self.began / 2**20:.0f} MB after its first {WARM_UP} conversations and "
-            f"{self.ended / 2**20:.0f} MB at the end, {digits(kept)} KB for each other conversation."
+            f"The server had {self.began / 2**20:.0f} MB of memory with its first {WARM_UP} conversations and "
+            f"{self.idle / 2**20:.0f} MB with all of them and {STEADY} turns at once, {digits(kept)} KB for each further\n"
+            f"conversation; {self.ended / 2**20:.0f} MB after all had had a turn at once."
         )
         return "\n".join([*lines, "", told, ""])
 
@@ -303,14 +306,14 @@ async def measure(running: Running, sessions: int, rounds: int = ROUNDS) -> Foun
     chats = talks(sessions)
     await load(running.port, chats[:WARM_UP], STEADY)
     began = running.memory()
-    parts = [
-        await load(running.port, chats, at_once, rounds if at_once == STEADY else 1)
-        for at_once in AT_ONCE
-        if at_once <= sessions
-    ]
-    ended = running.memory()
+    idle, parts = began, list[Part]()
+    for at_once in AT_ONCE:
+        if at_once <= sessions:
+            parts.append(await load(running.port, chats, at_once, rounds if at_once == STEADY else 1))
+        if at_once == STEADY:
+            idle = running.memory()
     items = await look(running.port, chats)
-    return Found(sessions, parts, items, began, ended)
+    return Found(sessions, parts, items, began, idle, running.memory())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

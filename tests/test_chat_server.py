@@ -337,7 +337,7 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_figures_go_into_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    found = into_page(page, Found(2, [], 4, 2**20, 2**21).report(), BEGIN, END)
+    found = into_page(page, Found(2, [], 4, 2**20, 2**21, 2**22).report(), BEGIN, END)
     assert "4 stored items" in found
     assert found.partition(BEGIN)[0] == page.partition(BEGIN)[0]
 
