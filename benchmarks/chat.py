@@ -295,7 +295,7 @@ class Found:
         told = (
             f"{turns:,} answers and {self.items:,} stored items looked at: no foreign word, none missing, none twice.\n"
             f"The server had {self.began / 2**20:.0f} MB of memory with its first {WARM_UP} conversations and "
-            f"{self.idle / 2**20:.0f} MB with all of them and {STEADY} turns at once, {digits(kept)} KB for each further\n"
+            f"{self.idle / 2**20:.0f} MB with all of them, {STEADY} turns at once: {digits(kept)} KB for each further\n"
             f"conversation; {self.ended / 2**20:.0f} MB after all had had a turn at once."
         )
         return "\n".join([*lines, "", told, ""])
