@@ -29,7 +29,8 @@ from noetic_py import (
     sequence,
     step,
 )
-from noetic_py.checkpoints import SqliteBackend
+from noetic_py.checkpoints import Lease, SqliteBackend
+from noetic_py.checkpoints.forwarding import ForwardingBackend
 from noetic_py.errors import (
     LeaseLost,
     Overloaded,
@@ -41,6 +42,7 @@ from noetic_py.errors import (
     StepFailed,
 )
 from noetic_py.memory import Plan, Scope, WorkingMemory
+from noetic_py.sessions import desk
 from noetic_py.sessions.gate import Gate
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
@@ -627,6 +629,78 @@ async def test_an_owner_that_has_lost_its_lease_writes_nothing() -> None:
         free.set()
     assert len(caught) == 1
     assert "stale" not in texts(await _items(backend, SessionKey("ada", "trip")))
+
+
+@pytest.mark.parametrize("persist", ["run", "step"])
+async def test_an_owner_that_wakes_when_another_has_had_a_turn_does_and_writes_nothing_more(persist: Any) -> None:
+    clock = Clock()
+    backend = InMemoryBackend(runtime=clock)
+    policy = SessionPolicy(persist=persist)
+    begun, free = anyio.Event(), anyio.Event()
+    done: list[str] = []
+
+    @step
+    async def slow(text: str, ctx: Context[Memory, Notes]) -> str:
+        ctx.items.append(Message.user(text))
+        begun.set()
+        await free.wait()
+        return text
+
+    @step
+    async def act(text: str, ctx: Context[Memory, Notes]) -> str:
+        done.append(text)
+        return text
+
+    async with (
+        Harness(plugins=[], checkpoints=backend, sessions=policy) as harness,
+        Harness(plugins=[], checkpoints=backend, sessions=policy) as other,
+        anyio.create_task_group() as group,
+    ):
+
+        async def turn() -> None:
+            with pytest.raises(LeaseLost):
+                await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
+
+        group.start_soon(turn)
+        await begun.wait()
+        clock.ahead = 3_600.0
+        await other.session("ada", "trip").run(talk, "fresh", state=Notes())
+        [stale] = [run for run in await other.runs.list() if run.status == "running"]
+        before = await backend.head(stale.run_id)
+        free.set()
+    assert done == []
+    assert await backend.head(stale.run_id) == before
+    assert texts(await _items(backend, SessionKey("ada", "trip"))) == ["fresh", "re: fresh"]
+
+
+async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "TTL", 0.03)
+    backend = InMemoryBackend()
+    begun, free = anyio.Event(), anyio.Event()
+    done: list[str] = []
+
+    class Forgetful(ForwardingBackend):
+        """Loses the lease of a session when it is to be renewed."""
+
+        async def renew(self, lease: Lease, *, ttl: float) -> Lease:
+            free.set()
+            raise LeaseLost("somebody else has it")
+
+    @step
+    async def slow(text: str, ctx: Context[Memory, Notes]) -> str:
+        begun.set()
+        await free.wait()
+        return text
+
+    @step
+    async def act(text: str, ctx: Context[Memory, Notes]) -> str:
+        done.append(text)
+        return text
+
+    async with Harness(plugins=[], checkpoints=Forgetful(backend)) as harness:
+        with pytest.raises(LeaseLost):
+            await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
+    assert done == []
 
 
 async def _items(backend: CheckpointBackend, key: SessionKey) -> Any:

@@ -56,20 +56,28 @@ __all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
 
 
 class Hold:
-    """The right to write a session, while it lasts."""
+    """The right to write a session, while it lasts.
+
+    Attributes:
+        position: Where the session's stream ends.
+        run: The run of the turn that goes on, which does nothing more once the right is lost.
+    """
 
     def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
         self._backend = backend
         self._lease = lease
         self.position: int = position
+        self.run: Run | None = None
 
     async def beat(self) -> None:
-        """Keep it, until cancelled. Whoever has lost it is told by the next write."""
+        """Keep it, until cancelled. Whoever has lost it is told by the next step of the turn, or the next write."""
         while True:
             await anyio.sleep(TTL / 3)
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
-            except LeaseLost:
+            except LeaseLost as error:
+                if self.run is not None and self.run.store is not None:
+                    self.run.store.lose(error)
                 return
             except CheckpointError:
                 # It lasts for longer than one try takes.
@@ -139,7 +147,7 @@ class Desk:
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
         self.durable: bool = backend is not None
         self.policy = policy
-        self._runtime = runtime
+        self.runtime = runtime
         layers = () if memory is None else layers_of(memory).values()
         self._layers = [layer.id for layer in layers if layer.scope is Scope.THREAD]
         self.gate: Gate = Gate()
@@ -164,7 +172,7 @@ class Desk:
             RunBusy: Another process has it, for longer than the policy waits.
         """
         patience = self.policy.wait if wait is None else wait
-        hold = await when_free(partial(self._take, key), patience, self._runtime)
+        hold = await when_free(partial(self._take, key), patience, self.runtime)
         try:
             return await beside(hold.beat, lambda: work(hold))
         finally:
@@ -278,7 +286,7 @@ class Desk:
     async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
         """See [`Session.edit`][noetic_py.Session.edit]."""
         async with self.gate.enter(key):
-            hold = await when_free(partial(self._take, key), self.policy.wait, self._runtime)
+            hold = await when_free(partial(self._take, key), self.policy.wait, self.runtime)
             try:
                 conversation = await self.read(key)
                 before = list(conversation.log)

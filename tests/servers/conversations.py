@@ -1,4 +1,4 @@
-"""Sessions over processes that share a server: as in a file, and owners that are stopped for longer than their lease."""
+"""Sessions over processes that share a server, and owners that are stopped for longer than their lease."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
-
-import pytest
 
 from tests.crash.children import Children
 from tests.crash.folders import quick_folder
