@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.crash.children import Children, Ended
+from tests.crash.folders import quick_folder
 from tests.properties.checks import SEED
 
 LOOPS = ("asyncio", "trio")
@@ -25,7 +26,7 @@ def _nothing() -> None:
 
 @dataclass
 class Talk:
-    """A session, which nobody has used yet.
+    """A session, or a run, which nobody has used yet.
 
     Attributes:
         children: Where its processes come from.
@@ -61,17 +62,27 @@ class Talk:
         """What another process reads of the session."""
         return self.children.run(f"{self.jobs}:read", **self.given).result
 
+    def book(self) -> list[str]:
+        """All that was written down."""
+        book = self.folder / "book"
+        return book.read_text().splitlines() if book.exists() else []
+
     def lines(self, kind: str) -> Counter[str]:
         """How often each text was noted, or replied to."""
-        book = self.folder / "book"
-        lines = book.read_text().splitlines() if book.exists() else []
-        return Counter(line.partition(" ")[2] for line in lines if line.startswith(kind))
+        return Counter(line.partition(" ")[2] for line in self.book() if line.startswith(kind))
 
     def make_gate(self) -> Path:
         """A pipe that whoever is given it waits at."""
         gate = self.folder / "gate"
         os.mkfifo(gate)
         return gate
+
+
+@contextmanager
+def talk_in_a_file(children: Children, jobs: str = JOBS) -> Generator[Talk]:
+    """A session in a folder of its own."""
+    with quick_folder() as folder:
+        yield Talk(children, folder, str(folder / "runs.db"), jobs)
 
 
 NewTalk: TypeAlias = Callable[[], AbstractContextManager[Talk]]

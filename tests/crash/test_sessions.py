@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
 from tests.crash.children import Children
-from tests.crash.folders import quick_folder
-from tests.crash.talks import Conversations, Talk
+from tests.crash.talks import Conversations, talk_in_a_file
 from tests.properties.checks import examples
-
-
-@contextmanager
-def talk_in_a_file(children: Children) -> Generator[Talk]:
-    """A session in a folder of its own."""
-    with quick_folder() as folder:
-        yield Talk(children, folder, str(folder / "runs.db"))
 
 
 class TestConversations(Conversations):
