@@ -40,13 +40,13 @@ class Spending:
 def spent(talk: Talk, seed: int) -> Counter[str]:
     """A run that spends money is carried by processes that die, and then by two at once."""
     dice = random.Random(seed)
-    limit = dice.randrange(1, 26)
+    limit = dice.randrange(2, 26)
     given = {**talk.given, "seed": seed, "limit": limit, "loop": LOOPS[seed % 2]}
     seen: Counter[str] = Counter(runs=1)
     killed = 0
     ended = None
     while killed < MOST_DEATHS and (ended is None or ended.killed):
-        at = dice.randrange(1, 30)
+        at = dice.randrange(1, 10)
         death = {"line": at} if dice.random() < 0.7 else {"at": at, "when": dice.choice(("before", "after"))}
         ended = talk.children.run(f"{talk.jobs}:pay", **given, luck=dice.random(), **death)
         killed += ended.killed

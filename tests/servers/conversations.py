@@ -10,12 +10,13 @@ from functools import partial
 
 from tests.crash.children import Children
 from tests.crash.folders import quick_folder
+from tests.crash.spending import Spending
 from tests.crash.talks import LOOPS, Conversations, Figure, Talk
 from tests.properties.checks import examples
 from tests.servers.processes import LEASE, woken
 from tests.servers.tested import ServerOfTests
 
-__all__ = ["ServedConversations"]
+__all__ = ["ServedConversations", "ServedSpending"]
 
 
 @contextmanager
@@ -74,3 +75,19 @@ class ServedConversations(Conversations):
             assert talk.lines("reply") == {"b": 1}
             assert talk.held() == {"items": ["b", "re: b"], "said": ["b"]}
             self.server.bury(space)
+
+
+class ServedSpending(Spending):
+    """Tests of budgets; a class below it says in `use_server` of which server."""
+
+    kills = examples(sample=8, full=200)
+
+    def use_server(self, server: ServerOfTests, children: Children, jobs: str) -> None:
+        """Keep the runs there.
+
+        Args:
+            server: The server.
+            children: Where their processes come from.
+            jobs: The module of their jobs.
+        """
+        self.new = partial(talk_at, server, children, jobs)

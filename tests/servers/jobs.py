@@ -13,7 +13,7 @@ from noetic_py.checkpoints import CheckpointBackend, Record
 from noetic_py.checkpoints.served import ServedBackend
 from noetic_py.errors import StoreUnavailable
 from noetic_py.testing import FaultyBackend
-from tests.crash import conversing, jobs
+from tests.crash import conversing, jobs, paying
 from tests.crash.server import Say
 
 __all__ = ["ADDRESS", "ServerJobs"]
@@ -68,6 +68,10 @@ class ServerJobs:
     def read(self, given: dict[str, Any], say: Say) -> Any:
         """What the session holds."""
         return conversing.read(given, say, self._dying)
+
+    def pay(self, given: dict[str, Any], say: Say) -> Any:
+        """Begin a run that spends money, or go on with it."""
+        return paying.pay(given, say, self._dying)
 
     def _dying(self, address: str, death: jobs.Death) -> CheckpointBackend:
         return Dying(self._made(address), death)
