@@ -76,9 +76,10 @@ class Hold:
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
             except LeaseLost as error:
+                # A run that has not begun yet is told the next time.
                 if self.run is not None and self.run.store is not None:
                     self.run.store.lose(error)
-                return
+                    return
             except CheckpointError:
                 # It lasts for longer than one try takes.
                 continue

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -33,7 +34,7 @@ class Till:
     """
 
     name: str = "metered:till"
-    profile: ModelProfile = ModelProfile(price=Price(per_call=1))
+    profile: ModelProfile = ModelProfile(price=Price(per_call=Decimal(1)))
 
     def __init__(self, book: Book, dice: random.Random, dies_at: int) -> None:
         self._book = book
