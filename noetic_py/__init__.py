@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from noetic_py.events import ModelFinished as ModelFinished
     from noetic_py.events import ModelStarted as ModelStarted
     from noetic_py.events import ReasoningDelta as ReasoningDelta
+    from noetic_py.events import RequestMade as RequestMade
     from noetic_py.events import RunFinished as RunFinished
     from noetic_py.events import RunStarted as RunStarted
     from noetic_py.events import StepCommitted as StepCommitted
@@ -82,6 +83,9 @@ if TYPE_CHECKING:
     from noetic_py.models.base import ModelStream as ModelStream
     from noetic_py.options import ResumeOptions as ResumeOptions
     from noetic_py.options import RunOptions as RunOptions
+    from noetic_py.pending import Answer as Answer
+    from noetic_py.pending import Ask as Ask
+    from noetic_py.pending import PendingRequest as PendingRequest
     from noetic_py.runs import RunInfo as RunInfo
     from noetic_py.runs import Runs as Runs
     from noetic_py.runtime import Runtime as Runtime
@@ -119,6 +123,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_DONE",
+    "Answer",
+    "Ask",
     "Budget",
     "BudgetWarning",
     "Channel",
@@ -168,12 +174,14 @@ __all__ = [
     "OnError",
     "Opaque",
     "OutputText",
+    "PendingRequest",
     "ReadContext",
     "Reasoning",
     "ReasoningDelta",
     "Record",
     "Refusal",
     "Remaining",
+    "RequestMade",
     "ResumeOptions",
     "Retry",
     "Role",
@@ -234,6 +242,8 @@ __version__ = "0.1.0"
 
 # Where a name lives: a module is loaded when one of its names is first used, so that importing costs little.
 _HOMES = {
+    "Answer": "noetic_py.pending",
+    "Ask": "noetic_py.pending",
     "Budget": "noetic_py.budget",
     "BudgetWarning": "noetic_py.events",
     "Channel": "noetic_py.channels",
@@ -284,12 +294,14 @@ _HOMES = {
     "OnError": "noetic_py._types",
     "Opaque": "noetic_py.items",
     "OutputText": "noetic_py.items",
+    "PendingRequest": "noetic_py.pending",
     "ReadContext": "noetic_py.context",
     "Reasoning": "noetic_py.items",
     "ReasoningDelta": "noetic_py.events",
     "Record": "noetic_py.checkpoints.backend",
     "Refusal": "noetic_py.items",
     "Remaining": "noetic_py.budget",
+    "RequestMade": "noetic_py.events",
     "ResumeOptions": "noetic_py.options",
     "Retry": "noetic_py.steps.step",
     "Role": "noetic_py.items",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.projector import Projector
     from noetic_py.memory.view import LayerUsage
     from noetic_py.models.base import JsonValue
+    from noetic_py.pending import Ask
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
 
@@ -228,6 +229,10 @@ class Engine(Protocol):
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
         """Take a message that is there."""
+        ...
+
+    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+        """Wait for an answer."""
         ...
 
     def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
@@ -576,6 +581,20 @@ class Context(Generic[M_co, S_co]):
         value: T | None = self.engine.receive_now(self, declared)
         return value
 
+    async def ask(self, question: Ask[T]) -> T:
+        """Ask whoever is there to answer, and wait: `sure = await ctx.ask(Ask("Send it?", bool))`.
+
+        Until there is an answer the run is suspended: no task waits, and `harness.resume(..., answers=[...])` in any
+        process goes on. This step's body then begins again from its start, and its finished steps replay.
+
+        Raises:
+            Rejected: Somebody has said no.
+            RequestExpired: Nobody has answered in time.
+            ConfigError: The run is not kept; code `"no-backend"`.
+        """
+        answer: T = await self.engine.ask(self, question)
+        return answer
+
     async def checkpoint(self) -> None:
         """Commit what this step, and those around it, have done so far; nothing without a backend.
 
@@ -737,6 +756,9 @@ class Outside:
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
         raise self._refuse("try_recv()")
+
+    async def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Any:
+        raise self._refuse("ask()")
 
     async def checkpoint(self, ctx: Context[Any, Any], /) -> None:
         raise self._refuse("checkpoint()")

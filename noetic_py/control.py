@@ -18,6 +18,7 @@ from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, No
 if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.memory.view import LayerUsage
+    from noetic_py.pending import PendingRequest
 
 __all__ = ["Checkpoint", "Control", "RunResult", "RunStatus", "StopKind", "Transcript"]
 
@@ -25,7 +26,7 @@ RunStatus: TypeAlias = Literal[
     "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
 ]
 """How a run stands, or how it ended."""
-StopKind: TypeAlias = Literal["complete", "abort", "budget", "interrupt", "cancel"]
+StopKind: TypeAlias = Literal["complete", "abort", "budget", "interrupt", "cancel", "suspend"]
 """What can stop an execution."""
 
 
@@ -61,6 +62,7 @@ _STATUS: dict[StopKind, RunStatus] = {
     "budget": "budget_exceeded",
     "interrupt": "interrupted",
     "cancel": "cancelled",
+    "suspend": "suspended",
 }
 
 
@@ -113,6 +115,7 @@ class RunResult(Generic[O_co, S_co]):
         possibly_spent: The part of `usage`, `cost` and `model_calls` that nobody knows to be spent: the reservations of
             calls that were in flight when a process of the run died. Calls are reserved where a budget limits tokens
             or money.
+        pending: What a suspended run waits for, in the order in which it was asked; empty otherwise.
     """
 
     run_id: str
@@ -131,6 +134,7 @@ class RunResult(Generic[O_co, S_co]):
     last_layer_usage: LayerUsage | None = None
     memory: Mapping[str, Any] = field(factory=dict[str, Any])
     possibly_spent: Usage = NOTHING_USED
+    pending: Sequence[PendingRequest] = ()
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property
@@ -206,11 +210,6 @@ class RunResult(Generic[O_co, S_co]):
             if isinstance(item, Message) and item.role == "assistant" and item.text:
                 return item.text
         return ""
-
-    @property
-    def pending(self) -> Sequence[object]:
-        """The requests a suspended run waits for; empty otherwise."""
-        return ()
 
     def __repr__(self) -> str:
         return (

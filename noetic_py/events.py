@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from noetic_py.control import RunStatus
     from noetic_py.items import FunctionCall, FunctionCallOutput, Item
     from noetic_py.memory.view import View
+    from noetic_py.pending import PendingRequest
 
 __all__ = [
     "BudgetWarning",
@@ -35,6 +36,7 @@ __all__ = [
     "ModelFinished",
     "ModelStarted",
     "ReasoningDelta",
+    "RequestMade",
     "RunFinished",
     "RunStarted",
     "StepCommitted",
@@ -111,6 +113,17 @@ class ItemsAppended(Event):
     """Items that a commit added to a conversation."""
 
     items: tuple[Item, ...]
+
+
+@frozen(eq=False)
+class RequestMade(Event):
+    """A step waits for an answer, and its request is stored.
+
+    Attributes:
+        request: What it waits for.
+    """
+
+    request: PendingRequest
 
 
 @frozen(eq=False)

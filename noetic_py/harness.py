@@ -588,6 +588,7 @@ class Harness(Generic[M_co]):
             RunNotFound: There is no such run.
             RunBusy: Another process has it.
             ReplayDiverged: The flow does something else than the run's journal says.
+            AnswerError: An answer is not taken; then none is, and nothing is run.
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
         """
         run, plan = await self._reopen(run_id, step, state_type, options)
@@ -646,6 +647,7 @@ class Harness(Generic[M_co]):
         require_step(step, "resume")
         check_resume_options(options)
         state_type = None if state_type is StateBag else state_type
+        options = {**options, "answers": tuple(options.get("answers", ()))}
         states = [] if state_type is None else [state_type]
         codec = keeping.codec_for(step, *states, *self._resources.layers.state_types)
         kept = keeping.Kept(backend, options.get("durability", "step"), None)

@@ -20,6 +20,7 @@ from noetic_py.steps.step import is_seconds
 if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, ModelSettings
+    from noetic_py.pending import Answer
 
 __all__ = [
     "MAX_ID",
@@ -88,6 +89,7 @@ class ResumeOptions(TypedDict, total=False):
         durability: When the run is committed.
         on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
             `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
+        answers: To what the run waits for; all are taken or none.
         wait: How many seconds to wait for a run that another process holds, before `RunBusy`; none when left out.
     """
 
@@ -98,6 +100,7 @@ class ResumeOptions(TypedDict, total=False):
     services: Mapping[type[Any], object]
     durability: Durability
     on_diverge: OnDiverge
+    answers: Iterable[Answer]
     wait: float
 
 
@@ -171,7 +174,8 @@ def check_resume_options(options: Mapping[str, Any]) -> None:
     wait = options.get("wait", 0.0)
     if not is_seconds(wait):
         raise ConfigError(f"wait={wait!r} is not a number of seconds", code="run-option", hint="wait=30.0")
-    check_options({name: options[name] for name in options if name not in ("on_diverge", "wait")}, None, None)
+    own = ("on_diverge", "answers", "wait")
+    check_options({name: options[name] for name in options if name not in own}, None, None)
 
 
 def _check_kinds(options: Mapping[str, Any]) -> None:

@@ -7,20 +7,21 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
 from noetic_py.checkpoints.envelope import plain_card
 from noetic_py.checkpoints.naming import SESSION, is_stream
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import RunStatus
-from noetic_py.errors import ConfigError, RunNotFound
+from noetic_py.errors import AnswerInvalid, ConfigError, RunNotFound
 from noetic_py.runtime import Runtime
 from noetic_py.sessions.keys import SessionKey
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.checkpoints.transforms import Anchor, VerificationReport
+    from noetic_py.pending import Answer, PendingRequest
 
 __all__ = ["PlannedStep", "ResumePlan", "RunInfo", "Runs", "card_of"]
 
@@ -55,6 +56,7 @@ class RunInfo:
         session: The session that it is a turn of, `None` outside of one.
         created: When it was started, UTC.
         updated: When it was last written, UTC.
+        pending: What a suspended run waits for; empty otherwise.
     """
 
     run_id: str
@@ -69,6 +71,7 @@ class RunInfo:
     session: SessionKey | None
     created: datetime
     updated: datetime
+    pending: Sequence[PendingRequest] = ()
 
 
 class Runs:
@@ -87,7 +90,49 @@ class Runs:
         entry = await self._backend.entry(run_id)
         if entry is None or entry.status == SESSION:
             raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
-        return _info(entry)
+        return await self._told(entry)
+
+    async def _told(self, entry: RunEntry) -> RunInfo:
+        info = _info(entry)
+        if info.status != "suspended":
+            return info
+        from noetic_py._engine.requests import waiting
+
+        return evolve(info, pending=await waiting(self._backend, info.run_id, info.position))
+
+    async def answer(self, *answers: Answer, wait: float = 10.0) -> RunInfo:
+        """Answer what a suspended run waits for, without going on with it: needs none of the run's code.
+
+        Answers may come in any order, and each is kept at once. One that was given before is taken once more without
+        effect. `harness.resume(run_id, step)` goes on, as soon as something is answered or when everything is.
+
+        Args:
+            *answers: All of one run.
+            wait: How many seconds to wait while another process holds the run.
+
+        Returns:
+            The run, with what it still waits for.
+
+        Raises:
+            RequestNotFound: The run does not wait for one of them; then none is taken, and so for the following.
+            RequestExpired: One came too late.
+            AnswerConflict: One says something else than an earlier answer.
+            AnswerInvalid: One is of the wrong kind, or the answers are of several runs.
+            RunBusy: Another process holds the run.
+        """
+        from noetic_py._engine.keeping import when_free
+        from noetic_py._engine.requests import write_answers
+
+        runs = {answer.run_id for answer in answers}
+        if len(runs) != 1:
+            raise AnswerInvalid(f"answers of {len(runs)} runs were given at once", hint="answer each run by itself")
+        run_id = runs.pop()
+        if is_stream(run_id):
+            raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
+        await self.get(run_id)
+        now = self._runtime.now()
+        await when_free(lambda: write_answers(self._backend, run_id, answers, now), wait, self._runtime)
+        return await self.get(run_id)
 
     async def list(
         self, *, status: RunStatus | None = None, session: SessionKey | None = None, limit: int | None = 100
@@ -106,7 +151,7 @@ class Runs:
             page = await self._backend.list(after=cursor, limit=most, status=status)
             if not page:
                 break
-            found += [_info(entry) for entry in page if entry.status != SESSION and _is_of(entry, session)]
+            found += [await self._told(entry) for entry in page if entry.status != SESSION and _is_of(entry, session)]
             cursor = page[-1].cursor
         return found if limit is None else found[:limit]
 

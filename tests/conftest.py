@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from noetic_py.models import pricing
+
+if TYPE_CHECKING:
+    from tests.cli_shell import Inside, Shell
 
 # A shell that starts the suite in the background makes it, and all that it starts, deaf to an interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -38,3 +43,19 @@ def prices_are_put_back() -> Iterator[None]:
     yield
     pricing._prices.clear()
     pricing._prices.update(before)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """The command line, each command in a process of its own."""
+    from tests.cli_shell import Shell
+
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
+    """The command line, called in this process."""
+    from tests.cli_shell import Inside
+
+    return Inside(tmp_path, monkeypatch, capsys)

@@ -59,16 +59,6 @@ from tests.cli_shell import ROOT, SHOUT, TIMEOUT, Inside, Shell, environment, po
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
-@pytest.fixture
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(tmp_path, monkeypatch, capsys)
-
-
 # -- the command itself
 
 

@@ -19,16 +19,6 @@ from noetic_py.cli.database import flag
 from tests.cli_shell import SHOUT, TIMEOUT, Inside, Shell, environment, posix, read_until
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
-@pytest.fixture
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Inside:
-    return Inside(tmp_path, monkeypatch, capsys)
-
-
 def listed(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
     done = shell.run("runs", "--json", *arguments)
     assert done.returncode == 0, done.stderr
@@ -933,7 +923,9 @@ def test_prune_leaves_what_goes_on(inside: Inside, begun: subprocess.Popen[bytes
 # -- all of them
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "runs", "show", "tail", "fork", "diff", "prune", "graph"])
+@pytest.mark.parametrize(
+    "command", ["run", "resume", "runs", "show", "tail", "fork", "answer", "diff", "prune", "graph"]
+)
 def test_every_command_has_help(inside: Inside, command: str) -> None:
     done = inside.run(command, "--help")
     assert done.returncode == 0

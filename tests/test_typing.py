@@ -28,7 +28,6 @@ MARK = re.compile(r"# E(?P<mypy_only> mypy only)?$")
 # Programs of the contract that use what is not built yet, and what that is: a dotted name, or a function's parameter.
 # Each has a twin, `<number>_spine.py`, that does the same with what there is. A name comes off the list when it exists.
 WAITING: Mapping[str, tuple[str, ...]] = {
-    "p10_approval.py": ("noetic_py.Answer",),
     "p14_plugin.py": ("noetic_py.plugins.PluginRegistry",),
 }
 

@@ -20,6 +20,7 @@ from noetic_py._engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py._engine.fold import items_below
 from noetic_py._engine.launched import note
 from noetic_py._engine.layers import layers_for
+from noetic_py._engine.parking import Parked
 from noetic_py._engine.spawn import head, run_child
 from noetic_py._engine.state import DOORS, Execution, Frame, Run
 from noetic_py.budget import Budget, Lease
@@ -159,6 +160,8 @@ class Detached:
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
         self.outcome: RunResult[Any, Any] | None = None
+        # Whether it waits for an answer.
+        self.parked = False
         log = ItemLog()
         branch = f"{frame.branch}.{self._name}"
         log.origin = (run.run_id, branch)
@@ -202,6 +205,8 @@ class Detached:
         except NoeticError as failure:
             error = failure
             settle_state(self._domain, failure)
+        except Parked:
+            self.parked = self._run.waits = True
         finally:
             self.child.ended()
             self._lease.close()
@@ -212,6 +217,8 @@ class Detached:
 
     def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
         status, reason = _ending(self.path, output, error, self.child.stop)
+        if self.parked:
+            status, reason = "suspended", "it waits for an answer"
         if status == "failed":
             _log.warning("detached %s failed: %s", "/".join(self.path), error)
         journal, path, lease = self._run.journal, self.path, self._lease
@@ -248,6 +255,10 @@ class Detached:
         """Wait for the end."""
         while self.outcome is None:
             await self.done.wait()
+        waiting = CURRENT.get()
+        if self.parked and isinstance(waiting, Frame) and waiting.x.run is self._run:
+            # Who waits for it in the run waits for the same answer.
+            raise Parked
         return self.outcome
 
     def abort(self, reason: str) -> None:

@@ -266,6 +266,8 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
         return None
     if record.kind in ("tool_call", "send"):
         return record.items[-1] if record.items else None
+    if node.answer is not None and record.kind in ("ask", "result"):
+        return node.answer.value
     output = record.output
     if isinstance(output, SameAsChild):
         return output_of(node.children[output.name], step, run)
@@ -533,7 +535,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
 
 
 # The engine's own steps: what they are follows from the step around them.
-_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory"})
+_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory", "ask", "work", "result"})
 
 
 def _output(frame: Frame, value: Any, output: Any) -> Any:
@@ -543,7 +545,8 @@ def _output(frame: Frame, value: Any, output: Any) -> Any:
         return [dump_usage(output.usage), output.cost, output.stop_reason, output.model, output.response_id]
     if kind == "send":
         return [value.channel.name, value.value]
-    if kind == "tool_call":
+    if kind in ("tool_call", "ask", "result"):
+        # Of a call the item, and of a question the answer is recorded.
         return None
     last = frame.last_output
     if last is not None and output is not None and last[1] is output:
@@ -578,10 +581,13 @@ def disown(frame: Frame, failure: NoeticError) -> None:
             frame.x.run.journal.append(Voided((*frame.at, name)))
 
 
+_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "work", "result"})
+
+
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:
     """A digest of what the step was given, where that is not derived from what is recorded."""
     store = frame.x.run.store
-    if store is None or step.kind in ("answer", "gather", "detached", "parallel_path", "memory"):
+    if store is None or step.kind in _DERIVED:
         return None
     essence = value
     if step.kind == "tool_call":
@@ -589,6 +595,8 @@ def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:
         essence = [call.call_id, call.name, call.arguments]
     elif step.kind == "send":
         essence = [value.channel.name, value.value]
+    elif step.kind == "ask":
+        essence = value.prompt
     try:
         return digest_of(dump(store.codec.encode(essence)))
     except CodecError as error:

@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from noetic_py._engine import durable, fold, ledger
 from noetic_py._engine.grace import in_peace
 from noetic_py._engine.layers import keeping
+from noetic_py._engine.parking import Parked, parked_in
 from noetic_py._engine.state import DOORS, Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.records import Decision
@@ -146,8 +147,9 @@ async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
         await _after_failure(frame, error)
         return
     CURRENT.set(frame.up)
-    _after_stop(frame, own)
-    raise error
+    parked = parked_in(error)
+    _after_stop(frame, own, parked=parked is not None)
+    raise error if parked is None else parked
 
 
 async def _breathe(x: Execution) -> None:
@@ -177,6 +179,9 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
         else:
             output = await _limited(frame, body, value)
     if durably:
+        if frame.parks:
+            # The body has caught what nobody is to catch.
+            raise Parked
         durable.prepare(frame, value, output)
     close_lease(frame)
     return output
@@ -357,7 +362,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     frame.noted = True
     frame.used_tokens = frame.used_cost = frame.used_tool = frame.control = frame.occurrences = None
     frame.used_calls = 0
-    frame.opened = False
+    frame.opened = frame.parks = False
     frame.node = frame.visited = frame.last_output = frame.prepared = frame.takes = None
 
 
@@ -375,12 +380,15 @@ def _state_left(frame: Frame) -> tuple[Any, Cells]:
     return copy_state(left), cells
 
 
-def _after_stop(frame: Frame, own: bool) -> None:
-    """The body was cancelled: its unwritten work goes, unless it asked for the stop itself."""
+def _after_stop(frame: Frame, own: bool, *, parked: bool) -> None:
+    """The body was cancelled, or waits: its unwritten work goes, unless it asked for the stop itself."""
     frame.token = None
     if frame.x.run.detached:
         frame.x.run.cancel_detached(frame.at)
-    ledger.stopped(frame)
+    if parked and frame.x.stop is None:
+        ledger.parked(frame)
+    else:
+        ledger.stopped(frame)
     if frame.control is None:
         frame.drop_unwritten()
         forget_loop_stops(frame, frame.at, below=False)

@@ -30,7 +30,7 @@ from noetic_py.items import ItemBase
 from noetic_py.steps.step import Retry, Step, is_step
 from noetic_py.steps.until import Predicate
 
-__all__ = ["fingerprint", "source_parts"]
+__all__ = ["fingerprint", "fingerprint_of", "source_parts"]
 
 _KNOWN: WeakKeyDictionary[Step[Any, Any, Any, Any], str] = WeakKeyDictionary()
 _PLAIN = (str, int, float, bool, bytes, type(None), Decimal)
@@ -50,6 +50,16 @@ def fingerprint(step: Step[Any, Any, Any, Any]) -> str:
             digest.update(len(data).to_bytes(4, "big") + data)
         found = _KNOWN[step] = digest.hexdigest()
     return found
+
+
+def fingerprint_of(tool: Any) -> str:
+    """A tool's fingerprint: what the model is told of it, and what its function does."""
+    try:
+        parts = list(_of(tool))
+    except OSError:
+        # Its compiled form stands for the source, which is more than the source says, and never less.
+        parts = [repr(tool.definition()), repr(_says(inspect.unwrap(tool.fn).__code__))]
+    return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _of_step(step: Step[Any, Any, Any, Any]) -> Iterator[str]:

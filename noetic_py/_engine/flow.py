@@ -13,6 +13,7 @@ from noetic_py._engine import durable, ledger
 from noetic_py._engine.custody import give_back
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute, forget_loop_stops
 from noetic_py._engine.memory import fork_layers, join_returned
+from noetic_py._engine.parking import Parked
 from noetic_py._engine.state import DOORS, Frame
 from noetic_py.context import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
@@ -98,14 +99,32 @@ class Outcomes:
     values: dict[int, Any] = field(factory=dict[int, Any])
     errors: dict[int, NoeticError] = field(factory=dict[int, NoeticError])
     domains: dict[int, Domain] = field(factory=dict[int, Domain])
+    # The paths that wait for an answer.
+    parked: set[int] = field(factory=set[int])
     # What ends the section early, and when: in "all" the first error, in a race the first value.
     scope: anyio.CancelScope | None = None
     mode: Mode = "settle"
 
 
 async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None = None) -> Outcomes:
-    """Run paths at once, each in a domain of its own, and await all of them whatever happens."""
+    """Run paths at once, each in a domain of its own, and await all of them whatever happens.
+
+    Raises:
+        Parked: One waits for an answer, and how the section ends depends on it.
+    """
     outcomes = Outcomes()
+    await _run_all(frame, paths, mode, concurrency, outcomes)
+    # A winner has won, and what has failed has failed, whatever another path may still be told.
+    decided = outcomes.values if mode == "race" else outcomes.errors if mode == "all" else {}
+    if outcomes.parked and not decided:
+        raise Parked
+    frame.parks = False
+    return outcomes
+
+
+async def _run_all(
+    frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None, outcomes: Outcomes
+) -> None:
     decided = durable.decided_by(frame, [path.name for path in paths], mode)
     if decided is not None and frame.node is not None and frame.node.layout:
         # Something below had finished, in paths that are not put down again too: what stands around it was written.
@@ -113,7 +132,7 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
     if decided is not None or len(paths) == 1:
         for index in decided or (0,):
             await _run_path(frame, paths[index], index, outcomes)
-        return outcomes
+        return
     async with anyio.create_task_group() as group:
         outcomes.scope = group.cancel_scope
         outcomes.mode = mode
@@ -124,7 +143,6 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
             queue = iter(enumerate(paths))
             for _ in range(concurrency):
                 group.start_soon(_work_off, frame, queue, outcomes)
-    return outcomes
 
 
 async def _work_off(frame: Frame, queue: Iterator[tuple[int, Path]], outcomes: Outcomes) -> None:
@@ -150,6 +168,8 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
         outcomes.errors[index] = as_error(frame, error)
         if outcomes.mode == "all" and outcomes.scope is not None:
             outcomes.scope.cancel()
+    except Parked:
+        outcomes.parked.add(index)
     else:
         if outcomes.mode == "race" and outcomes.scope is not None:
             outcomes.scope.cancel()

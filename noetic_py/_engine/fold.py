@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from noetic_py.checkpoints.records import (
+    Answered,
     ChildReplayed,
     Decision,
     Intent,
+    Pending,
     RunEnded,
     Segment,
     StepFailed,
@@ -65,6 +67,8 @@ class Node:
         decisions: What functions have decided for it, by key.
         intents: By name, the digests of children that may run only once and whose outcome nobody knows.
         takes: The messages that it has taken for good, by the paths of their sends.
+        asked: What it waits for, or has waited for, and where in the journal that is.
+        answer: What was answered.
     """
 
     path: Path = ()
@@ -79,6 +83,8 @@ class Node:
     decisions: dict[str, Any] = field(factory=dict[str, "Any"])
     intents: dict[str, str | None] = field(factory=dict[str, "str | None"])
     takes: tuple[Path, ...] = ()
+    asked: tuple[Pending, int] | None = None
+    answer: Answered | None = None
     # Where a failure that ended this step came from; None while it has not failed.
     cause: Path | None = None
     # Shown although it failed: what came after it, a wrap-up, was made because it did.
@@ -222,11 +228,14 @@ def _read(root: Node, record: JournalRecord, frames: Path, position: int, apart:
             node = node.child(name, place=False)
         node.drop(frames[-1])
         node.failed.pop(frames[-1], None)
-    elif isinstance(record, (StepFailed, Decision, Intent)):
+    elif isinstance(record, (StepFailed, Decision, Intent, Pending, Answered)):
         parent, node = root, root
         for name in frames:
             parent, node = node, node.child(name, place=False)
-        _note(parent, node, record, position)
+        if isinstance(record, (Pending, Answered)):
+            _ask(node, record, position)
+        else:
+            _note(parent, node, record, position)
 
 
 def _place(
@@ -246,6 +255,13 @@ def _place(
     if isinstance(record, StepFinished):
         node.finished = record
         node.position = position
+
+
+def _ask(node: Node, record: Pending | Answered, position: int) -> None:
+    if isinstance(record, Pending):
+        node.asked, node.answer = (record, position), None
+    elif node.asked is not None and node.asked[0].key == record.key:
+        node.answer = record
 
 
 def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, position: int) -> None:

@@ -15,7 +15,7 @@ from noetic_py._engine.dry_run import check
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.fold import visible
 from noetic_py._engine.limits import budget_of, limits_of
-from noetic_py._engine.resume import Past, past_of, read_journal, take_over
+from noetic_py._engine.resume import Past, answer, past_of, read_journal, take_over
 from noetic_py._engine.revision import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py._engine.run import RunPlan
 from noetic_py._engine.state import Run
@@ -208,7 +208,9 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     Raises:
         RunBusy: Another process has the run.
         ReplayDiverged: The step is another one than the run was started with.
+        AnswerError: An answer is not taken.
     """
+    past = answer(past, run.run_id, options.get("answers", ()), run.runtime.now())
     started = past.started
     opening = started.opening
     if opening is None or started.flow != step.id:
@@ -240,6 +242,9 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     store.status = "running"
     run.keep_in(store)
     take_over(run, past)
+    if past.answered:
+        # Before anything is done because of them.
+        await store.commit(run.journal, force=True)
     _tell_unknown(run.run_id, past)
     return plan
 

@@ -28,6 +28,7 @@ __all__ = [
     "finished",
     "flush",
     "note_outcome",
+    "parked",
     "prepare",
     "remember",
     "returned",
@@ -271,6 +272,17 @@ def stopped(frame: Frame) -> None:
         if kept:
             run.bus.publish(ItemsAppended(frame.at, kept))
         run.bus.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
+
+
+def parked(frame: Frame) -> None:
+    """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
+    run = frame.x.run
+    frame.parks = True
+    if frame.up is not None:
+        frame.up.parks = True
+    if run.custody is not None:
+        custody.give_back(run, frame.at, below=False)
+        custody.release(run, frame)
 
 
 def _keep_what_can_be(frame: Frame) -> None:

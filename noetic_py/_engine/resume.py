@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,7 @@ from attrs import evolve, frozen
 from noetic_py._engine.custody import keep_former
 from noetic_py._engine.fold import Node, forget_failure, tree
 from noetic_py._engine.ledger import note_outcome
+from noetic_py._engine.requests import answers_for
 from noetic_py._engine.revision import migrated, revise
 from noetic_py._engine.state import Run, Spent
 from noetic_py.budget import NO_USAGE, TokenUsage, Usage
@@ -18,6 +20,7 @@ from noetic_py.channels import Entry
 from noetic_py.checkpoints.backend import CheckpointBackend
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.records import (
+    Answered,
     CallStarted,
     Intent,
     JournalRecord,
@@ -34,12 +37,15 @@ from noetic_py.checkpoints.stored import Stored, load_record
 from noetic_py.codec import Codec
 from noetic_py.control import Control
 from noetic_py.errors import BudgetExceeded, CodecError, RunNotFound
+from noetic_py.pending import Answer
 from noetic_py.steps.spawn import SPAWNS
 
-__all__ = ["Past", "past_of", "read_journal", "take_over"]
+__all__ = ["Past", "answer", "past_of", "read_journal", "take_over"]
 
 # What a run may have ended with and go on all the same.
 _GO_ON = frozenset({"failed", "budget_exceeded"})
+# What has ended so is told once more, and nothing is added to it.
+_OVER = frozenset({"completed", "aborted"})
 PAGE = 1000
 """Records read at once."""
 
@@ -54,6 +60,7 @@ class Past:
         index: The tree of steps.
         ended: Its end, when it has one.
         revision: What a newer version of the state's type makes of it, and the journal does not hold yet.
+        answered: What was answered just now, and the journal does not hold yet.
     """
 
     started: RunStarted
@@ -61,6 +68,7 @@ class Past:
     index: Node
     ended: RunEnded | None
     revision: StateRevised | None = None
+    answered: Sequence[Answered] = ()
 
 
 async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) -> list[JournalRecord]:
@@ -114,9 +122,20 @@ def past_of(records: list[JournalRecord], run_id: str, kind: type[Any] | None, c
     return Past(started, records, index, ended, revision)
 
 
+def answer(past: Past, run_id: str, answers: Iterable[Answer], now: datetime) -> Past:
+    """Let a run go on with answers to what it waits for.
+
+    Raises:
+        AnswerError: One is not taken; then none is.
+    """
+    made = answers_for(run_id, past.index, answers, now)
+    return evolve(past, index=tree([*past.records, *made]), answered=made) if made else past
+
+
 def take_over(run: Run, past: Past) -> None:
     """Let a run go on where its journal ends."""
     run.journal.extend(past.records)
+    run.journal.extend(past.answered)
     run.spent = _spent(past.records)
     run.once = _once(past.records)
     run.turns = sum(spent.used.model_calls for spent in run.spent)
@@ -127,7 +146,7 @@ def take_over(run: Run, past: Past) -> None:
     )
     run.stopped = _stops(past.records)
     _deliver(run, past)
-    if past.revision is not None and (past.ended is None or past.ended.status in _GO_ON):
+    if past.revision is not None and (past.ended is None or past.ended.status not in _OVER):
         run.journal.append(past.revision)
     if any(isinstance(record, StepOpened) and record.kind == "detached" for record in past.records):
         run.relaunched = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import anyio
@@ -17,12 +17,15 @@ from noetic_py._engine import model as _model
 from noetic_py._engine import relaunch as _relaunch
 from noetic_py._engine import schedule as _schedule
 from noetic_py._engine import spawn as _spawn
+from noetic_py._engine import suspension as _suspension
 from noetic_py._engine import tool as _tool
 from noetic_py._engine import upkeep as _upkeep
 from noetic_py._engine.durable import count_turns, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below, visible
 from noetic_py._engine.memory import close_layers, open_layers
+from noetic_py._engine.parking import Parked
+from noetic_py._engine.requests import open_requests, request_of, told
 from noetic_py._engine.resume import Past
 from noetic_py._engine.state import Execution, Frame, Run
 from noetic_py._engine.store import Kept
@@ -45,7 +48,8 @@ __all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
 INTERPRETERS = (
-    _channels, _checkpoint, _detached, _flow, _loop, _model, _relaunch, _schedule, _spawn, _tool, _upkeep,
+    _channels, _checkpoint, _detached, _flow, _loop, _model, _relaunch, _schedule, _spawn, _suspension, _tool,
+    _upkeep,
 )  # fmt: skip
 
 
@@ -94,7 +98,8 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
             output = await _wrap_up(x, root, plan.budget, lease, stop.error)
             await run.dismiss()
-        await close_layers(x, root)
+        if stop is None or stop.kind != "suspend":
+            await close_layers(x, root)
         return await _result(run, x, plan, history, _Ending(output, stop, error), now)
     except BaseException as cancelled:
         if isinstance(cancelled, Exception):
@@ -154,18 +159,18 @@ async def _attempt(
     try:
         lease.keep_reserve()
         with x.scope:
-            await open_layers(x, root, plan.step.id)
-            output = await execute(plan.step, plan.value, root, plan.step.id)
-            if x.run.detached:
-                await x.run.join_detached()
-    except BudgetExceeded as error:
+            output = await _whole(x, root, plan)
+    except Parked:
         if x.stop is None:
-            settle_failure(root, error)
-            return no_value(), Control("budget", reason=str(error.message), path=error.path, error=error), None
+            restore_log(root)
+            return no_value(), Control("suspend"), None
     except Exception as error:  # noqa: BLE001 # it becomes the result's error
         if x.stop is None:
             failure = as_error(root, error)
             settle_failure(root, failure)
+            if isinstance(failure, BudgetExceeded):
+                control = Control("budget", reason=str(failure.message), path=failure.path, error=failure)
+                return no_value(), control, None
             return no_value(), None, failure
     if x.stop is None and x.scope.cancelled_caught:
         x.out_of_time(limit)
@@ -174,6 +179,17 @@ async def _attempt(
         return output, None, None
     restore_log(root)
     return (stop.value if stop.kind == "complete" else no_value()), stop, None
+
+
+async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
+    """The flow, and all that it has started beside itself."""
+    await open_layers(x, root, plan.step.id)
+    output = await execute(plan.step, plan.value, root, plan.step.id)
+    if x.run.detached:
+        await x.run.join_detached()
+    if x.run.waits and open_requests(x.run.journal):
+        raise Parked
+    return output
 
 
 def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> tuple[float, float] | None:
@@ -210,10 +226,12 @@ async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease, erro
     return no_value()
 
 
-async def _end(run: Run, status: RunStatus, reason: str | None, control: Control | None) -> None:
+async def _end(
+    run: Run, status: RunStatus, reason: str | None, control: Control | None, pending: Collection[int]
+) -> None:
     last = run.journal[-1] if run.journal else None
     if not isinstance(last, RunEnded) or last.status != status:
-        run.journal.append(RunEnded((), status, reason, control))
+        run.journal.append(RunEnded((), status, reason, control, tuple(pending)))
     if run.store is not None:
         run.store.status = status
         try:
@@ -260,8 +278,11 @@ async def _result(
     reason = (error.message if error is not None else _verdict(run, plan.step)) if stop is None else stop.reason
     if stop is not None and stop.kind == "complete":
         reason = f"complete() at {'/'.join(stop.path)}"
+    waits = open_requests(run.journal) if status == "suspended" else {}
+    if stop is not None and stop.kind == "suspend":
+        stop, reason = None, told(list(waits.values()))
     try:
-        await _end(run, status, reason, stop)
+        await _end(run, status, reason, stop, waits)
     except CheckpointError as failed:
         # What was not committed has not happened: the run is not finished, whatever the flow returned.
         output, stop, error, status, reason = no_value(), None, failed, "failed", failed.message
@@ -273,7 +294,9 @@ async def _result(
     def transcript() -> Transcript:
         log = ItemLog(history)
         log.extend(items_below(journal, (), cause))
-        view = log.rendered(f"{status}: {reason}" if reason else status)
+        # What it waits for is told in full beside it.
+        why = "it waits for an answer" if status == "suspended" else reason
+        view = log.rendered(f"{status}: {why}" if why else status)
         return Transcript(view, view[len(history) :])
 
     result: RunResult[Any, Any] = RunResult(
@@ -293,6 +316,7 @@ async def _result(
         last_layer_usage=x.last_layer_usage,
         memory=plan.domain.cells,
         possibly_spent=run.possibly_spent(),
+        pending=[request_of(each, run.run_id) for each in waits.values()] if status == "suspended" else (),
     )
     if broken is not None:
         broken.result = result

@@ -11,6 +11,7 @@ from noetic_py._engine import durable
 from noetic_py._engine.execute import HANDLERS, close_lease, execute, open_lease, under_budget
 from noetic_py._engine.layers import layers_for
 from noetic_py._engine.memory import close_layers, join_returned, open_layers, spawn_layers
+from noetic_py._engine.parking import Parked
 from noetic_py._engine.state import Execution, Frame
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Domain
@@ -80,6 +81,7 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
     if spec.timeout is not None:
         child.scope.deadline = anyio.current_time() + spec.timeout
     output: Any = None
+    waits = False
     try:
         with child.scope:
             if isinstance(spec, MemorySpec):
@@ -90,8 +92,12 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
                 output = await execute(step, value, root, step.id)
             else:
                 output = await _under_budget(root, spec.budget, step, value)
+    except Parked:
+        waits = child.stop is None
+        if waits:
+            raise
     finally:
-        if isinstance(spec, MemorySpec):
+        if isinstance(spec, MemorySpec) and not waits:
             await close_layers(child, root)
     if child.stop is not None:
         return _stopped(child.stop, root)

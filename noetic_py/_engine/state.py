@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from noetic_py.log import ItemLog
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
+    from noetic_py.pending import Ask
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
@@ -106,6 +107,7 @@ class Doors:
     send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
     receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
     receive_now: Callable[[Frame, Channel[Any]], Any]
+    ask: Callable[[Frame, Ask[Any]], Awaitable[Any]]
     checkpoint: Callable[[Frame], Awaitable[None]]
     bind: Callable[[Frame, bool], Any]
     upkeep: Callable[[Execution], Upkeep]
@@ -157,6 +159,7 @@ class Run:
         "user_id",
         "verdict",
         "view",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -197,7 +200,7 @@ class Run:
         self.bare = tracer is None
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         self.executed = self.children = self.turns = self.stopping = 0
-        self.unpriced = self._over = False
+        self.unpriced = self._over = self.waits = False
         self.view: View | None = None
         # The loop that ended last, and why.
         self.verdict: tuple[tuple[str, ...], str | None] | None = None
@@ -598,6 +601,9 @@ class Execution:
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
         return self.run.in_its_thread(partial(DOORS.receive_now, _frame(ctx), channel))
 
+    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+        return DOORS.ask(_frame(ctx), question)
+
     def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
         return DOORS.checkpoint(_frame(ctx))
 
@@ -681,6 +687,8 @@ class Frame(Context[Any, Any]):
     # What the body takes messages from, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
+    # Whether a child waits for an answer, so that the body cannot come to an end.
+    parks = False
     # The head of an execution: it stands for the spawn, or the run, that has records of its own.
     virtual = False
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from attrs import frozen
 
-from noetic_py._engine.execute import HANDLERS
+from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.leave import ONCE, Wanted, later_result, refused
 from noetic_py._engine.memory import after_tool_call, appended, before_tool_call
 from noetic_py._engine.state import Frame
 from noetic_py.context import CURRENT, StepMeta
@@ -23,6 +25,8 @@ from noetic_py.errors import (
     LogError,
     ModelRetry,
     NoeticError,
+    Rejected,
+    RequestExpired,
     StateTypeError,
     ToolArgumentsInvalid,
     ToolError,
@@ -130,9 +134,27 @@ async def _called(frame: Frame, value: Call) -> Any:
             path=frame.path,
             hint=f"the tools are {', '.join(value.known) or 'none'}",
         )
-    _refuse_unattended(frame, tool)
+    values = tool.parse(call.arguments)
+    wanted = Wanted(tool, call.call_id, call.arguments, values)
+    refusal = await refused(frame, wanted, call)
+    if refusal is not None:
+        return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
+    if tool.long_running:
+        return await _result_of(frame, wanted)
+    if tool.replay == "once":
+        return await execute(ONCE, wanted, frame, ONCE.id)
+    return await run_work(wanted, frame)
+
+
+async def run_work(wanted: Wanted, frame: Frame) -> Any:
+    """Do what was wanted, and render what comes of it.
+
+    Raises:
+        CodecError: There is no JSON for it.
+    """
+    tool = wanted.tool
     _count(frame, tool)
-    result = await call_tool(frame, tool, tool.parse(call.arguments))
+    result = await call_tool(frame, tool, wanted.values)
     try:
         return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:
@@ -146,15 +168,15 @@ def _count(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
     frame.noted = True
 
 
-def _refuse_unattended(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
-    """A tool that needs a person must not run without one."""
-    if tool.needs_approval is not False or tool.long_running:
-        raise ConfigError(
-            f"tool {tool.name!r} needs an approval or an answer from outside, which this version cannot wait for",
-            code="approval-unavailable",
-            path=frame.path,
-            hint="leave out needs_approval= and long_running=, or call the tool from a step of your own",
-        )
+async def _result_of(frame: Frame, wanted: Wanted) -> str:
+    """What a tool that takes long comes to, as the model is told it."""
+    try:
+        value = await later_result(frame, wanted)
+    except Rejected as error:
+        return f"The work has failed: {error.reason}" if error.reason else "The work has failed."
+    except RequestExpired as error:
+        return f"The work has no result: {error.message}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 # What is no failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
@@ -227,16 +249,25 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     args = spec.args(value) if callable(spec.args) else spec.args
     if inspect.isawaitable(args):
         args = await args
-    _refuse_unattended(frame, tool)
     try:
         values = tool.parse(args, explicit=True)
     except ToolArgumentsInvalid as error:
         error.at(frame.path)
         raise
-    _count(frame, tool)
-    output = await call_tool(frame, tool, values)
+    wanted = Wanted(tool, "", json.dumps(args, default=repr), values)
+    refusal = await refused(frame, wanted, FunctionCall(name=tool.wire_name, arguments=wanted.arguments))
+    if refusal is not None:
+        raise Rejected(refusal, path=frame.path)
+    output = await _output_of(frame, wanted)
     frame.x.last_step = StepMeta()
     return output
+
+
+async def _output_of(frame: Frame, wanted: Wanted) -> Any:
+    if not wanted.tool.long_running:
+        _count(frame, wanted.tool)
+        return await call_tool(frame, wanted.tool, wanted.values)
+    return await later_result(frame, wanted)
 
 
 def _binding() -> RunBinding | None:
@@ -248,3 +279,4 @@ def _binding() -> RunBinding | None:
 set_run_binding(_binding)
 HANDLERS["tool_call"] = run_tool_call
 HANDLERS["tool"] = run_tool_step
+HANDLERS["work"] = run_work

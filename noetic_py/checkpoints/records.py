@@ -22,11 +22,13 @@ from attrs import define, frozen
 
 from noetic_py.budget import TokenUsage
 from noetic_py.control import Control, RunStatus
+from noetic_py.pending import Decided, RequestKind
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
 
 __all__ = [
+    "Answered",
     "Base",
     "CallStarted",
     "Change",
@@ -37,6 +39,7 @@ __all__ = [
     "LayerDeltas",
     "Opening",
     "Path",
+    "Pending",
     "RunEnded",
     "RunStarted",
     "Segment",
@@ -324,13 +327,78 @@ class CallStarted:
 
 
 @define(eq=False)
+class Pending:
+    """A step waits for an answer, and its task has ended. A later one of the same step takes the place of this one.
+
+    Attributes:
+        path: The step.
+        kind: What it waits for: `"approval"`, `"result"` or `"question"`.
+        key: The request's own id.
+        digest: Of what is asked: an answer holds for nothing else.
+        call_id: The model's id of the call, empty where no model has made it.
+        tool: The tool, empty for a question.
+        arguments: The arguments, as JSON text.
+        prompt: What is asked.
+        schema: JSON schema of the answer.
+        asked: When: ISO 8601, UTC.
+        expires: Until when it can be answered, likewise.
+        problem: Why an earlier answer was not taken.
+    """
+
+    path: Path
+    kind: RequestKind
+    key: str
+    digest: str
+    call_id: str = ""
+    tool: str = ""
+    arguments: str = "{}"
+    prompt: str = ""
+    schema: Any = None
+    asked: str = ""
+    expires: str | None = None
+    problem: str | None = None
+
+
+@define(eq=False)
+class Answered:
+    """Somebody has answered what a step waits for.
+
+    Attributes:
+        path: The step.
+        key: The request.
+        decision: `"approved"`, `"rejected"` or `"answered"`.
+        value: JSON of the answer.
+        reason: Why not.
+        by: Who has answered.
+        at: When: ISO 8601, UTC.
+    """
+
+    path: Path
+    key: str
+    decision: Decided
+    value: Any = None
+    reason: str = ""
+    by: str | None = None
+    at: str = ""
+
+
+@define(eq=False)
 class RunEnded:
-    """The run is over in this journal."""
+    """The run is over in this journal, or waits.
+
+    Attributes:
+        path: None.
+        status: How.
+        reason: Why.
+        control: What has stopped it.
+        pending: Of a suspended run the positions of the requests that it waits for.
+    """
 
     path: Path
     status: RunStatus
     reason: str | None
     control: Control | None
+    pending: tuple[int, ...] = ()
 
 
 JournalRecord: TypeAlias = (
@@ -346,5 +414,7 @@ JournalRecord: TypeAlias = (
     | CallStarted
     | Voided
     | StateRevised
+    | Pending
+    | Answered
     | RunEnded
 )

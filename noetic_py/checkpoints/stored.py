@@ -10,13 +10,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from attrs import astuple, frozen
+from attrs import asdict, astuple, frozen
 
 from noetic_py.budget import TokenUsage
 from noetic_py.checkpoints.backend import Record
 from noetic_py.checkpoints.envelope import refuse_sealed
 from noetic_py.checkpoints.failures import load_error, store_error
 from noetic_py.checkpoints.records import (
+    Answered,
     Base,
     CallStarted,
     Change,
@@ -27,6 +28,7 @@ from noetic_py.checkpoints.records import (
     LayerDeltas,
     Opening,
     Path,
+    Pending,
     RunEnded,
     RunStarted,
     Segment,
@@ -357,6 +359,10 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
     )
 
 
+def _is_told(field: Any, value: Any) -> bool:
+    return bool(field.name != "path" and value != field.default)
+
+
 _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     "RunStarted": _dump_started,
     "StepOpened": lambda record, _: [record.kind, record.attempt, record.fence],
@@ -384,7 +390,14 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
         record.reserved_output,
         record.fence,
     ],
-    "RunEnded": lambda record, codec: [record.status, record.reason, _control(record.control, codec)],
+    "Pending": lambda record, _: asdict(record, filter=_is_told),
+    "Answered": lambda record, _: asdict(record, filter=_is_told),
+    "RunEnded": lambda record, codec: [
+        record.status,
+        record.reason,
+        _control(record.control, codec),
+        *((list(record.pending),) if record.pending else ()),
+    ],
 }
 
 
@@ -399,8 +412,8 @@ def _load_revised(path: Path, fields: Any, _: Codec) -> StateRevised:
 
 
 def _load_ended(path: Path, fields: Any, codec: Codec) -> RunEnded:
-    status, reason, control = fields
-    return RunEnded(path, status, reason, _read_control(control, codec))
+    status, reason, control, *pending = fields
+    return RunEnded(path, status, reason, _read_control(control, codec), tuple(*pending))
 
 
 _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
@@ -416,5 +429,7 @@ _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
     "Intent": lambda path, fields, _: Intent(path, fields[0]),
     "StateRevised": _load_revised,
     "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1]), *fields[2:]),
+    "Pending": lambda path, fields, _: Pending(path, **fields),
+    "Answered": lambda path, fields, _: Answered(path, **fields),
     "RunEnded": _load_ended,
 }

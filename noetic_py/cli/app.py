@@ -177,6 +177,29 @@ def fork(
 
 
 @app.command()
+def answer(
+    name: RunName,
+    request: Annotated[
+        str | None,
+        typer.Argument(metavar="REQUEST", help="Its key, the key's beginning, or the call's id; if there are several."),
+    ] = None,
+    approve: Annotated[bool, typer.Option("--approve", help="Let the tool be called.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Say no.")] = False,
+    value: Annotated[str | None, typer.Option("--value", metavar="JSON", help="The answer, or the result.")] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why not.")] = "",
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers, for the record.")] = None,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Answer what a suspended run waits for; at a terminal, and with nothing said, ask for each."""
+    from noetic_py.cli import answering, kept
+
+    said = answering.Decision(approve, reject, value, reason, by)
+    raise typer.Exit(kept.looking(lambda: answering.answer(db, name, request, said, as_json=json), trace=trace))
+
+
+@app.command()
 def verify(
     name: RunName,
     anchor: Annotated[

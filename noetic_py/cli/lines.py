@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 
 from noetic_py.checkpoints.records import (
+    Answered,
     CallStarted,
     ChildReplayed,
     Decision,
     Intent,
     JournalRecord,
+    Pending,
     RunEnded,
     RunStarted,
     Segment,
@@ -129,6 +131,10 @@ def _aside(record: JournalRecord) -> tuple[str, str]:
             return "revised", f"the state, version {record.version}"
         case CallStarted():
             return "calls", f"at most {plural(record.reserved_tokens, 'token')}, {money(record.reserved_cost)}"
+        case Pending():
+            return "waits", f"{record.kind}  {short(record.prompt) if record.prompt else printable(record.tool)}"
+        case Answered():
+            return "answered", record.decision + (f" by {printable(record.by)}" if record.by else "")
         case _:
             return type(record).__name__, ""
 

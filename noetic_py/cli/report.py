@@ -99,6 +99,10 @@ def as_json(result: RunResult[Any, Any]) -> str:
         "steps": result.steps,
         "seconds": round(result.seconds, 6),
     }
+    if result.pending:
+        from noetic_py.cli.answering import pending_objects
+
+        found["pending"] = pending_objects(result.pending)
     maybe = result.possibly_spent
     if maybe.model_calls:
         cost = None if maybe.cost is None else str(maybe.cost)

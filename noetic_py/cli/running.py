@@ -200,6 +200,12 @@ def _report(job: Job, view: View, outcome: Outcome) -> int:
     if result.error is not None:
         print_error(result.error, job.file.path, trace=view.trace, besides=_besides(job, result.error))
     say(summary(result))
+    if result.pending:
+        from noetic_py.cli.answering import pending_lines
+
+        say("\n".join(pending_lines(result.pending)))
+    if outcome.db is not None and result.pending:
+        say(f"to answer: noetic answer {result.run_id}{flag(outcome.db)}")
     if outcome.db is not None and result.status in _RESUMABLE:
         say(f"to go on with it: noetic resume {result.run_id}{flag(outcome.db)}")
     return outcome.code

@@ -12,6 +12,7 @@ import attrs
 
 from noetic_py.budget import NO_USAGE
 from noetic_py.checkpoints.records import CallStarted
+from noetic_py.cli.answering import pending_lines, pending_objects
 from noetic_py.cli.database import standing
 from noetic_py.cli.lines import SHORT, as_object, line_of, short
 from noetic_py.cli.report import jsonable
@@ -55,9 +56,11 @@ def list_json(found: Iterable[RunInfo]) -> str:
 
 
 def _info(info: RunInfo) -> dict[str, Any]:
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value for name, value in attrs.asdict(info).items()
+    told = {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in attrs.asdict(attrs.evolve(info, pending=())).items()
     }
+    return told | {"pending": pending_objects(info.pending)}
 
 
 # -- one
@@ -120,6 +123,7 @@ def show_text(info: RunInfo, run: ToldRun, *, everything: bool) -> str:
     lines = [f"{name:<10} {value}" for name, value in _facts(info, run) if value]
     tree = list(_tree(run, run.root, 0, everything))
     lines += ["", "steps", *tree] if tree else []
+    lines += ["", "waits for", *pending_lines(info.pending)] if info.pending else []
     failures = run.failures if everything else run.failures[:_FAILURES]
     if failures:
         lines += ["", "failures"]

@@ -17,6 +17,7 @@ NoeticError
 │   ├── RouteError              a branch got an unknown key, or something that is no step
 │   ├── LoopLimit               a loop reached max_iterations
 │   ├── NoOutput                a model round that holds tool calls only was asked for a value
+│   ├── Rejected                somebody has said no to a question, or to a tool that a step calls: reason
 │   └── ConcurrentStepCall      two child steps of one body were in flight outside a section
 ├── LimitExceeded               a structural bound was reached: spawn depth, live children, log length, size
 ├── BudgetExceeded              a limit of a budget would have been passed: dimension, limit, requested
@@ -26,6 +27,11 @@ NoeticError
 │   ├── Interrupted             somebody interrupted the run
 │   ├── Cancelled               the run was cancelled from outside
 │   └── Suspended               the run waits for an answer
+├── AnswerError                 an answer was not taken
+│   ├── RequestNotFound         the run has no open request that it is for
+│   ├── RequestExpired          the time for it is over
+│   ├── AnswerConflict          the request was answered otherwise before
+│   └── AnswerInvalid           it is of the wrong kind, or has no JSON form
 ├── ModelError                  a model call failed: model
 │   ├── ModelRefused            the model declined to answer
 │   ├── ModelParseError         the answer does not fit the output type after the allowed retries
@@ -66,6 +72,7 @@ NoeticError
 │   ├── StepOutcomeUnknown      a step that may run only once was started, and has no recorded outcome
 │   ├── SessionConflict         another turn has written the session meanwhile
 │   ├── SessionLoadError        what is stored of a session cannot be read
+│   ├── SessionSuspended        a turn of the session waits for an answer: run_id
 │   ├── RunBusy                 another owner holds the run, or the session
 │   └── RunNotFound             no such run, or not yours
 ├── Overloaded                  too many wait already: waiting
@@ -79,6 +86,14 @@ run, `result` (the run's [`RunResult`][noetic_py.RunResult] with the partial ite
 
 from __future__ import annotations
 
+from noetic_py.errors.answers import (
+    AnswerConflict,
+    AnswerError,
+    AnswerInvalid,
+    Rejected,
+    RequestExpired,
+    RequestNotFound,
+)
 from noetic_py.errors.general import (
     Aborted,
     BudgetExceeded,
@@ -151,6 +166,7 @@ from noetic_py.errors.stored import (
     RunNotFound,
     SessionConflict,
     SessionLoadError,
+    SessionSuspended,
     StepOutcomeUnknown,
     StoreUnavailable,
     TransformMissing,
@@ -161,6 +177,9 @@ from noetic_py.errors.stored import (
 __all__ = [
     "Aborted",
     "AllModelsFailed",
+    "AnswerConflict",
+    "AnswerError",
+    "AnswerInvalid",
     "BudgetExceeded",
     "Cancelled",
     "ChannelClosed",
@@ -208,12 +227,16 @@ __all__ = [
     "ReadOnlyMemory",
     "RealModelRefused",
     "RecordRefused",
+    "Rejected",
     "ReplayDiverged",
+    "RequestExpired",
+    "RequestNotFound",
     "RouteError",
     "RunBusy",
     "RunNotFound",
     "SessionConflict",
     "SessionLoadError",
+    "SessionSuspended",
     "StateTypeError",
     "StepError",
     "StepFailed",

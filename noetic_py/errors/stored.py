@@ -25,6 +25,7 @@ __all__ = [
     "RunNotFound",
     "SessionConflict",
     "SessionLoadError",
+    "SessionSuspended",
     "StepOutcomeUnknown",
     "StoreUnavailable",
     "TransformMissing",
@@ -239,6 +240,20 @@ class SessionConflict(CheckpointError):
 
 class SessionLoadError(CheckpointError):
     """What is stored of a session cannot be read. Nothing of it was changed."""
+
+
+class SessionSuspended(CheckpointError):
+    """A turn of the session waits for an answer, and no other can begin before it has ended.
+
+    Attributes:
+        run_id: The run of that turn.
+    """
+
+    run_id: str
+
+    def __init__(self, message: str, *, run_id: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.run_id = run_id
 
 
 class Overloaded(NoeticError):

@@ -40,6 +40,7 @@ class ToolOptions(TypedDict, total=False):
         description: What the model reads about it; the docstring, its `Args:` section left out, unless told.
         needs_approval: Whether a call waits for a person, or a function of the call and the context that says so.
         long_running: The function only starts the work; the result is given to the run later, as an answer.
+        expires: Seconds within which an approval or a result has to come; any time when absent.
         replay: Whether a call that was in flight at a crash may run again: `"repeatable"`, `"keyed"`, `"once"`.
         timeout: Seconds a call may take; as long as it likes when absent.
         retries: How often in a row the model is asked again because the tool raised `ModelRetry` or refused its
@@ -51,6 +52,7 @@ class ToolOptions(TypedDict, total=False):
     description: str
     needs_approval: bool | Callable[[FunctionCall, ReadContext[Any, Any]], bool | Awaitable[bool]]
     long_running: bool
+    expires: float
     replay: Replay
     timeout: float
     retries: int
@@ -95,6 +97,7 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
         description: What the model reads about it.
         needs_approval: Whether a call waits for a person.
         long_running: Whether the result comes later, as an answer to the run.
+        expires: Seconds within which an approval or a result has to come, `None` for any time.
         replay: Whether a call that was in flight at a crash may run again.
         timeout: Seconds a call may take, `None` for any.
         retries: How often in a row the model is asked again.
@@ -106,6 +109,7 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
     description: str = ""
     needs_approval: Approval = False
     long_running: bool = False
+    expires: float | None = None
     replay: Replay = "repeatable"
     timeout: float | None = None
     retries: int = 1
@@ -368,6 +372,7 @@ _OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "description": (lambda value: isinstance(value, str), "text"),
     "needs_approval": (lambda value: isinstance(value, bool) or callable(value), "True, False or a function"),
     "long_running": (lambda value: isinstance(value, bool), "True or False"),
+    "expires": (lambda value: value is None or (_is_number(value) and value > 0), "seconds above zero"),
     "replay": (lambda value: value in ("repeatable", "keyed", "once"), '"repeatable", "keyed" or "once"'),
     "timeout": (lambda value: value is None or (_is_number(value) and value > 0), "seconds above zero"),
     "retries": (lambda value: _is_number(value) and value >= 0 and value == int(value), "a whole number, 0 or more"),

@@ -1,0 +1,167 @@
+"""What a suspended run waits for, for people and for programs; and `noetic answer`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import typer
+from attrs import frozen
+
+from noetic_py.cli.database import chosen, find, flag, read_runs
+from noetic_py.cli.lines import short
+from noetic_py.cli.report import jsonable, say, write_out
+from noetic_py.cli.words import plural, printable
+from noetic_py.errors import ConfigError, RequestNotFound
+
+if TYPE_CHECKING:
+    from noetic_py.pending import Answer, PendingRequest
+    from noetic_py.runs import RunInfo
+
+__all__ = ["Decision", "answer", "pending_lines", "pending_objects"]
+
+
+@frozen
+class Decision:
+    """What a command line says to a request.
+
+    Attributes:
+        approve: Whether it says yes.
+        reject: Whether it says no.
+        value: JSON, or else text, of an answer or a result.
+        reason: Why not.
+        by: Who answers.
+    """
+
+    approve: bool = False
+    reject: bool = False
+    value: str | None = None
+    reason: str = ""
+    by: str | None = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            ConfigError: Code `"answer"`.
+        """
+        if self.approve + self.reject + (self.value is not None) > 1:
+            raise ConfigError(
+                "--approve, --reject and --value say different things", code="answer", hint="give one of them"
+            )
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it says nothing, so that somebody has to be asked."""
+        return not self.approve and not self.reject and self.value is None
+
+
+def pending_lines(pending: Iterable[PendingRequest]) -> Iterator[str]:
+    """Each request in a line or two."""
+    for request in pending:
+        yield f"  {request.key}  {_what(request)}"
+        if request.expires is not None:
+            yield f"    until {request.expires.astimezone():%Y-%m-%d %H:%M:%S}"
+        if request.problem is not None:
+            yield f"    asked again: {printable(request.problem)}"
+
+
+def _what(request: PendingRequest) -> str:
+    if request.kind == "question":
+        return f"question  {short(request.prompt)}"
+    called = (
+        f"{printable(request.tool)}({', '.join(f'{printable(k)}={short(v)}' for k, v in request.arguments.items())})"
+    )
+    return f"{request.kind:<8}  {called}" + (f"  {short(request.prompt)}" if request.prompt else "")
+
+
+def pending_objects(pending: Iterable[PendingRequest]) -> list[dict[str, Any]]:
+    """The same as JSON objects."""
+    return [jsonable({field.name: getattr(each, field.name) for field in attrs.fields(type(each))}) for each in pending]
+
+
+async def answer(db: str | None, name: str, wanted: str | None, decision: Decision, *, as_json: bool) -> int:
+    """Answer what a run waits for, and say what it still waits for."""
+    decision.check()
+    async with read_runs(db) as (runs, _):
+        info = await find(runs, name)
+        requests = _meant(info, wanted, decision)
+        for request in requests:
+            info = await runs.answer(_asked(request) if decision.is_none else _said(request, decision))
+    place = flag(chosen(db))
+    if as_json:
+        write_out(json.dumps({"run_id": info.run_id, "answered": len(requests), **_left(info)}))
+    else:
+        write_out("\n".join([f"{plural(len(requests), 'request')} answered", *pending_lines(info.pending)]))
+    if not info.pending:
+        say(f"nothing is left to answer; to go on with it: noetic resume {info.run_id}{place}")
+    return 0
+
+
+def _left(info: RunInfo) -> dict[str, Any]:
+    return {"status": info.status, "pending": pending_objects(info.pending)}
+
+
+def _meant(info: RunInfo, wanted: str | None, decision: Decision) -> Sequence[PendingRequest]:
+    """The requests that a command line means: all of them when it asks for each what to say.
+
+    Raises:
+        RequestNotFound: There is none.
+        ConfigError: There are several; code `"answer"`.
+    """
+    found = [
+        request
+        for request in info.pending
+        if wanted is None or request.call_id == wanted or request.key.startswith(wanted)
+    ]
+    if not found:
+        what = "waits for nothing" if not info.pending else f"waits for nothing that {wanted!r} names"
+        raise RequestNotFound(f"run {info.run_id!r} {what}", hint=f"noetic show {info.run_id} lists what it waits for")
+    if len(found) > 1 and not (decision.is_none and wanted is None):
+        raise ConfigError(
+            f"{len(found)} requests are meant: {', '.join(request.key for request in found[:5])}",
+            code="answer",
+            hint="name one by its key, by the key's beginning, or by the call's id",
+        )
+    return found
+
+
+def _said(request: PendingRequest, decision: Decision) -> Answer:
+    if decision.value is not None:
+        return request.answer(_value(request, decision.value), by=decision.by)
+    if decision.approve:
+        return request.approve(by=decision.by)
+    return request.reject(decision.reason, by=decision.by)
+
+
+def _value(request: PendingRequest, text: str) -> Any:
+    """JSON as what it says; what is none, and where text is wanted everything, as text."""
+    if request.schema is not None and request.schema.get("type") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _asked(request: PendingRequest) -> Answer:
+    """What the person at the terminal says.
+
+    Raises:
+        ConfigError: There is nobody to ask; code `"answer"`.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError(
+            "nothing was said, and there is nobody to ask",
+            code="answer",
+            hint="--approve, --reject --reason TEXT, or --value JSON",
+        )
+    say("\n".join(pending_lines([request])))
+    if request.kind == "approval":
+        if typer.confirm("Approve?", err=True):
+            return request.approve()
+        return request.reject(typer.prompt("Why not?", default="", show_default=False, err=True))
+    return request.answer(_value(request, typer.prompt("Answer", err=True)))
