@@ -31,6 +31,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import Lease, SqliteBackend
 from noetic_py.checkpoints.forwarding import ForwardingBackend
+from noetic_py.checkpoints.naming import is_stream
 from noetic_py.errors import (
     LeaseLost,
     Overloaded,
@@ -703,6 +704,48 @@ async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: 
         with pytest.raises(LeaseLost):
             await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
     assert done == []
+
+
+@pytest.mark.parametrize("at", ["acquire", "head"])
+async def test_a_turn_that_is_cancelled_as_its_run_begins_leaves_the_run_to_nobody(at: str) -> None:
+    reached = anyio.Event()
+
+    class Stuck(ForwardingBackend):
+        """Does what it is asked for the first run, and never says so."""
+
+        async def stuck(self, run_id: str, what: str) -> None:
+            if what == at and not is_stream(run_id) and not reached.is_set():
+                reached.set()
+                await anyio.sleep_forever()
+
+        async def head(self, run_id: str) -> Any:
+            found = await super().head(run_id)
+            await self.stuck(run_id, "head")
+            return found
+
+        async def release(self, lease: Lease) -> None:
+            await anyio.lowlevel.checkpoint()
+            await super().release(lease)
+
+        async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+            await self.stuck(run_id, "acquire")
+            return await super().acquire(run_id, ttl=ttl)
+
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=Stuck(backend)) as harness, anyio.create_task_group() as group:
+        session = harness.session("ada", "trip")
+
+        async def turn() -> None:
+            await session.run(talk, "first", state=Notes(), run_id="first")
+
+        group.start_soon(turn)
+        await reached.wait()
+        group.cancel_scope.cancel()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        await backend.release(await backend.acquire("first", ttl=30))
+        session = harness.session("ada", "trip")
+        await session.run(talk, "second", state=Notes())
+        assert texts(await session.items()) == ["second", "re: second"]
 
 
 async def _items(backend: CheckpointBackend, key: SessionKey) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from noetic_py._engine.keeping import beside, when_free
+from noetic_py._engine.keeping import beside, give_up, owned, when_free
 from noetic_py._engine.revision import decoded, migrate_fields, version_of
 from noetic_py._engine.store import TTL
 from noetic_py._types import T
@@ -97,8 +97,7 @@ class Hold:
 
     async def release(self) -> None:
         """Give it up; cannot be cancelled."""
-        with anyio.CancelScope(shield=True):
-            await self._backend.release(self._lease)
+        await give_up(self._backend, self._lease)
 
 
 @frozen(eq=False)
@@ -180,13 +179,7 @@ class Desk:
             await hold.release()
 
     async def _take(self, key: SessionKey) -> Hold:
-        lease = await self.backend.acquire(key.stream, ttl=TTL)
-        try:
-            head = await self.backend.head(key.stream)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.backend.release(lease)
-            raise
+        lease, head = await owned(self.backend, key.stream)
         return Hold(self.backend, lease, 0 if head is None else head.position)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> Conversation:

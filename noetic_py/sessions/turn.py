@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from attrs import evolve
 
-from noetic_py._engine.keeping import codec_for, left_of, load_past, when_free
+from noetic_py._engine.keeping import codec_for, give_up, left_of, load_past, when_free
 from noetic_py._engine.revision import stored_type
 from noetic_py._engine.store import TTL
 from noetic_py.checkpoints.conversation import (
@@ -287,8 +287,7 @@ class Turn:
         try:
             await self._end(hold, conversation, run_id)
         finally:
-            with anyio.CancelScope(shield=True):
-                await backend.release(lease)
+            await give_up(backend, lease)
 
     async def _end(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
         items: Sequence[Item] = ()
