@@ -79,7 +79,8 @@ async def _pay(given: Any, opened: Opened) -> Any:
         Harness(plugins=[], checkpoints=backend) as harness,
     ):
         try:
-            if await backend.head(RUN) is None:
+            head = await backend.head(RUN)
+            if head is None or not head.position:
                 limit = Budget(cost=given["limit"], model_calls=given["limit"] * 2)
                 result = await harness.run(flow, 1, run_id=RUN, budget=limit, on_error="result")
             else:
