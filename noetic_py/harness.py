@@ -20,7 +20,6 @@ from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, RunResult
 from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
 from noetic_py.events import Bus
-from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
 from noetic_py.options import (
@@ -29,6 +28,7 @@ from noetic_py.options import (
     check_options,
     check_parts,
     check_resume_options,
+    conversation_of,
     outside_of,
 )
 from noetic_py.runs import Runs, card_of
@@ -280,6 +280,7 @@ class Harness(Generic[M_co]):
         Raises:
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
             ConfigError: An option is unknown or of the wrong kind.
+            ForgedEvent: An item of `history=`, `ctx=` or the input is one that only a run makes.
             WrongThread: The harness belongs to another thread or event loop.
         """
         return await self._run(step, input, state, ctx, options)
@@ -343,7 +344,7 @@ class Harness(Generic[M_co]):
         try:
             return await self._engine.run_flow(run, plan)
         finally:
-            outside.adopted = False
+            outside.adopted, outside.trusted = False, len(plan.domain.log)
 
     @overload
     def stream(
@@ -528,16 +529,11 @@ class Harness(Generic[M_co]):
     def _domain(
         self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
     ) -> Domain:
+        log = conversation_of(ctx, options)
         if ctx is not None:
-            log, state = ctx.domain.log, ctx.domain.state
-        else:
-            try:
-                log = ItemLog(options.get("history") or ())
-            except TypeError as error:
-                raise ConfigError(
-                    f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
-                ) from error
-            state = StateBag() if state is None else state
+            state = ctx.domain.state
+        elif state is None:
+            state = StateBag()
         log.origin = (run_id, step.id)
         return Domain(log, state, step.id)
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import TypedDict
 
 from noetic_py._types import Durability, OnDiverge
+from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.context import Context, Outside
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase
+from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.steps.step import is_seconds
@@ -30,6 +32,7 @@ __all__ = [
     "check_outside_id",
     "check_parts",
     "check_resume_options",
+    "conversation_of",
     "outside_of",
 ]
 
@@ -41,7 +44,7 @@ class RunOptions(TypedDict, total=False):
     """Options of one run.
 
     Attributes:
-        history: Items the conversation begins with.
+        history: Items the conversation begins with: a whole one, every call with its output.
         run_id: The run's id; made when left out.
         request_id: A correlation id of the caller's.
         thread_id: The conversation's id; made when left out.
@@ -221,6 +224,27 @@ def outside_of(ctx: object) -> Outside:
             f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
         )
     return engine
+
+
+def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -> ItemLog:
+    """The conversation that a run begins with, once what comes from outside in it was looked at.
+
+    Raises:
+        ForgedEvent: It holds an item that only a run makes.
+        ConfigError: `history=` holds something that is no item; code `"run-option"`.
+    """
+    if ctx is not None:
+        items = ctx.domain.log.snapshot()
+        admit(items, entry="context", known=items[: outside_of(ctx).trusted])
+        return ctx.domain.log
+    history = tuple(options.get("history") or ())
+    admit(history, entry="history")
+    try:
+        return ItemLog(history)
+    except TypeError as error:
+        raise ConfigError(
+            f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+        ) from error
 
 
 def check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:

@@ -324,6 +324,7 @@ _LAYERS = {
     "history-window": "HistoryWindow",
     "nested-memory": "NestedMemory",
     "observational": "Observational",
+    "permissions": "Permissions",
     "plan": "Plan",
     "semantic-recall": "SemanticRecall",
     "static-content": "StaticContent",

@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from noetic_py._engine.call import Call, RunCalls, Shown
 from noetic_py._engine.execute import HANDLERS
@@ -36,6 +36,7 @@ from noetic_py.models.calls import CALLS
 from noetic_py.models.wrapper import ModelWrapper
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.step import Step
+from noetic_py.tools.confidential import conceal
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
@@ -47,12 +48,13 @@ ANSWER: Step[Any, Any, Any, Any] = Step(id="answer", kind="answer")
 
 @frozen(eq=False)
 class Ask:
-    """What one model round asks for."""
+    """What one model round asks for, and the arguments as the model sent them of calls that have masks, by call id."""
 
     model: Model
     spec: ModelSpec
     tools: Mapping[str, Tool[..., Any, Any, Any]]
     schema: OutputSchema | None
+    given: dict[str, str] = field(factory=dict[str, str])
 
 
 async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
@@ -85,7 +87,7 @@ async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) ->
             if frame.x.run.bus.active:
                 async for event in stream:
                     _publish(frame, event)
-            return await stream.response()
+            return _confidential(_fresh(frame, await stream.response()), ask)
     finally:
         if token is not None:
             CALLS.reset(token)
@@ -151,6 +153,20 @@ def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
             seen.add(item.call_id)
         items.append(kept)
     return evolve(response, items=items) if replaced else response
+
+
+def _confidential(response: ModelResponse, ask: Ask) -> ModelResponse:
+    """The answer with masks for secret arguments; nobody but the tool sees what was sent."""
+    items: list[Item] = []
+    for item in response.items:
+        tool = ask.tools.get(item.name) if isinstance(item, FunctionCall) else None
+        if tool is not None and isinstance(item, FunctionCall):
+            shown = conceal(item, tool.secret_parameters)
+            if shown is not item:
+                ask.given[item.call_id] = item.arguments
+            item = shown
+        items.append(item)
+    return evolve(response, items=items) if ask.given else response
 
 
 HANDLERS["answer"] = run_answer

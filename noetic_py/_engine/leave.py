@@ -48,20 +48,26 @@ class Wanted:
         """The arguments as JSON text that is the same for the same arguments, and for no others."""
         return json.dumps(json.loads(self.arguments), sort_keys=True)
 
-    @property
-    def approval(self) -> Request:
+    def approval(self, why: str) -> Request:
         """What is asked: an answer holds for this call, these arguments and this code."""
         tool = self.tool
         essence = [self.call_id, tool.name, self.plain, fingerprint_of(tool)]
-        return Request("approval", essence, self.call_id, tool.name, self.arguments, expires=tool.expires)
+        return Request("approval", essence, self.call_id, tool.name, self.arguments, why, expires=tool.expires)
 
 
-async def refused(frame: Frame, wanted: Wanted, call: FunctionCall) -> str | None:
-    """Why a call is not to be made; `None` when it is: it needs no leave, or has it."""
-    if not await _needs_leave(frame, wanted.tool, call):
+async def refused(frame: Frame, wanted: Wanted, call: FunctionCall, asks: str | None) -> str | None:
+    """Why a call is not to be made; `None` when it is: it needs no leave, or has it.
+
+    Args:
+        frame: The call's step.
+        wanted: What is about to be done.
+        call: The call.
+        asks: Why a layer wants somebody to approve it, `None` when none does.
+    """
+    if asks is None and not await _needs_leave(frame, wanted.tool, call):
         return None
     try:
-        answered = await answer_to(frame, wanted.approval)
+        answered = await answer_to(frame, wanted.approval(asks or ""))
     except RequestExpired as error:
         return error.message
     return answered.reason if answered.decision == "rejected" else None

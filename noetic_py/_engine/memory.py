@@ -17,7 +17,7 @@ from noetic_py.checkpoints.records import Voided
 from noetic_py.context import Domain
 from noetic_py.errors import ConfigError, ModelError
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
-from noetic_py.memory.hooks import Appended, Guide, Halt, Returned, Seed
+from noetic_py.memory.hooks import Appended, Guide, Halt, NeedsApproval, Returned, Seed
 from noetic_py.models.base import ModelResponse
 from noetic_py.steps.step import Step
 
@@ -205,8 +205,9 @@ def is_guided(response: ModelResponse) -> bool:
     return len(items) == 1 and isinstance(items[0], Message) and items[0].role == "developer"
 
 
-async def before_tool_call(frame: Frame, call: FunctionCall) -> FunctionCall | str:
-    """The call as layers let it be made, or what the model is told instead."""
+async def before_tool_call(frame: Frame, call: FunctionCall) -> tuple[FunctionCall, str | None] | str:
+    """The call as layers let it be made, with why somebody has to approve it; or what the model is told instead."""
+    asks: str | None = None
     for layer in present(frame, "before_tool_call"):
         answer = await call_hook(frame, layer, "before_tool_call", call)
         if answer is FAILED:
@@ -219,8 +220,11 @@ async def before_tool_call(frame: Frame, call: FunctionCall) -> FunctionCall | s
             return f"The run was aborted: {answer.reason}"
         if isinstance(answer, str):
             return answer
-        call = answer
-    return call
+        if isinstance(answer, NeedsApproval):
+            asks = "; ".join(part for part in (asks, answer.reason) if part)
+        else:
+            call = answer
+    return call, asks
 
 
 async def after_tool_call(frame: Frame, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.hooks import Guide as Guide
     from noetic_py.memory.hooks import Halt as Halt
     from noetic_py.memory.hooks import HookName as HookName
+    from noetic_py.memory.hooks import NeedsApproval as NeedsApproval
     from noetic_py.memory.hooks import Recall as Recall
     from noetic_py.memory.hooks import Returned as Returned
     from noetic_py.memory.hooks import Seed as Seed
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.filesystem import Filesystem as Filesystem
     from noetic_py.memory.layers.observational import Observational as Observational
     from noetic_py.memory.layers.observational import Observed as Observed
+    from noetic_py.memory.layers.permissions import Permissions as Permissions
+    from noetic_py.memory.layers.permissions import PermissionState as PermissionState
     from noetic_py.memory.layers.plan import Plan as Plan
     from noetic_py.memory.layers.plan import PlanItem as PlanItem
     from noetic_py.memory.layers.plan import PlanStatus as PlanStatus
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.scopes import Owner as Owner
     from noetic_py.memory.scopes import Scope as Scope
     from noetic_py.memory.scopes import Slot as Slot
+    from noetic_py.permissions import PermissionRule as PermissionRule
 
 __all__ = [
     "TIMEOUTS",
@@ -84,10 +88,14 @@ __all__ = [
     "Memory",
     "MemoryLayer",
     "Moments",
+    "NeedsApproval",
     "NestedMemory",
     "Observational",
     "Observed",
     "Owner",
+    "PermissionRule",
+    "PermissionState",
+    "Permissions",
     "Plan",
     "PlanItem",
     "PlanStatus",
@@ -137,10 +145,14 @@ _HOMES = {
     "Memory": "noetic_py.memory.layer",
     "MemoryLayer": "noetic_py.memory.layer",
     "Moments": "noetic_py.memory.layers.temporal",
+    "NeedsApproval": "noetic_py.memory.hooks",
     "NestedMemory": "noetic_py.memory.layers.working",
     "Observational": "noetic_py.memory.layers.observational",
     "Observed": "noetic_py.memory.layers.observational",
     "Owner": "noetic_py.memory.scopes",
+    "PermissionRule": "noetic_py.permissions",
+    "PermissionState": "noetic_py.memory.layers.permissions",
+    "Permissions": "noetic_py.memory.layers.permissions",
     "Plan": "noetic_py.memory.layers.plan",
     "PlanItem": "noetic_py.memory.layers.plan",
     "PlanStatus": "noetic_py.memory.layers.plan",

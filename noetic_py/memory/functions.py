@@ -65,6 +65,8 @@ class LayerFunction:
         async def run(ctx: Any, **values: Any) -> Any:
             return await self.run(ctx.memory[layer], values)
 
+        # What it does is what the function does.
+        vars(run)["__wrapped__"] = self.fn
         return Tool(
             fn=run,
             name=name,

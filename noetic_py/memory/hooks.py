@@ -110,6 +110,17 @@ class Halt:
 
 
 @frozen
+class NeedsApproval:
+    """A tool call is not to be made before somebody has approved it, whatever the tool itself says.
+
+    Attributes:
+        reason: Why; it is what whoever is asked gets to read.
+    """
+
+    reason: str = ""
+
+
+@frozen
 class Seed(Generic[S]):
     """What a child begins with.
 

@@ -25,7 +25,7 @@ from typing_extensions import TypeIs, TypeVar, dataclass_transform
 
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Alone, Binding
-from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, Recall, Returned, Seed
+from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, NeedsApproval, Recall, Returned, Seed
 from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 
 if TYPE_CHECKING:
@@ -289,8 +289,11 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """The model has failed: an answer in its place, or `None`."""
         return None
 
-    async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt:
-        """A tool is about to be called: the call, with other arguments perhaps, or what the model is told instead."""
+    async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt | NeedsApproval:
+        """A tool is about to be called: the call, with other arguments perhaps, or what is to become of it instead.
+
+        A text is what the model is told instead, and [`NeedsApproval`][noetic_py.memory.NeedsApproval] lets it wait.
+        """
         return call
 
     async def after_tool_call(self, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,6 +32,7 @@ from noetic_py.errors import (
     SessionConflict,
 )
 from noetic_py.items import Item, Message
+from noetic_py.redaction import logger
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["Again", "Go", "take_turn"]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 
 _MOMENT = 1.0
 """Seconds for which a turn waits for the run of a turn that was left, which is free a moment after its session."""

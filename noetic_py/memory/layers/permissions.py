@@ -1,0 +1,163 @@
+"""`Permissions`: which tools a conversation may call, which need somebody's leave, and what was allowed for good."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from noetic_py.codec.text import is_dict
+from noetic_py.items import FunctionCall
+from noetic_py.memory.functions import function
+from noetic_py.memory.hooks import Halt, NeedsApproval
+from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layers.common import check_counts, is_one_of, refused, wrong
+from noetic_py.memory.scopes import Slot
+from noetic_py.permissions import PermissionAction, PermissionRule, decide
+
+__all__ = ["PermissionState", "Permissions"]
+
+
+@frozen
+class PermissionState:
+    """What was decided while conversations went on.
+
+    Attributes:
+        rules: Rules besides the layer's own.
+        mode: What becomes of a call that no rule fits, `None` for what the layer says.
+    """
+
+    rules: tuple[PermissionRule, ...] = ()
+    mode: PermissionAction | None = None
+
+
+class Permissions(MemoryLayer[PermissionState]):
+    """Looks at each call of a tool before it is made: it is allowed, waits for leave, or is refused.
+
+        class Mem(Memory):
+            permissions: Permissions = Permissions(
+                rules=[PermissionRule("allow", "read_*"), PermissionRule("deny", "shell", where={"command": "*sudo*"})],
+                otherwise="ask",
+            )
+
+        await ctx.memory.permissions.allow("send_mail", {"to": "*@example.org"})
+
+    Of all rules that fit a call, the layer's own and those that were added, the strictest counts: `deny` before `ask`
+    before `allow`. A call that waits is a request of the suspended run like that of a tool with `needs_approval`. What
+    is refused is not made, and the model is told which rule says so. Rules are added by code; the model cannot call
+    these functions. They stay for the layer's scope: of one thread unless `scope=Scope.USER` says of one user.
+
+    A pattern is no sandbox: `where={"command": "git *"}` fits `git status; rm -r .` too.
+
+    Attributes:
+        rules: The rules that always hold.
+        otherwise: What becomes of a call that no rule fits.
+        most_rules: How many rules may be added.
+
+    Raises:
+        ConfigError: A setting is wrong; code `"permissions"`.
+    """
+
+    rules: Sequence[PermissionRule] = ()
+    otherwise: PermissionAction = "ask"
+    most_rules: int = 200
+    slot: int = Slot.SYSTEM
+    fail_closed: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        check_counts(self, "permissions", most_rules=self.most_rules)
+        is_one_of(self, "permissions", "otherwise", self.otherwise, ("allow", "ask", "deny"))
+        for rule in self.rules:
+            given: object = rule
+            if not isinstance(given, PermissionRule):
+                raise wrong(self, f"{given!r} is no PermissionRule", "permissions", 'PermissionRule("allow", "read_*")')
+
+    @property
+    def mode(self) -> PermissionAction:
+        """What becomes of a call that no rule fits."""
+        return self.state.mode or self.otherwise
+
+    def decide(self, call: FunctionCall) -> tuple[PermissionAction, PermissionRule | None]:
+        """What becomes of a call, and the rule that says so; `None` when none does."""
+        try:
+            arguments: Any = json.loads(call.arguments)
+        except ValueError:
+            arguments = {}
+        known = arguments if is_dict(arguments) else {}
+        return decide((*self.rules, *self.state.rules), call.name, known, otherwise=self.mode)
+
+    @function(model=False)
+    async def allow(self, tool: str, where: dict[str, str] | None = None) -> None:
+        """Let calls be made from now on, unless a stricter rule fits them.
+
+        Args:
+            tool: The tool's name, or a pattern.
+            where: Patterns of arguments, by their names.
+
+        Raises:
+            ToolArgumentsInvalid: There are too many rules.
+        """
+        self._add(PermissionRule("allow", tool, where or {}))
+
+    @function(model=False)
+    async def ask_for(self, tool: str, where: dict[str, str] | None = None) -> None:
+        """Let calls wait for leave from now on.
+
+        Args:
+            tool: The tool's name, or a pattern.
+            where: Patterns of arguments, by their names.
+
+        Raises:
+            ToolArgumentsInvalid: There are too many rules.
+        """
+        self._add(PermissionRule("ask", tool, where or {}))
+
+    @function(model=False)
+    async def deny(self, tool: str, where: dict[str, str] | None = None) -> None:
+        """Let calls be refused from now on.
+
+        Args:
+            tool: The tool's name, or a pattern.
+            where: Patterns of arguments, by their names.
+
+        Raises:
+            ToolArgumentsInvalid: There are too many rules.
+        """
+        self._add(PermissionRule("deny", tool, where or {}))
+
+    @function(model=False)
+    async def forget(self, tool: str | None = None) -> int:
+        """Take rules back that were added, and say how many.
+
+        Args:
+            tool: The pattern that they were added with, all of them when left out.
+        """
+        kept = tuple(rule for rule in self.state.rules if tool is not None and rule.tool != tool)
+        gone = len(self.state.rules) - len(kept)
+        self.state = evolve(self.state, rules=kept)
+        return gone
+
+    @function(model=False)
+    async def set_mode(self, mode: PermissionAction | None) -> None:
+        """Say what becomes of calls that no rule fits.
+
+        Args:
+            mode: What; what the layer's `otherwise` says for `None`.
+        """
+        self.state = evolve(self.state, mode=mode)
+
+    async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt | NeedsApproval:
+        """The call, why it is not made, or that it has to wait."""
+        action, rule = self.decide(call)
+        if action == "allow":
+            return call
+        why = "no rule allows it" if rule is None else f"a rule for {rule.tool!r} says so"
+        return NeedsApproval(why) if action == "ask" else f"The call was refused: {why}."
+
+    def _add(self, rule: PermissionRule) -> None:
+        added = (*(each for each in self.state.rules if each != rule), rule)
+        if len(added) > self.most_rules:
+            raise refused(self, rule.action, f"there are {self.most_rules} rules already, which is the most")
+        self.state = evolve(self.state, rules=added)
