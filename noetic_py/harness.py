@@ -679,8 +679,8 @@ class Harness(Generic[M_co]):
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
-            depth=0 if opening is None else opening.depth,
         )
+        run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:
             run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
         return run
