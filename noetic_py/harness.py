@@ -306,6 +306,7 @@ class Harness(Generic[M_co]):
         Raises:
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
             ConfigError: An option is unknown or of the wrong kind.
+            ForgedEvent: An item of `history=`, `ctx=` or the input is one that only a run makes.
             WrongThread: The harness belongs to another thread or event loop.
         """
         return await self._run(step, input, state, ctx, options)
@@ -361,7 +362,7 @@ class Harness(Generic[M_co]):
         try:
             return await self._engine.run_flow(run, plan)
         finally:
-            outside.adopted = False
+            outside.adopted, outside.trusted = False, len(plan.domain.log)
 
     @overload
     def stream(

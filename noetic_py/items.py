@@ -27,6 +27,7 @@ from noetic_py.runtime import SYSTEM
 __all__ = [
     "BUILTIN_TYPES",
     "ID_SOURCE",
+    "RESERVED_PREFIXES",
     "ContentPart",
     "Extension",
     "FunctionCall",
@@ -64,6 +65,9 @@ ID_SOURCE: ContextVar[Callable[[], str]] = ContextVar("noetic_py_id_source", def
 
 BUILTIN_TYPES = frozenset({"message", "function_call", "function_call_output", "reasoning"})
 """The item types that have a class here; an extension may not take their names."""
+
+RESERVED_PREFIXES = frozenset({"noetic", "noetic_py", "noetic-py"})
+"""Prefixes of item types that are the library's own; no extension may take them, and none comes in from outside."""
 
 _STATUSES = frozenset(get_args(Status))
 
@@ -616,6 +620,10 @@ def extension_item(name: str, /) -> Callable[[type[ExtT]], type[ExtT]]:
             f"{name!r} is no name for an item type",
             code="extension-name",
             hint='write a prefix, a colon and a name, in ASCII letters, digits, "_", "-" and ".": "acme:note"',
+        )
+    if prefix.lower() in RESERVED_PREFIXES:
+        raise ConfigError(
+            f"the prefix of {name!r} is the library's own", code="extension-reserved", hint='use yours: "acme:note"'
         )
 
     def register(cls: type[ExtT]) -> type[ExtT]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import TypedDict
 
 from noetic_py._types import Durability, OnDiverge
+from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.context import Context, Domain, Outside
@@ -32,6 +33,7 @@ __all__ = [
     "check_outside_id",
     "check_parts",
     "check_resume_options",
+    "conversation_of",
     "domain_of",
     "outside_of",
 ]
@@ -44,7 +46,7 @@ class RunOptions(TypedDict, total=False):
     """Options of one run.
 
     Attributes:
-        history: Items the conversation begins with.
+        history: Items the conversation begins with: a whole one, every call with its output.
         run_id: The run's id; made when left out.
         request_id: A correlation id of the caller's.
         thread_id: The conversation's id; made when left out.
@@ -226,6 +228,27 @@ def outside_of(ctx: object) -> Outside:
     return engine
 
 
+def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -> ItemLog:
+    """The conversation that a run begins with, once what comes from outside in it was looked at.
+
+    Raises:
+        ForgedEvent: It holds an item that only a run makes.
+        ConfigError: `history=` holds something that is no item; code `"run-option"`.
+    """
+    if ctx is not None:
+        items = ctx.domain.log.snapshot()
+        admit(items, entry="context", known=items[: outside_of(ctx).trusted])
+        return ctx.domain.log
+    history = tuple(options.get("history") or ())
+    admit(history, entry="history")
+    try:
+        return ItemLog(history)
+    except TypeError as error:
+        raise ConfigError(
+            f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+        ) from error
+
+
 def check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:
     """Refuse what a harness cannot be made of.
 
@@ -251,15 +274,10 @@ def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any,
     Raises:
         ConfigError: The history is none; code `"run-option"`.
     """
+    log = conversation_of(ctx, options)
     if ctx is not None:
-        log, state = ctx.domain.log, ctx.domain.state
-    else:
-        try:
-            log = ItemLog(options.get("history") or ())
-        except TypeError as error:
-            raise ConfigError(
-                f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
-            ) from error
-        state = StateBag() if state is None else state
+        state = ctx.domain.state
+    elif state is None:
+        state = StateBag()
     log.origin = (run_id, step.id)
     return Domain(log, state, step.id)

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
 from noetic_py.checkpoints.envelope import plain_card
-from noetic_py.checkpoints.naming import SESSION, is_stream
+from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import Checkpoint, RunStatus
 from noetic_py.errors import AnswerInvalid, ConfigError, RunNotFound
@@ -90,7 +90,7 @@ class Runs:
             RunNotFound: There is no such run.
         """
         entry = await self._backend.entry(run_id)
-        if entry is None or entry.status == SESSION:
+        if entry is None or is_stream(run_id):
             raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
         return await self._told(entry)
 
@@ -153,7 +153,9 @@ class Runs:
             page = await self._backend.list(after=cursor, limit=most, status=status)
             if not page:
                 break
-            found += [await self._told(entry) for entry in page if entry.status != SESSION and _is_of(entry, session)]
+            found += [
+                await self._told(entry) for entry in page if not is_stream(entry.run_id) and _is_of(entry, session)
+            ]
             cursor = page[-1].cursor
         return found if limit is None else found[:limit]
 

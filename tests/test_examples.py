@@ -40,6 +40,11 @@ SHOWN = {
         "State(counts={}, notes=[])",
         "race: words won",
     ],
+    "secret_key": [
+        '{"user":"ada","password":"[secret]"}\nada was let in with [secret] at Bank(key=Secret([secret], name=',
+        "POST https://ada:[secret]@bank.example/5 failed\nitem 0 of the history's items, a 'function_call', waits to",
+        "stored: neither of them\na text of your own: the key [secret] is in it\n",
+    ],
     "sessions": [
         "4 deliveries, 3 questions to the model\n",
         "ada: When is a ferry? -> (interrupted)\n\n-- the program is started anew --\n",

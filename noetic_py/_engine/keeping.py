@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import chain
 from typing import Any
@@ -36,6 +35,7 @@ from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy, RunNotFound
 from noetic_py.items import Item, Opaque
 from noetic_py.log import ItemLog
+from noetic_py.redaction import logger
 from noetic_py.runtime import Runtime
 from noetic_py.state import StateBag
 from noetic_py.steps.flow import Settled
@@ -57,7 +57,7 @@ __all__ = [
 
 AnyStep = Step[Any, Any, Any, Any]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 
 # Seconds between two looks at a run that another owner has.
 _FIRST_PAUSE = 0.05

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from heapq import merge
@@ -14,10 +13,11 @@ from attrs import define, field
 
 from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, refuse
 from noetic_py.errors import ChannelClosed
+from noetic_py.redaction import logger
 
 __all__ = ["Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 _OVER = "its run is over"
 
 

@@ -21,6 +21,7 @@ from noetic_py.codec.text import MAX_NESTING, Unfit, check_nesting, dump, is_dic
 from noetic_py.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.items import ItemBase, Opaque
+from noetic_py.secret import Secret
 
 __all__ = ["MAX_VALUE_BYTES", "Codec"]
 
@@ -183,6 +184,14 @@ def _encode_moment(value: datetime | time, _: int) -> dict[str, Any]:
     return encoded
 
 
+def _encode_secret(value: Secret[Any], _: int) -> dict[str, Any]:
+    if value.stored != "name":
+        raise Unfit(
+            "a Secret is not stored", hint='Secret(value, name="db", stored="name") stores its name and not its value'
+        )
+    return {_MARK: "secret", "v": value.name}
+
+
 def _tagged(tag: str, form: Callable[[Any], Any]) -> Callable[[Any, int], dict[str, Any]]:
     return lambda value, _: {_MARK: tag, "v": form(value)}
 
@@ -203,6 +212,7 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], Any]]] = {
     UUID: _tagged("uuid", str),
     PosixPath: _tagged("path", str),
     WindowsPath: _tagged("path", str),
+    Secret: _encode_secret,
 }
 
 
@@ -334,6 +344,7 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "decimal": lambda node: Decimal(node["v"]),
     "uuid": lambda node: UUID(node["v"]),
     "path": lambda node: Path(node["v"]),
+    "secret": lambda node: Secret.named(str(node["v"])),
     "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
     "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
     "item": lambda node: from_wire(node["v"]),

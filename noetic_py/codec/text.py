@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
-from typing_extensions import TypeIs
-
+from noetic_py._types import is_array, is_dict, is_list, is_mapping
 from noetic_py.errors import CodecError, LimitExceeded
 
 __all__ = [
@@ -145,26 +144,6 @@ def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
         if not level:
             return
     raise LimitExceeded("nesting", nesting)
-
-
-def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
-    """Whether this is a mapping; of what, nobody has looked."""
-    return isinstance(value, Mapping)
-
-
-def is_dict(value: object) -> TypeIs[dict[Any, Any]]:
-    """Whether this is a dict; of what, nobody has looked."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeIs[list[Any]]:
-    """Whether this is a list; of what, nobody has looked."""
-    return isinstance(value, list)
-
-
-def is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
-    """Whether this is a list or a tuple; of what, nobody has looked."""
-    return isinstance(value, list | tuple)
 
 
 def kind_name(value: object) -> str:

@@ -15,6 +15,7 @@ from noetic_py._engine.keeping import beside, when_free
 from noetic_py._engine.revision import decoded, migrate_fields, version_of
 from noetic_py._engine.store import TTL
 from noetic_py._types import T
+from noetic_py.admission import admit
 from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
 from noetic_py.checkpoints.conversation import (
     Conversation,
@@ -35,6 +36,7 @@ from noetic_py.errors import (
     CheckpointError,
     CodecError,
     ConfigError,
+    ForgedEvent,
     LeaseLost,
     LogError,
     SessionLoadError,
@@ -306,7 +308,10 @@ class Desk:
                 yield edit
                 if edit.items != before or edit.states != set(conversation.states):
                     try:
+                        admit(tuple(edit.items), entry="session", known=before)
                         ItemLog(edit.items)
+                    except ForgedEvent:
+                        raise
                     except (TypeError, LogError) as error:
                         raise ConfigError(
                             f"the edited items are no conversation: {error}",

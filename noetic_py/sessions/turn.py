@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +34,7 @@ from noetic_py.errors import (
     SessionConflict,
 )
 from noetic_py.items import Item, Message
+from noetic_py.redaction import logger
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["Again", "Go", "take_turn"]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 
 _KEEP_TRYING = 10.0
 """Seconds for which a turn that holds no lease tries to write what it has made."""
