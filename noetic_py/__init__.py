@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from noetic_py.context import StepMeta as StepMeta
     from noetic_py.context import current_context as current_context
     from noetic_py.control import Checkpoint as Checkpoint
+    from noetic_py.control import Partial as Partial
     from noetic_py.control import RunResult as RunResult
     from noetic_py.control import RunStatus as RunStatus
     from noetic_py.detached import DetachedRun as DetachedRun
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from noetic_py.steps.step import StepOptions as StepOptions
     from noetic_py.steps.tool import call_tool as call_tool
     from noetic_py.steps.tool import step_tool as step_tool
+    from noetic_py.stopping import Stopping as Stopping
     from noetic_py.streams import RunHandle as RunHandle
     from noetic_py.streams import RunStream as RunStream
     from noetic_py.tools import Inject as Inject
@@ -176,6 +178,7 @@ __all__ = [
     "OnError",
     "Opaque",
     "OutputText",
+    "Partial",
     "PendingRequest",
     "ReadContext",
     "Reasoning",
@@ -212,6 +215,7 @@ __all__ = [
     "StepOptions",
     "StepStarted",
     "StepVoided",
+    "Stopping",
     "TextDelta",
     "TokenUsage",
     "Tool",
@@ -298,6 +302,7 @@ _HOMES = {
     "OnError": "noetic_py._types",
     "Opaque": "noetic_py.items",
     "OutputText": "noetic_py.items",
+    "Partial": "noetic_py.control",
     "PendingRequest": "noetic_py.pending",
     "ReadContext": "noetic_py.context",
     "Reasoning": "noetic_py.items",
@@ -334,6 +339,7 @@ _HOMES = {
     "StepOptions": "noetic_py.steps.step",
     "StepStarted": "noetic_py.events",
     "StepVoided": "noetic_py.events",
+    "Stopping": "noetic_py.stopping",
     "TextDelta": "noetic_py.events",
     "TokenUsage": "noetic_py.budget",
     "Tool": "noetic_py.tools",

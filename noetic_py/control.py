@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.view import LayerUsage
     from noetic_py.pending import PendingRequest
 
-__all__ = ["Checkpoint", "Control", "RunResult", "RunStatus", "StopKind", "Transcript"]
+__all__ = ["Checkpoint", "Control", "Partial", "RunResult", "RunStatus", "StopKind", "Transcript"]
 
 RunStatus: TypeAlias = Literal[
     "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
@@ -29,6 +29,8 @@ RunStatus: TypeAlias = Literal[
 """How a run stands, or how it ended."""
 StopKind: TypeAlias = Literal["complete", "abort", "budget", "interrupt", "cancel", "suspend"]
 """What can stop an execution."""
+Partial: TypeAlias = Literal["save", "discard"]
+"""What becomes of what a model had said of an answer that a shutdown cuts off."""
 
 
 @frozen(eq=False)
@@ -42,6 +44,7 @@ class Control:
         path: The step that asked; empty when it came from outside.
         at: The path of the execution it stops; empty for the run itself.
         error: The budget error behind a `budget` stop.
+        shutdown: What becomes of the answer in flight when the harness that shuts down asked for it; `None` otherwise.
     """
 
     kind: StopKind
@@ -50,6 +53,7 @@ class Control:
     path: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
     error: BudgetExceeded | None = None
+    shutdown: Partial | None = None
 
     @property
     def status(self) -> RunStatus:
@@ -117,6 +121,7 @@ class RunResult(Generic[O_co, S_co]):
             calls that were in flight when a process of the run died. Calls are reserved where a budget limits tokens
             or money.
         pending: What a suspended run waits for, in the order in which it was asked; empty otherwise.
+        shutdown: Whether it was interrupted because its harness was shut down: it waits to be gone on with.
     """
 
     run_id: str
@@ -136,6 +141,7 @@ class RunResult(Generic[O_co, S_co]):
     memory: Mapping[str, Any] = field(factory=dict[str, Any])
     possibly_spent: Usage = NOTHING_USED
     pending: Sequence[PendingRequest] = ()
+    shutdown: bool = False
     _read: list[Transcript] = field(factory=list["Transcript"], init=False)
 
     @property

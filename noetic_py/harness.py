@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from noetic_py._types import M2, M, M_co, R, S, T
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Services
-from noetic_py.control import Checkpoint, RunResult
+from noetic_py.control import Checkpoint, Partial, RunResult
 from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
 from noetic_py.events import Bus
 from noetic_py.memory.layer import Memory
@@ -28,15 +28,16 @@ from noetic_py.options import (
     check_options,
     check_parts,
     check_resume_options,
-    conversation_of,
+    domain_of,
     outside_of,
 )
-from noetic_py.runs import Runs, card_of
+from noetic_py.runs import Runs, fork_run
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.sessions.keys import SessionKey, SessionPolicy
 from noetic_py.state import StateBag, class_of
 from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
+from noetic_py.stopping import Living, Stopping, check_shutdown, stopping_on_signals
 from noetic_py.streams import Launched, RunHandle, RunStream, deliver, handle_of
 from noetic_py.tracing import tracer
 
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
 __all__ = ["Harness"]
-
-_VIEWS = 100
-"""How many ended runs' views are kept."""
 
 
 class Harness(Generic[M_co]):
@@ -170,13 +168,10 @@ class Harness(Generic[M_co]):
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._closed = False
-        # The runs that go on now, for whoever wants a handle of their channels.
-        self._live: dict[str, Run] = {}
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory)
-        # What a model was shown last in the runs that have ended last.
-        self._views: dict[str, View] = {}
+        self._living = Living(self._desk.gate.shut)
 
     @property
     def budget(self) -> Budget | None:
@@ -197,14 +192,7 @@ class Harness(Generic[M_co]):
         Raises:
             RunNotFound: No such run is known here, or no model was asked in it while it had layers.
         """
-        live = self._live.get(run_id)
-        view = self._views.get(run_id) if live is None else live.view
-        if view is None:
-            raise RunNotFound(
-                f"nothing is known of what a model was shown in run {run_id!r}",
-                hint="a run with layers of this harness, while it goes on or soon after",
-            )
-        return view
+        return self._living.view(run_id)
 
     # -- its life
 
@@ -233,6 +221,44 @@ class Harness(Generic[M_co]):
             if self._backend is not None and self._made_backend:
                 with anyio.CancelScope(shield=True):
                     await self._backend.close()
+
+    async def shutdown(self, *, timeout: float | None = None, partial: Partial = "save") -> None:
+        """Come to an end: take no new runs, and wait for those that go on.
+
+        New runs and turns, and turns that wait, raise `ShuttingDown`; what goes on may still start others. What has not
+        ended in time is interrupted: its finished steps are kept, its lease is released, and `RunInfo.shutdown` tells
+        it, so that any process can resume it at once. A step's `replay="once"` body is not left in peace for longer.
+
+        Args:
+            timeout: Seconds to wait; `None` waits for as long as it takes.
+            partial: Whether the conversation keeps what a model had said of an answer that is cut off.
+
+        Raises:
+            ConfigError: An argument is illegal, or a step of this harness asks; code `"shutdown"`.
+        """
+        check_shutdown(timeout, partial)
+        if not self._closed:
+            self._check_home()
+            await self._living.shut_down(timeout, partial)
+
+    def stopping_on_signals(
+        self, *, grace: float = 10.0, partial: Partial = "save"
+    ) -> AbstractAsyncContextManager[Stopping]:
+        """Shut down on SIGTERM and Ctrl-C: `async with Harness() as harness, harness.stopping_on_signals():`.
+
+        The first signal begins [`shutdown`][noetic_py.Harness.shutdown]. When the runs have ended, what the block still
+        does is cancelled, and `SystemExit` raised behind it: code 143 after SIGTERM, 130 after SIGINT. A second signal
+        ends the process at once, and so does the end of the grace when a step lets nothing else run.
+
+        Args:
+            grace: Seconds that the runs have to end by themselves, and then one more to be written.
+            partial: As for `shutdown`.
+
+        Raises:
+            ConfigError: An argument is illegal; code `"shutdown"`.
+        """
+        check_shutdown(grace, partial)
+        return stopping_on_signals(lambda: self.shutdown(timeout=grace, partial=partial), grace)
 
     def _check_home(self) -> None:
         """A harness belongs to one thread and one event loop."""
@@ -300,8 +326,7 @@ class Harness(Generic[M_co]):
 
             return await take_turn(self._desk, run, plan, run.session, self._go, self._again)
         finally:
-            del self._live[run.run_id]
-            self._keep_view(run)
+            self._living.remove(run)
             self._launched.pop(run.run_id, None)
 
     async def _go(self, run: Run, plan: RunPlan, ctx: Any = None) -> RunResult[Any, Any]:
@@ -317,14 +342,7 @@ class Harness(Generic[M_co]):
         try:
             return await self._go(run, former), former.domain
         finally:
-            del self._live[run.run_id]
-            self._keep_view(run)
-
-    def _keep_view(self, run: Run) -> None:
-        if run.view is not None:
-            self._views[run.run_id] = run.view
-            while len(self._views) > _VIEWS:
-                del self._views[next(iter(self._views))]
+            self._living.remove(run)
 
     async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> RunResult[Any, Any]:
         from noetic_py._engine import keeping
@@ -388,6 +406,8 @@ class Harness(Generic[M_co]):
             except Exception as error:  # noqa: BLE001 # it is raised below, outside the group, which would wrap it
                 failure = error
             group.cancel_scope.cancel()
+        # Its task may have been cancelled before it began.
+        self._living.remove(run)
         if failure is not None:
             raise failure
 
@@ -495,9 +515,8 @@ class Harness(Generic[M_co]):
         check_options(options, state, ctx)
         outside = None if ctx is None else outside_of(ctx)
         run_id = options.get("run_id") or self._resources.runtime.new_id()
-        if run_id in self._live:
-            raise RunBusy(f"run {run_id!r} goes on already", hint="leave out run_id=, or await that run first")
-        domain = self._domain(run_id, step, state, ctx, options)
+        self._living.admit(run_id, "leave out run_id=, or await that run first")
+        domain = domain_of(run_id, step, state, ctx, options)
         run = self._engine.Run(
             run_id=run_id,
             thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
@@ -513,7 +532,7 @@ class Harness(Generic[M_co]):
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
-        self._live[run_id] = run
+        self._living.add(run)
         plan = self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
         return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
 
@@ -525,17 +544,6 @@ class Harness(Generic[M_co]):
 
         named = next((name for name, flow in self.flows.items() if flow is step), None)
         return Kept(self._backend, options.get("durability", "step"), options.get("source", named))
-
-    def _domain(
-        self, run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
-    ) -> Domain:
-        log = conversation_of(ctx, options)
-        if ctx is not None:
-            state = ctx.domain.state
-        elif state is None:
-            state = StateBag()
-        log.origin = (run_id, step.id)
-        return Domain(log, state, step.id)
 
     # -- what was begun before
 
@@ -649,13 +657,12 @@ class Harness(Generic[M_co]):
         kept = keeping.Kept(backend, options.get("durability", "step"), None)
 
         async def take() -> tuple[Run, RunPlan]:
-            if run_id in self._live:
-                raise RunBusy(f"run {run_id!r} goes on already", hint="await that run")
+            self._living.admit(run_id, "await that run")
             past = await keeping.load_past(backend, run_id, codec, state_type)
             run = self._resumed(run_id, past, options)
             run.on_diverge = options.get("on_diverge", "fail")
             plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
-            self._live[run_id] = run
+            self._living.add(run)
             return run, evolve(plan, kept=kept)
 
         return await keeping.when_free(take, options.get("wait", 0.0), self._resources.runtime)
@@ -674,6 +681,7 @@ class Harness(Generic[M_co]):
             bus=Bus(),
             tracer=tracer(),
         )
+        run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:
             run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
         return run
@@ -726,19 +734,7 @@ class Harness(Generic[M_co]):
             CodecError: `state` cannot be stored.
             ConfigError: It is of another type than the run's; code `"state-type"`.
         """
-        from noetic_py._engine import keeping
-
-        backend = self._needed()
-        position = at.position if isinstance(at, Checkpoint) else at
-        if position is None:
-            head = await backend.head(run_id)
-            if head is None:
-                raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
-            position = head.position
-        info = await self.runs.get(run_id)
-        new = self._resources.runtime.new_id()
-        await keeping.fork_at(backend, run_id, keeping.Forked(new, position, card_of(info)), state)
-        return new
+        return await fork_run(self._needed(), self._resources.runtime, run_id, at, state)
 
     # -- what goes on beside
 
@@ -752,7 +748,7 @@ class Harness(Generic[M_co]):
             ConfigError: The channel is not external; code `"channel"`.
         """
         self._check_home()
-        run = self._live.get(run_id)
+        run = self._living.get(run_id)
         if run is None:
             raise RunNotFound(f"run {run_id!r} does not go on here", hint="it has ended, or another harness runs it")
         return handle_of(run, channel)

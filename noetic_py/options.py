@@ -11,13 +11,14 @@ from noetic_py._types import Durability, OnDiverge
 from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
-from noetic_py.context import Context, Outside
+from noetic_py.context import Context, Domain, Outside
 from noetic_py.errors import ConfigError, InvalidId
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
 from noetic_py.sessions.keys import SessionKey
-from noetic_py.steps.step import is_seconds
+from noetic_py.state import StateBag
+from noetic_py.steps.step import Step, is_seconds
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
@@ -33,6 +34,7 @@ __all__ = [
     "check_parts",
     "check_resume_options",
     "conversation_of",
+    "domain_of",
     "outside_of",
 ]
 
@@ -264,3 +266,18 @@ def check_parts(memory: object, model: object, budget: object, tools: Sequence[o
             raise ConfigError(
                 f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
             )
+
+
+def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:
+    """The conversation and the state that a run begins with.
+
+    Raises:
+        ConfigError: The history is none; code `"run-option"`.
+    """
+    log = conversation_of(ctx, options)
+    if ctx is not None:
+        state = ctx.domain.state
+    elif state is None:
+        state = StateBag()
+    log.origin = (run_id, step.id)
+    return Domain(log, state, step.id)

@@ -13,7 +13,7 @@ from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
 from noetic_py.checkpoints.envelope import card_fields
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
-from noetic_py.control import RunStatus
+from noetic_py.control import Checkpoint, RunStatus
 from noetic_py.errors import AnswerInvalid, ConfigError, CorruptRecord, InvalidId, RunNotFound
 from noetic_py.runtime import Runtime
 from noetic_py.sessions.keys import SessionKey
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.transforms import Anchor, VerificationReport
     from noetic_py.pending import Answer, PendingRequest
 
-__all__ = ["PlannedStep", "ResumePlan", "RunInfo", "Runs", "card_of"]
+__all__ = ["PlannedStep", "ResumePlan", "RunInfo", "Runs", "fork_run"]
 
 _STATUSES: tuple[RunStatus, ...] = (
     "running",
@@ -57,6 +57,7 @@ class RunInfo:
         created: When it was started, UTC.
         updated: When it was last written, UTC.
         pending: What a suspended run waits for; empty otherwise.
+        shutdown: Whether the shutdown of a harness has interrupted it, and nobody has gone on with it since.
     """
 
     run_id: str
@@ -72,6 +73,7 @@ class RunInfo:
     created: datetime
     updated: datetime
     pending: Sequence[PendingRequest] = ()
+    shutdown: bool = False
 
 
 class Runs:
@@ -250,7 +252,25 @@ class Runs:
         return await self._backend.stats()
 
 
-def card_of(info: RunInfo) -> bytes:
+async def fork_run(
+    backend: CheckpointBackend, runtime: Runtime, run_id: str, at: int | Checkpoint | None, state: object
+) -> str:
+    """See [`Harness.fork`][noetic_py.Harness.fork]."""
+    from noetic_py._engine import keeping
+
+    position = at.position if isinstance(at, Checkpoint) else at
+    if position is None:
+        head = await backend.head(run_id)
+        if head is None:
+            raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+        position = head.position
+    info = await Runs(backend, runtime).get(run_id)
+    new = runtime.new_id()
+    await keeping.fork_at(backend, run_id, keeping.Forked(new, position, _card_of(info)), state)
+    return new
+
+
+def _card_of(info: RunInfo) -> bytes:
     """A run's card again, for a copy of it."""
     told = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
     told["session"] = None if info.session is None else info.session.parts
@@ -294,4 +314,5 @@ def _info(entry: RunEntry) -> RunInfo:
         _session(card),
         entry.created,
         entry.updated,
+        shutdown=bool(card.get("shutdown")) and entry.status == "interrupted",
     )

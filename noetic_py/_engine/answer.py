@@ -8,6 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from anyio import get_cancelled_exc_class
 from attrs import evolve, field, frozen
 
 from noetic_py._engine.call import Call, RunCalls, Shown
@@ -19,7 +20,7 @@ from noetic_py.budget import NO_USAGE
 from noetic_py.context import StepMeta
 from noetic_py.errors import ModelError
 from noetic_py.events import ReasoningDelta, TextDelta
-from noetic_py.items import FunctionCall, Item
+from noetic_py.items import FunctionCall, Item, Message
 from noetic_py.log import ItemView
 from noetic_py.models.base import (
     Model,
@@ -80,14 +81,21 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
 
 async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) -> ModelResponse:
     """Send the request, and listen while somebody watches."""
+    run = frame.x.run
     token = CALLS.set(RunCalls(frame, ask.spec, shown)) if isinstance(ask.model, ModelWrapper) else None
+    heard: list[str] = []
     try:
         answer = Call(frame, ask.spec, ask.model, request, shown) if token is None else ask.model.respond(request)
         async with answer as stream:
-            if frame.x.run.bus.active:
+            if run.bus.active or run.store is not None or run.session is not None:
+                # What is kept of a run is kept of an answer too that a shutdown cuts off.
                 async for event in stream:
-                    _publish(frame, event)
+                    _hear(frame, event, heard)
             return _confidential(_fresh(frame, await stream.response()), ask)
+    except get_cancelled_exc_class():
+        if heard:
+            frame.heard = (Message(role="assistant", content="".join(heard), status="incomplete"),)
+        raise
     finally:
         if token is not None:
             CALLS.reset(token)
@@ -109,7 +117,11 @@ async def _with_layers(frame: Frame, ask: Ask, request: ModelRequest, history: I
     return await judged(frame, response)
 
 
-def _publish(frame: Frame, event: ModelEvent) -> None:
+def _hear(frame: Frame, event: ModelEvent, heard: list[str]) -> None:
+    if isinstance(event, TextPart):
+        heard.append(event.delta)
+    if not frame.x.run.bus.active:
+        return
     if isinstance(event, TextPart):
         frame.x.run.bus.publish(TextDelta(frame.at, event.delta))
     elif isinstance(event, ReasoningPart):

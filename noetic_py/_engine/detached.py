@@ -210,7 +210,7 @@ class Detached:
         finally:
             self.child.ended()
             self._lease.close()
-            self._run.children -= 1
+            self._run.family.children -= 1
             self._run.detached.remove(self)
             self.outcome = self._result(output, error)
             self.done.set()

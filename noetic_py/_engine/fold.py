@@ -91,6 +91,8 @@ class Node:
     shown: bool = False
     # Whether it has its place in its parent's layout.
     placed: bool = False
+    # What is shown of it until it runs again.
+    kept: Own | None = None
     fence: int = 0
 
     @property
@@ -115,6 +117,11 @@ class Node:
             self.layout.append(found)
         return found
 
+    def holds(self, name: str) -> bool:
+        """Whether a child has ended here before, so that it does not start again."""
+        found = self.children.get(name)
+        return name in self.failed or (found is not None and found.finished is not None)
+
     def find(self, frames: Path) -> Node:
         """The step at a path below; made when it is not there."""
         node = self
@@ -128,6 +135,12 @@ class Node:
         if found is not None and found.placed:
             self.layout.remove(found)
 
+    def forget_kept(self) -> None:
+        """It has run again, so that what was shown of it meanwhile is void."""
+        if self.kept is not None and self.kept in self.layout:
+            self.layout.remove(self.kept)
+        self.kept = None
+
     def start_again(self, fence: int) -> None:
         """A later owner has started the body again: what it had written itself is void, its children are not."""
         if fence <= self.fence:
@@ -139,6 +152,7 @@ class Node:
         self.layout.clear()
         for child in self.children.values():
             child.placed = False
+            child.forget_kept()
 
     def show_last(self, cause: Path) -> None:
         """Show the steps on the way to the failure after which a wrap-up was run."""
@@ -217,7 +231,9 @@ def _causes(error: Exception) -> Iterator[NoeticError]:
 
 
 def _read(root: Node, record: JournalRecord, frames: Path, position: int, apart: int) -> None:
-    if isinstance(record, _PLACED) or (isinstance(record, StepStopped) and record.control is not None):
+    if isinstance(record, _PLACED) or (
+        isinstance(record, StepStopped) and (record.control is not None or record.items)
+    ):
         node = root
         for depth, name in enumerate(frames):
             node = node.child(name, place=depth >= apart)
@@ -250,8 +266,12 @@ def _place(
     if isinstance(record, StepOpened):
         node.start_again(record.fence)
         return
-    node.layout.append(Own(record.items, record.delta, record.memory, position))
+    node.forget_kept()
+    own = Own(record.items, record.delta, record.memory, position)
+    node.layout.append(own)
     node.takes = record.takes
+    if isinstance(record, StepStopped) and record.control is None:
+        node.kept = own
     if isinstance(record, StepFinished):
         node.finished = record
         node.position = position
@@ -283,6 +303,7 @@ def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, posi
             if not isinstance(record.error, StepOutcomeUnknown):
                 parent.intents.pop(node.name, None)
             node.kind = record.kind
+            node.forget_kept()
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
             if node is not parent:
                 parent.failed[node.name] = (record, position)

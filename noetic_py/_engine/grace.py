@@ -64,8 +64,10 @@ class _Listener:
         self._over.set()
 
     def _seconds(self) -> float:
-        """How long the body may go on: who asks for the end itself does not want to."""
+        """How long the body may go on: who asks for the end does not want to, and a shutdown has waited."""
         frame, stop = self._frame, self._frame.x.stop
+        if frame.x.run.shutdown is not None:
+            return 0.0
         return 0.0 if stop is not None and stop.path[: len(frame.at)] == frame.at else GRACE
 
     async def ended(self) -> None:

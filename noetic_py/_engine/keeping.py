@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import chain
 from typing import Any
 
@@ -92,6 +91,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         budget=limits_of(plan.budget),
         version=version_of(state.__class__),
         base=plan.base,
+        depth=run.depth,
     )
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     for where, value in begun.items():
@@ -108,7 +108,8 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         )
     store = Store(kept.backend, lease, codec, kept.mode)
     store.status = "running"
-    store.card = _card(run, plan, kept.source)
+    store.told = _told(run, plan.step.id, kept.source)
+    store.tell()
     run.keep_in(store)
     return evolve(plan, opening=opening)
 
@@ -133,17 +134,17 @@ async def give_up(backend: CheckpointBackend, lease: Lease) -> None:
         await backend.release(lease)
 
 
-def _card(run: Run, plan: RunPlan, source: str | None) -> bytes:
+def _told(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
     """What lists show of a run."""
     told = {
-        "flow": plan.step.id,
+        "flow": flow,
         "source": source,
         "thread_id": run.thread_id,
         "user_id": run.user_id,
         "request_id": run.request_id,
         "session": None if run.session is None else run.session.parts,
     }
-    return json.dumps({key: value for key, value in told.items() if value is not None}).encode()
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _encoded(value: Any, where: str, codec: Codec) -> Any:
@@ -258,6 +259,10 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = Store(kept.backend, lease, codec, kept.mode, position=head.position)
     store.status = "running"
+    store.told = _told(run, step.id, opening.source)
+    if past.ended is not None and past.ended.control is not None and past.ended.control.shutdown is not None:
+        # It goes on, and so a shutdown has not the last word any more.
+        store.tell()
     run.keep_in(store)
     take_over(run, past)
     if past.answered:

@@ -261,8 +261,12 @@ def stopped(frame: Frame) -> None:
         else:
             kept = _last_segment(frame)
         flush(frame.up)
+    elif frame.step.kind == "answer" and (partial := run.shutdown) is not None:
+        # Whoever goes on asks again. Until then the conversation shows what was asked, and how far the answer had come.
+        kept = frame.heard if partial == "save" else NO_ITEMS
+        flush(frame.up)
     used = frame.used_tokens is not None or frame.used_cost is not None
-    if frame.control is not None or used or (run.store is not None and _counts(frame)):
+    if frame.control is not None or kept or used or (run.store is not None and _counts(frame)):
         record = StepStopped(
             frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, (),
             frame.used_calls, frame.used_tool, tuple(frame.takes or ()) if frame.control is not None else (),

@@ -36,8 +36,9 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     bus = frame.x.run.bus
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
+        at = _counted(frame, f"{name}{iteration}]")
         try:
-            output = await execute(body, value, frame, f"{name}{iteration}]")
+            output = await execute(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             value = await _after_error(frame, spec, inbox, error, iteration, value)
             continue
@@ -62,6 +63,13 @@ async def run_loop(value: Any, frame: Frame) -> Any:
         else:
             value = await _next_input(frame, spec, inbox, output, verdict, iteration)
     raise LoopLimit(spec.max_iterations, path=frame.at)
+
+
+def _counted(frame: Frame, name: str) -> str:
+    """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already."""
+    if frame.node is None or not frame.node.holds(name):
+        frame.x.run.family.iterate()
+    return name
 
 
 def _judge(frame: Frame, until: Until[Any]) -> Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]:

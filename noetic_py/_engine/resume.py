@@ -145,12 +145,24 @@ def take_over(run: Run, past: Past) -> None:
         if isinstance(record, (StepFinished, StepFailed, StepStopped))
     )
     run.stopped = _stops(past.records)
+    run.family.iterations += _iterations(past.records)
     _deliver(run, past)
     if past.revision is not None and (past.ended is None or past.ended.status not in _OVER):
         run.journal.append(past.revision)
     if any(isinstance(record, StepOpened) and record.kind == "detached" for record in past.records):
         run.relaunched = set()
     run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
+
+
+def _iterations(records: Sequence[JournalRecord]) -> int:
+    """How often the bodies of loops have ended, in attempts that are void too."""
+    kinds = (StepOpened, StepFinished, StepFailed)
+    loops = {record.path for record in records if isinstance(record, kinds) and record.kind == "loop"}
+    ended = (record for record in records if isinstance(record, (StepFinished, StepFailed)))
+    return sum(
+        record.path[:-1] in loops and record.path[-1] != "wrap_up" and getattr(record, "final", True)
+        for record in ended
+    )
 
 
 _COUNTED = frozenset({"code", "model", "tool"})

@@ -75,8 +75,8 @@ _ROOT: AnyStep = Step(id="run", kind="run")
 async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
     now = run.runtime.monotonic()
-    lease = Lease(plan.budget, run.resources.lease, now=now)
-    x = Execution(run, lease, depth=0, parent=None, input=plan.value)
+    lease = Lease(plan.budget, run.resources.lease, now=now, depth=run.depth)
+    x = Execution(run, lease, depth=run.depth, parent=None, input=plan.value)
     run.root = x
     # Items that steps make get their ids from the run's own source, so that a second run of it makes the same.
     ids = ID_SOURCE.set(run.runtime.new_id) if run.runtime is not SYSTEM else None
@@ -234,6 +234,8 @@ async def _end(
         run.journal.append(RunEnded((), status, reason, control, tuple(pending)))
     if run.store is not None:
         run.store.status = status
+        if control is not None and control.shutdown is not None:
+            run.store.tell(shutdown=True)
         try:
             await run.store.commit(run.journal, force=True)
         finally:
@@ -317,6 +319,7 @@ async def _result(
         memory=plan.domain.cells,
         possibly_spent=run.possibly_spent(),
         pending=[request_of(each, run.run_id) for each in waits.values()] if status == "suspended" else (),
+        shutdown=stop is not None and stop.shutdown is not None,
     )
     if broken is not None:
         broken.result = result

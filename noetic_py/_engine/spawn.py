@@ -72,7 +72,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
                 frame.domain.known = root.domain.known
     finally:
         lease.close()
-        parent.run.children -= not inside
+        parent.run.family.children -= not inside
 
 
 async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:

@@ -13,15 +13,16 @@ import anyio
 import anyio.from_thread
 from attrs import evolve, frozen
 
+from noetic_py._engine.family import Family
 from noetic_py._types import OnDiverge, T
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Entry, Live, log_lost
 from noetic_py.checkpoints.cells import StoredCells
 from noetic_py.checkpoints.delta import known_fields
 from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
-from noetic_py.control import Control, RunResult, StopKind
+from noetic_py.control import Control, Partial, RunResult, StopKind
 from noetic_py.detached import DetachedWork, DetachOptions
-from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
+from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted, ViewMade
 from noetic_py.state import NO_CELLS, Cells, copy_state, restore_state
 
@@ -45,12 +46,7 @@ if TYPE_CHECKING:
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
 
-__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "Execution", "Frame", "Resources", "Run"]
-
-MAX_DEPTH = 16
-"""Spawns below one another, whatever the budget allows."""
-MAX_CHILDREN = 256
-"""Spawns of one run in flight at once."""
+__all__ = ["Execution", "Frame", "Resources", "Run"]
 
 NO_ITEMS: tuple[Item, ...] = ()
 
@@ -127,11 +123,12 @@ class Run:
         "_thread",
         "bare",
         "bus",
-        "children",
         "custody",
+        "depth",
         "detached",
         "early",
         "executed",
+        "family",
         "journal",
         "left",
         "mail",
@@ -176,10 +173,8 @@ class Run:
         bus: Bus,
         tracer: Tracer | None,
     ) -> None:
-        self.run_id = run_id
-        self.thread_id = thread_id
-        self.user_id = user_id
-        self.request_id = request_id
+        self.run_id, self.thread_id = run_id, thread_id
+        self.user_id, self.request_id = user_id, request_id
         self.resources = resources
         self.runtime = resources.runtime
         self.services = services
@@ -199,7 +194,8 @@ class Run:
         # Whether a step without options of its own needs nothing around its body.
         self.bare = tracer is None
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
-        self.executed = self.children = self.turns = self.stopping = 0
+        self.executed = self.turns = self.stopping = 0
+        self.depth, self.family = _place()
         self.unpriced = self._over = self.waits = False
         self.view: View | None = None
         # The loop that ended last, and why.
@@ -298,6 +294,12 @@ class Run:
                 found = Usage(found.tokens + used.tokens, cost, found.model_calls + used.model_calls)
         return found
 
+    @property
+    def shutdown(self) -> Partial | None:
+        """What becomes of an answer in flight, while the run is stopped because its harness shuts down."""
+        stop = None if self.root is None else self.root.stop
+        return None if stop is None else stop.shutdown
+
     def is_here(self) -> bool:
         """Whether this is the run's own thread."""
         return get_ident() == self._thread
@@ -317,9 +319,9 @@ class Run:
                 "the run belongs to another thread", hint="call it from a step, or from a sync tool that the run called"
             ) from error
 
-    def stop_from_outside(self, kind: StopKind, reason: str) -> None:
+    def stop_from_outside(self, kind: StopKind, reason: str, *, shutdown: Partial | None = None) -> None:
         """Stop the run for a reason that no step gave."""
-        control = Control(kind, reason=reason)
+        control = Control(kind, reason=reason, shutdown=shutdown)
         if self.root is not None:
             self.root.request(control)
         elif self.early is None:
@@ -626,12 +628,7 @@ class Execution:
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        if self.depth + 1 > MAX_DEPTH:
-            raise LimitExceeded("spawn depth", MAX_DEPTH, hint="spawn less deeply, or loop instead")
-        if self.run.children >= MAX_CHILDREN:
-            raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
-        self.lease.enter_depth(self.depth + 1)
-        self.run.children += 1
+        self.run.family.enter(self.depth + 1, self.lease)
 
 
 class Frame(Context[Any, Any]):
@@ -670,6 +667,8 @@ class Frame(Context[Any, Any]):
     # How many model calls the attempt has made, and the tool that it has called.
     used_calls = 0
     used_tool: str | None = None
+    # What the model had said when an answer was cut off.
+    heard: tuple[Item, ...] = NO_ITEMS
     # What `stop_loop` was given, and by which steps; the last word counts.
     loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
     # The lease of the step's own budget, and the one of its wrap-up.
@@ -755,6 +754,14 @@ class Frame(Context[Any, Any]):
         if not self.touched:
             self.x.touch(self)
         self.domain.cells = cells
+
+
+def _place() -> tuple[int, Family]:
+    """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
+    asking = CURRENT.get()
+    if isinstance(asking, Frame) and asking.token is not None:
+        return asking.x.depth + 1, asking.x.run.family
+    return 0, Family()
 
 
 def _frame(ctx: Context[Any, Any]) -> Frame:

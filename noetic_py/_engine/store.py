@@ -7,8 +7,9 @@ is written after it.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -56,7 +57,8 @@ class Store:
         codec: For the run's values.
         fence: The owner's.
         mode: When finished steps are committed.
-        card: What lists show of the run.
+        card: What lists are to show of the run from the next commit on.
+        told: What they show of it anyway.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Store:
         self.mode = mode
         self.fence = lease.fence
         self.card: bytes | None = None
+        self.told: Mapping[str, object] = {}
         self.status: str | None = None
         self._backend = backend
         self._lease = lease
@@ -81,6 +84,10 @@ class Store:
         self._poison: CheckpointError | None = None
         # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
         self._renewed = SYSTEM.monotonic()
+
+    def tell(self, **more: object) -> None:
+        """Have lists show something of the run besides, or nothing more."""
+        self.card = json.dumps({**self.told, **more}).encode()
 
     def prepare(self, record: JournalRecord) -> None:
         """Encode a record before it is appended, so that what cannot be stored fails its own step.

@@ -27,6 +27,7 @@ from noetic_py.log import ItemLog
 __all__ = [
     "Conversation",
     "OpenTurn",
+    "ShutTurn",
     "StoredState",
     "begins_at",
     "deltas_change",
@@ -59,6 +60,19 @@ class OpenTurn:
 
 
 @frozen
+class ShutTurn:
+    """The last turn of a session, when a shutdown has interrupted it.
+
+    Attributes:
+        run_id: Its run.
+        items: How many items of it are there, at the end.
+    """
+
+    run_id: str
+    items: int
+
+
+@frozen
 class StoredState:
     """A state of a session, in its stored form.
 
@@ -85,6 +99,7 @@ class Conversation:
         delivered: The runs of the turns by what their messages were delivered as.
         unfinished: Of these runs those that have not completed: how many items of theirs are written, and the position
             at which they were.
+        shut: The turn that a shutdown has interrupted, until somebody writes again.
         turns: How many turns have begun.
         noted: Whether the stream says whose session it is.
     """
@@ -95,6 +110,7 @@ class Conversation:
     open: OpenTurn | None = None
     delivered: dict[str, str] = field(factory=dict[str, str])
     unfinished: dict[str, tuple[int, int]] = field(factory=dict[str, tuple[int, int]])
+    shut: ShutTurn | None = None
     turns: int = 0
     noted: bool = False
 
@@ -115,13 +131,15 @@ class Conversation:
                 raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
 
     def _restore(self, before: Conversation, length: int) -> None:
-        if self.log is before.log:
-            self.log.rollback(length)
+        before.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.unfinished, self.turns = before.delivered, before.unfinished, before.turns
+        self.delivered, self.unfinished, self.shut, self.turns = (
+            before.delivered, before.unfinished, before.shut, before.turns,
+        )  # fmt: skip
 
     def _take(self, record: Record, codec: Codec) -> None:
         fields = parse(record.payload, _MAX_BYTES, "record size")
+        self.shut = None
         if record.kind == _STARTED:
             self.open = OpenTurn(fields["run"], fields.get("d"))
             self.turns += 1
@@ -129,8 +147,14 @@ class Conversation:
                 self.delivered[self.open.delivery_id] = self.open.run_id
         elif record.kind == _ENDED:
             items = read_items(fields.get("i"), codec)
-            self._note_end(fields, len(items) - fields.get("said", 0))
+            self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
+            if fields.get("down") and not fields.get("said"):
+                self.shut = ShutTurn(fields["run"], len(items))
             self.open = None
+            if fields.get("back"):
+                # Forked, so that what was there before can be put back.
+                self.log = self.log.fork()
+                self.log.rollback(self.log.size - fields["back"])
             self.log.extend(items)
             self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
         elif record.kind == _EDITED:
@@ -150,7 +174,8 @@ class Conversation:
         delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
         before = self.unfinished.pop(run, None)
         if fields["status"] != "completed" and (delivered or before is not None):
-            self.unfinished[run] = ((0 if before is None else before[0]) + own, self.position + 1)
+            written = 0 if before is None or "back" in fields else before[0]
+            self.unfinished[run] = (written + own, self.position + 1)
 
 
 def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:
@@ -207,18 +232,42 @@ def started(run_id: str, delivery_id: str | None) -> Record:
 
 
 def ended(
-    run_id: str, status: RunStatus, items: Sequence[Item], states: Mapping[str, Any], codec: Codec, *, said: int = 0
+    run_id: str,
+    status: RunStatus,
+    items: Sequence[Item],
+    states: Mapping[str, Any],
+    codec: Codec,
+    *,
+    said: int = 0,
+    cut: int | None = None,
+    back: int = 0,
 ) -> Record:
-    """A turn has ended, and this is what it adds; the last `said` items are not its run's.
+    """A turn has ended, and this is what it adds.
+
+    Args:
+        run_id: Its run.
+        status: How that stands.
+        items: What it adds.
+        states: How the states have changed.
+        codec: What writes the items.
+        said: How many of the last items are not its run's.
+        cut: When a shutdown has interrupted it, how many of the items before those are of an answer that was cut off.
+        back: How many of the session's last items it takes back, because it has gone on and all of its own follow.
 
     Raises:
         CodecError: An item cannot be stored.
     """
     fields: dict[str, Any] = {"run": run_id, "status": status}
+    if back:
+        fields["back"] = back
     if items:
         fields["i"] = write_items(tuple(items), codec)
     if said:
         fields["said"] = said
+    if cut is not None:
+        fields["down"] = True
+    if cut:
+        fields["cut"] = cut
     if states:
         fields["s"] = states
     return Record(_ENDED, (), dump(fields))

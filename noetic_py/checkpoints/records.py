@@ -105,6 +105,7 @@ class Opening:
         budget: The run's own limits.
         version: The `schema_version` of the state's type.
         base: The session that it is a turn of, whose items at that point are the conversation that it began with.
+        depth: How deep below another run it was started.
     """
 
     fingerprint: str
@@ -117,6 +118,7 @@ class Opening:
     budget: Mapping[str, Any] | None = None
     version: int = 1
     base: Base | None = None
+    depth: int = 0
 
 
 @frozen
@@ -243,7 +245,8 @@ class StepStopped:
     """An attempt was cancelled: its own unwritten work is void, what it used is not.
 
     Attributes:
-        items: Own work kept, when the attempt itself asked for the stop.
+        items: Own work kept, when the attempt itself asked for the stop; else what a model had said of an answer that a
+            shutdown cut off, which is shown until it is asked again.
         control: The stop that it had asked for.
         delta: How the kept work changed the state; in a durable run.
         calls: How many model calls the attempt has made.

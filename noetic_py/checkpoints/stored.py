@@ -166,6 +166,7 @@ def _control(control: Control | None, codec: Codec) -> Any:
         "path": list(control.path),
         "at": list(control.at),
         "error": None if control.error is None else store_error(control.error, codec),
+        **({} if control.shutdown is None else {"shutdown": control.shutdown}),
     }
 
 
@@ -180,6 +181,7 @@ def _read_control(tree: Any, codec: Codec) -> Control | None:
         path=tuple(tree["path"]),
         at=tuple(tree["at"]),
         error=error if isinstance(error, BudgetExceeded) else None,
+        shutdown=tree.get("shutdown"),
     )
 
 
@@ -225,6 +227,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
             "budget": opening.budget,
             **({} if opening.version == 1 else {"v": opening.version}),
             **({} if opening.base is None else {"session": list(astuple(opening.base))}),
+            **({} if not opening.depth else {"depth": opening.depth}),
         }
     return fields
 
@@ -244,6 +247,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
             given["budget"],
             given.get("v", 1),
             Base(*given["session"]) if "session" in given else None,
+            given.get("depth", 0),
         )
     return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
 

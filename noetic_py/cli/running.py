@@ -20,15 +20,17 @@ from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_check
 from noetic_py.cli.progress import Progress
 from noetic_py.cli.relay import Relay, relayed
 from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
-from noetic_py.cli.signals import Signals
 from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged, StoreUnavailable
 from noetic_py.harness import Harness
+from noetic_py.signals import Signals
 from noetic_py.streams import RunStream
 
 __all__ = ["Job", "Outcome", "Request", "View", "database_of", "perform", "run_request"]
 
 _FRAMES_A_SECOND = 10
+# Seconds that a run has to end once it was asked to: a body that may run only once is left in peace for ten of them.
+_MOST = 11.0
 # What going on may change. An abort holds for good.
 _RESUMABLE = frozenset({"failed", "interrupted", "cancelled", "budget_exceeded", "suspended"})
 
@@ -214,7 +216,7 @@ def _report(job: Job, view: View, outcome: Outcome) -> int:
 async def _run(job: Job, view: View, relay: Relay, terminal: TextIO) -> Outcome:
     progress = Progress()
     display = make_display(progress, job.file.title, relay, terminal, quiet=view.quiet)
-    with Signals(display.farewell) as signals:
+    with Signals(display.farewell, most=_MOST) as signals:
         async with AsyncExitStack() as stack:
             backend = None if job.db is None else await stack.enter_async_context(opened(job.db))
             harness = await make_harness(job.file, job.model, backend)

@@ -5,6 +5,7 @@ NoeticError
 ├── ConfigError                 a definition or a setting is wrong; found before anything ran (code, hint)
 ├── NoContextError              an engine method was called on a context outside a run
 ├── WrongThread                 a harness was used from a second thread or event loop
+├── ShuttingDown                a harness that is being shut down takes no new runs
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
 ├── SecretNotKept               the value of a secret was not stored, only its name: name
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
@@ -119,6 +120,7 @@ from noetic_py.errors.general import (
     ReadOnlyMemory,
     RouteError,
     SecretNotKept,
+    ShuttingDown,
     StateTypeError,
     StepError,
     StepFailed,
@@ -243,6 +245,7 @@ __all__ = [
     "SessionConflict",
     "SessionLoadError",
     "SessionSuspended",
+    "ShuttingDown",
     "StateTypeError",
     "StepError",
     "StepFailed",

@@ -127,6 +127,13 @@ class WrongThread(NoeticError):
     """A harness or a context was used from another thread or event loop than its own."""
 
 
+class ShuttingDown(NoeticError):
+    """The harness is being shut down, and takes no new runs; another process may have what was to be done."""
+
+    def __init__(self) -> None:
+        super().__init__("the harness is being shut down", hint="deliver it again, to another process or a later one")
+
+
 class StateTypeError(NoeticError, TypeError):
     """A stored value is not of the type that was asked for."""
 
@@ -254,7 +261,8 @@ class LimitExceeded(NoeticError):
     """A structural bound was reached.
 
     Args:
-        what: The bound: `"spawn depth"`, `"live children"`, `"log length"`, `"item size"`, `"nesting"`.
+        what: The bound: `"spawn depth"`, `"live children"`, `"iterations of a run"`, `"log length"`, `"item size"`,
+            `"nesting"`.
         limit: Its value.
     """
 

@@ -104,7 +104,20 @@ class Hold:
 
 @frozen(eq=False)
 class Made:
-    """What a turn has made."""
+    """What a turn has made.
+
+    Attributes:
+        run_id: Its run.
+        status: How that has ended.
+        items: What the turn adds.
+        state: Its state at the end.
+        seen_position: Where the session stood when it began.
+        seen_items: What it held then.
+        seen_states: The states that it had then.
+        said: How many of the last items are not the run's.
+        cut: When a shutdown has interrupted it, how many of those before are of an answer that was cut off.
+        back: How many of the session's last items it takes back.
+    """
 
     run_id: str
     status: RunStatus
@@ -114,6 +127,8 @@ class Made:
     seen_items: Sequence[Item]
     seen_states: Mapping[str, StoredState]
     said: int = 0
+    cut: int | None = None
+    back: int = 0
 
 
 class SessionEdit:
@@ -167,20 +182,25 @@ class Desk:
 
     # -- a turn
 
-    async def holding(self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None) -> T:
-        """Do something while nobody else may write a session.
+    async def holding(
+        self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None, new: bool = False
+    ) -> T:
+        """Do something while nobody else may write a session; `new` work only while the gate is open.
 
         Raises:
             RunBusy: Another process has it, for longer than the policy waits.
+            ShuttingDown: The gate is shut.
         """
         patience = self.policy.wait if wait is None else wait
-        hold = await when_free(partial(self._take, key), patience, self.runtime)
+        hold = await when_free(partial(self._take, key, new=new), patience, self.runtime)
         try:
             return await beside(hold.beat, lambda: work(hold))
         finally:
             await hold.release()
 
-    async def _take(self, key: SessionKey) -> Hold:
+    async def _take(self, key: SessionKey, *, new: bool = False) -> Hold:
+        if new:
+            self.gate.check()
         lease, head = await owned(self.backend, key.stream)
         return Hold(self.backend, lease, 0 if head is None else head.position)
 
@@ -338,9 +358,10 @@ class Desk:
         nothing = before is None and isinstance(made.state, StateBag) and not stored
         change = None if nothing else state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
-        await self.write(
-            hold, key, conversation, [ended(made.run_id, made.status, made.items, states, codec, said=made.said)], codec
+        record = ended(
+            made.run_id, made.status, made.items, states, codec, said=made.said, cut=made.cut, back=made.back
         )
+        await self.write(hold, key, conversation, [record], codec)
 
     async def write(
         self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec

@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import anyio
 
-from noetic_py.errors import (
-    Overloaded,
-)
-
-if TYPE_CHECKING:
-    pass
-
+from noetic_py.errors import Overloaded, ShuttingDown
 from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["Gate"]
+
+
+class _Place:
+    """A place in the line."""
+
+    def __init__(self, new: bool) -> None:
+        self.new = new
+        self.called = anyio.Event()
+        self.refused = False
 
 
 class Gate:
     """Lets one in at a time for each key, in the order of arrival; a key that nobody uses takes no room."""
 
     def __init__(self) -> None:
-        self._lines: dict[SessionKey, deque[anyio.Event]] = {}
+        self._lines: dict[SessionKey, deque[_Place]] = {}
+        self.is_shut: bool = False
 
     def __len__(self) -> int:
         """How many keys are in use."""
@@ -36,12 +39,20 @@ class Gate:
         return key in self._lines
 
     @asynccontextmanager
-    async def enter(self, key: SessionKey, *, most: int | None = None) -> AsyncGenerator[None]:
+    async def enter(self, key: SessionKey, *, most: int | None = None, new: bool = False) -> AsyncGenerator[None]:
         """Wait for one's turn, and have it for as long as the block lasts.
+
+        Args:
+            key: What is to be had.
+            most: How many may wait.
+            new: Whether it is new work, that nobody begins once the gate is shut.
 
         Raises:
             Overloaded: So many wait already.
+            ShuttingDown: The gate is shut, or was while this waited.
         """
+        if new:
+            self.check()
         line = self._lines.get(key)
         if line is None:
             self._lines[key] = deque()
@@ -52,28 +63,50 @@ class Gate:
                     waiting=len(line),
                     hint="try again later, or raise max_waiting=",
                 )
-            await self._wait(key, line)
+            await self._wait(key, line, new=new)
         try:
             yield
         finally:
             self._pass_on(key)
 
-    async def _wait(self, key: SessionKey, line: deque[anyio.Event]) -> None:
-        turn = anyio.Event()
-        line.append(turn)
+    def check(self) -> None:
+        """Refuse new work once the gate is shut.
+
+        Raises:
+            ShuttingDown: It is.
+        """
+        if self.is_shut:
+            raise ShuttingDown
+
+    def shut(self) -> None:
+        """Let no new work begin, and refuse what waits; what is to be written still comes in."""
+        self.is_shut = True
+        for line in self._lines.values():
+            for place in [place for place in line if place.new]:
+                line.remove(place)
+                place.refused = True
+                place.called.set()
+
+    async def _wait(self, key: SessionKey, line: deque[_Place], *, new: bool) -> None:
+        place = _Place(new)
+        line.append(place)
         try:
-            await turn.wait()
+            await place.called.wait()
         except BaseException:
-            if turn.is_set():
+            if place.refused:
+                raise
+            if place.called.is_set():
                 # It has come in the moment in which the wait was cancelled: it is the next one's.
                 self._pass_on(key)
             else:
-                line.remove(turn)
+                line.remove(place)
             raise
+        if place.refused:
+            raise ShuttingDown
 
     def _pass_on(self, key: SessionKey) -> None:
         line = self._lines[key]
         if line:
-            line.popleft().set()
+            line.popleft().called.set()
         else:
             del self._lines[key]

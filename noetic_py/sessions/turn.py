@@ -22,11 +22,15 @@ from noetic_py.checkpoints.conversation import (
 )
 from noetic_py.checkpoints.delta import state_tree
 from noetic_py.checkpoints.records import Base
+from noetic_py.checkpoints.stored import Stored
+from noetic_py.codec.text import is_dict, is_list
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
 from noetic_py.errors import (
+    CodecError,
     ConfigError,
     NoeticError,
+    ReplayDiverged,
     RunBusy,
     RunNotFound,
     SessionConflict,
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from noetic_py._engine.resume import Past
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
+    from noetic_py.checkpoints.conversation import ShutTurn
+    from noetic_py.codec import Codec
 
 from noetic_py.sessions.desk import Desk, Hold, Made, state_of
 from noetic_py.sessions.keys import SessionKey
@@ -67,6 +73,7 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
         Overloaded: Too many wait.
         SessionLoadError: The session cannot be read.
         SessionConflict: Somebody else has written it meanwhile.
+        ShuttingDown: The harness is shut down before it is this turn's turn.
     """
     if plan.delivery_id is not None and not desk.durable:
         raise ConfigError(
@@ -79,8 +86,10 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
         return await turn.beside_others()
     if desk.policy.gate == "reject" and desk.gate.is_taken(key):
         raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or gate="queue"')
-    async with desk.gate.enter(key, most=desk.policy.max_waiting):
-        return await desk.holding(key, turn.alone)
+    # What a step of a turn in flight asks for is a part of that.
+    new = not run.depth
+    async with desk.gate.enter(key, most=desk.policy.max_waiting, new=new):
+        return await desk.holding(key, turn.alone, new=new)
 
 
 class Turn:
@@ -104,12 +113,16 @@ class Turn:
             return await self._resumed(hold, conversation)
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
+        if delivery is None and conversation.shut is not None:
+            result = await self._after_shutdown(hold, conversation, conversation.shut)
+            if result is not None:
+                return result
         past = None if former is None else await self._past(former)
         if former is not None and past is not None:
             result, domain = await self._again(former, plan)
             if conversation.open is not None and conversation.open.run_id == former:
                 await self._write(hold, conversation, self._made(result, domain, conversation))
-            elif former in conversation.unfinished:
+            else:
                 await self._write_rest(hold, conversation, result, domain.log.since(past.started.history))
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
@@ -190,7 +203,9 @@ class Turn:
             left = result or run.left
             if left is not None:
                 items = [*log.since(begun), *map(Message.user, said)]
-                made = Made(run.run_id, left.status, items, left.state, position, seen, states, len(said))
+                made = Made(
+                    run.run_id, left.status, items, left.state, position, seen, states, len(said), _cut(left, items)
+                )
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
 
@@ -221,10 +236,17 @@ class Turn:
         Raises:
             SessionConflict: The session was written by others meanwhile.
         """
-        written, position = conversation.unfinished[result.run_id]
-        rest = items[written:]
-        if not rest and result.status != "completed":
+        shut, back = conversation.shut, 0
+        if shut is not None and shut.run_id == result.run_id:
+            # Nothing follows it, so all of it is written anew; and that it was shut down is said once, whatever comes.
+            written, position, back = 0, conversation.position, shut.items
+        elif result.run_id in conversation.unfinished:
+            written, position = conversation.unfinished[result.run_id]
+            if not items[written:] and result.status != "completed":
+                return
+        else:
             return
+        rest = items[written:]
         if conversation.position != position and self._desk.policy.on_conflict == "fail":
             error = SessionConflict(
                 f"session {self._key.session!r} was written by other turns before this one was delivered again",
@@ -232,7 +254,8 @@ class Turn:
             )
             error.result = result
             raise error
-        made = Made(result.run_id, result.status, rest, result.state, position, (), conversation.states)
+        states, cut = conversation.states, _cut(result, rest)
+        made = Made(result.run_id, result.status, rest, result.state, position, (), states, cut=cut, back=back)
         with anyio.CancelScope(shield=True):
             await self._write(hold, conversation, made)
 
@@ -246,11 +269,15 @@ class Turn:
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
                 await self._write(hold, conversation, self._made(result, self._plan.domain, conversation))
+        elif conversation.shut is not None and conversation.shut.run_id == self._run.run_id and self._plan.past:
+            items = self._plan.domain.log.since(self._plan.past.started.history)
+            await self._write_rest(hold, conversation, result, items)
         return result
 
     def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation) -> Made:
-        begun = seen.log.size
-        return Made(result.run_id, result.status, domain.log.since(begun), result.state, seen.position, (), seen.states)
+        items, states = domain.log.since(seen.log.size), seen.states
+        cut = _cut(result, items)
+        return Made(result.run_id, result.status, items, result.state, seen.position, (), states, cut=cut)
 
     def _state(self, conversation: Conversation) -> Any:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
@@ -260,6 +287,21 @@ class Turn:
             return unsaved[-1][0].state
         found = state_of(conversation, class_of(given), self._codec)
         return given if found is None else found
+
+    async def _after_shutdown(
+        self, hold: Hold, conversation: Conversation, shut: ShutTurn
+    ) -> RunResult[Any, Any] | None:
+        """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
+        past = await self._past(shut.run_id)
+        if past is None or not _is_same(past, self._plan, self._codec):
+            return None
+        try:
+            result, domain = await self._again(shut.run_id, self._plan)
+        except ReplayDiverged:
+            # It was shut down for other code, which cannot go on with it: it begins anew.
+            return None
+        await self._write_rest(hold, conversation, result, domain.log.since(past.started.history))
+        return result
 
     async def _past(self, run_id: str) -> Past | None:
         """What a turn's run has written; `None` when it has not begun, its id being another run's perhaps."""
@@ -309,3 +351,30 @@ class Turn:
 
     async def _write(self, hold: Hold, conversation: Conversation, made: Made) -> None:
         await self._desk.write_turn(hold, self._key, conversation, made, self._codec)
+
+
+def _cut(result: RunResult[Any, Any], items: Sequence[Item]) -> int | None:
+    """Of a run that a shutdown has interrupted, how many of its last items are of an answer that was cut off."""
+    if not result.shutdown:
+        return None
+    last = items[-1] if items else None
+    return int(isinstance(last, Message) and last.role == "assistant" and last.status == "incomplete")
+
+
+def _is_same(past: Past, plan: RunPlan, codec: Codec) -> bool:
+    """Whether a turn is asked for what an earlier one was asked for; the ids of items are made anew each time."""
+    asked = past.started.input
+    if past.started.flow != plan.step.id or not isinstance(asked, Stored):
+        return False
+    try:
+        now: object = codec.encode(plan.value)
+    except CodecError:
+        return False
+    return _without_ids(asked.tree) == _without_ids(now)
+
+
+def _without_ids(tree: object) -> object:
+    if is_list(tree):
+        return [_without_ids(each) for each in tree]
+    item: object = tree.get("v") if is_dict(tree) and tree.get("$") == "item" else None
+    return {key: value for key, value in item.items() if key != "id"} if is_dict(item) else tree

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,30 +92,31 @@ class Children:
             if event[1][0] == what:
                 return event[1][1]
 
-    def ended(self, pid: int, *, kill_after: float | None = None) -> Ended:
+    def ended(self, pid: int, *, kill_after: float | None = None, codes: Collection[int] = (0,)) -> Ended:
         """Wait for a child's end.
 
         Args:
             pid: The child.
             kill_after: Seconds from its start after which it is killed.
+            codes: The exit codes that it may end with.
         """
         begun, killing = self._since[pid], kill_after is not None
         while True:
             seconds = begun + kill_after - time.monotonic() if killing and kill_after is not None else PATIENCE
             event = self.event([pid], seconds)
             if event is not None and event[1][0] == "end":
-                return self._summed_up(pid, event[1][1])
+                return self._summed_up(pid, event[1][1], codes)
             if event is None:
                 os.kill(pid, signal.SIGKILL)
                 if not killing:
                     raise ChildFailed(f"the child hangs; it said {self._said[pid]}")
                 killing = False
 
-    def _summed_up(self, pid: int, status: int) -> Ended:
+    def _summed_up(self, pid: int, status: int, codes: Collection[int]) -> Ended:
         said = self._said.pop(pid)
         ended = Ended(said=said, killed=status == -signal.SIGKILL, seconds=time.monotonic() - self._since.pop(pid))
         if not ended.killed:
-            if status:
+            if status not in codes:
                 raise ChildFailed(f"the child ended with {status}; it said {said}")
             ended.result = ended.heard("result")
         return ended

@@ -62,6 +62,8 @@ def run_child(job: Job, arguments: Mapping[str, Any], handle: int) -> None:
     status = 0
     try:
         say(["result", job(arguments, say)])
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
     except BaseException:  # noqa: BLE001  # whatever it was, the parent is told
         say(["error", traceback.format_exc()])
         status = 70

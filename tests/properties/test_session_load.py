@@ -252,7 +252,7 @@ def empty(harness: Harness) -> None:
     """Nobody is in a session or waits for one, and nothing of a run is left."""
     desk = harness._desk
     assert (desk.in_use, desk._live, desk._said, desk._unsaved) == (0, {}, {}, {})
-    assert (harness._live, harness._launched) == ({}, {})
+    assert (harness._living._runs, harness._launched) == ({}, {})
     assert len(desk._known) <= desk.policy.cache_size
 
 

@@ -92,7 +92,7 @@ class Case:
 
     def __init__(self, what: Any, *, backend: CheckpointBackend | None = None, run_id: str = "r") -> None:
         self.backend = backend or InMemoryBackend()
-        self.runtime = VirtualRuntime(seed=random.randrange(1 << 30))  # noqa: S311 # ids that differ between cases
+        self.runtime = VirtualRuntime(seed=random.randrange(1 << 30))  # ids that differ between cases
         self.run_id = run_id
         self.what = what
 
@@ -121,7 +121,7 @@ class Case:
 
 def values(seed: int) -> tuple[random.Random, Any]:
     """Random arguments."""
-    rng = random.Random(seed)  # noqa: S311 # arguments of a test
+    rng = random.Random(seed)  # arguments of a test
     return rng, {"amount": rng.randrange(10_000), "to": {"name": f"n{rng.randrange(99)}", "tags": [rng.random(), "x"]}}
 
 
@@ -260,7 +260,7 @@ async def test_other_code(figure: Figure) -> None:
         space: dict[str, Any] = {"made": made}
         # Without a source: what is compiled is what counts.
         code = f'async def pay(what: object) -> str:\n    made.append(("other", {seed}))\n    return "x"\n'
-        exec(code, space)  # noqa: S102 # a function that differs in nothing that a model sees
+        exec(code, space)  # a function that differs in nothing that a model sees
         again = tool(name="pay", description="Pay.", needs_approval=True)(space["pay"])
         return loop(call_model(tools=[again]).with_options(version="1"), until=until.no_tool_calls())
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks the run to stop, the second ends the process."""
+"""Ctrl-C and SIGTERM: the first asks for an end, the second ends the process."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ __all__ = ["Signals"]
 class Signals:
     """Handles SIGINT and SIGTERM inside its block.
 
-    The handlers are Python's own and not the event loop's: a step that never lets the loop run would keep those from
-    being called, and the second signal has to work then, too. On Windows, and outside the main thread, nothing is
-    handled, and Ctrl-C raises `KeyboardInterrupt`.
+    The handlers are Python's own and not the event loop's: asyncio knows SIGINT only, and a step that never lets the
+    loop run would keep the loop's from being called, while the second signal has to work then, too. On Windows, and
+    outside the main thread, nothing is handled, and Ctrl-C raises `KeyboardInterrupt`.
 
     Args:
-        farewell: Written to standard error when the second signal ends the process.
+        farewell: Written to standard error when the process is ended at once.
+        most: Seconds after the first signal in which the block has to be left, or the process is ended all the same;
+            `None` waits for ever.
 
     Attributes:
         received: The first signal that came, `None` before.
     """
 
-    def __init__(self, farewell: str = "") -> None:
+    def __init__(self, farewell: str = "", *, most: float | None = None) -> None:
         self.received: signal.Signals | None = None
         self._farewell = farewell.encode()
+        self._most = most
+        self._watchdog: threading.Timer | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._reader, self._writer = socket.socketpair()
 
@@ -47,6 +51,8 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         for number, before in self._before.items():
             signal.signal(number, before)
         self._reader.close()
@@ -54,11 +60,20 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            with suppress(OSError):
-                os.write(2, self._farewell)
-            os._exit(128 + number)
+            self._end_now(number)
         self.received = signal.Signals(number)
-        self._writer.send(b"!")
+        with suppress(OSError):
+            self._writer.send(b"!")
+        if self._most is not None:
+            # A thread of its own: what blocks the event loop blocks every timer of that.
+            self._watchdog = threading.Timer(self._most, self._end_now, (number,))
+            self._watchdog.daemon = True
+            self._watchdog.start()
+
+    def _end_now(self, number: int) -> None:
+        with suppress(OSError):
+            os.write(2, self._farewell)
+        os._exit(128 + number)
 
     async def wait(self) -> signal.Signals:
         """Wait for the first signal."""

@@ -1,0 +1,56 @@
+"""What bounds a run and everything that it starts, whatever the budget allows."""
+
+from __future__ import annotations
+
+from noetic_py.budget import Lease
+from noetic_py.errors import LimitExceeded
+
+__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "MAX_ITERATIONS", "Family"]
+
+MAX_DEPTH = 16
+"""Spawns below one another."""
+MAX_CHILDREN = 256
+"""Spawns of one run in flight at once, and runs that its steps have started."""
+MAX_ITERATIONS = 50_000
+"""Iterations of all loops of one run, whatever each of them allows; likewise."""
+
+
+class Family:
+    """What a run and all runs that its steps have started use up together.
+
+    Attributes:
+        children: Spawns and started runs in flight.
+        iterations: Iterations of loops, those of earlier processes counted in.
+    """
+
+    __slots__ = ("children", "iterations")
+
+    def __init__(self) -> None:
+        self.children = self.iterations = 0
+
+    def enter(self, depth: int, lease: Lease | None = None) -> None:
+        """Count something that starts at a depth.
+
+        Raises:
+            LimitExceeded: Too deep, or too many in flight.
+            BudgetExceeded: The `depth` of a budget does not allow it.
+        """
+        if depth > MAX_DEPTH:
+            raise LimitExceeded("spawn depth", MAX_DEPTH, hint="spawn less deeply, or loop instead")
+        if self.children >= MAX_CHILDREN:
+            raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
+        if lease is not None:
+            lease.enter_depth(depth)
+        self.children += 1
+
+    def iterate(self) -> None:
+        """Count an iteration.
+
+        Raises:
+            LimitExceeded: There were too many.
+        """
+        if self.iterations >= MAX_ITERATIONS:
+            raise LimitExceeded(
+                "iterations of a run", MAX_ITERATIONS, hint="end loops sooner, or start a run for each part of the work"
+            )
+        self.iterations += 1
