@@ -515,9 +515,9 @@ class Opaque(ItemBase):
         self, *, raw: bytes, type: str | None = None, id: str | None = None, status: Status = "completed"
     ) -> None:
         if type is None or id is None:
-            found_type, found_id = _read_head(raw)
+            found_type, found_id = _read_head(raw, type)
             _base(self, id or found_id, status, None)
-            _set_opaque_kind(self, type or found_type)
+            _set_opaque_kind(self, found_type)
         else:
             _base(self, id, status, None)
             _set_opaque_kind(self, type)
@@ -533,12 +533,13 @@ _set_opaque_raw = _setter(Opaque, "raw")
 _set_opaque_kind = _setter(Opaque, "kind")
 
 
-def _read_head(raw: bytes) -> tuple[str, str | None]:
+def _read_head(raw: bytes, type: str | None) -> tuple[str, str | None]:
+    """The type and the id of an item; a message need not say that it is one, so a type that is known is not read."""
     try:
         data: Any = json.loads(raw)
-        kind: object = data["type"]
+        kind: object = data["type"] if type is None else type
         found: object = data.get("id")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError("raw is not the JSON text of an object with a type") from error
     if not isinstance(kind, str):
         raise ValueError("raw is not the JSON text of an object with a type")

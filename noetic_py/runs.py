@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
-from noetic_py.checkpoints.envelope import plain_card
+from noetic_py.checkpoints.envelope import card_fields
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import Checkpoint, RunStatus
-from noetic_py.errors import AnswerInvalid, ConfigError, RunNotFound
+from noetic_py.errors import AnswerInvalid, ConfigError, CorruptRecord, InvalidId, RunNotFound
 from noetic_py.runtime import Runtime
 from noetic_py.sessions.keys import SessionKey
 
@@ -279,7 +279,15 @@ def _card_of(info: RunInfo) -> bytes:
 
 def _session(card: Mapping[str, Any]) -> SessionKey | None:
     parts = card.get("session")
-    return None if parts is None else SessionKey(parts[1], parts[2], app=parts[0])
+    if parts is None:
+        return None
+    try:
+        app, user, session = parts
+        return SessionKey(user, session, app=app)
+    except (TypeError, ValueError, AttributeError, InvalidId):
+        raise CorruptRecord(
+            f"the card of a run names {parts!r:.60} as its session", hint="restore the store from a backup"
+        ) from None
 
 
 def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
@@ -287,8 +295,7 @@ def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
 
 
 def _card(entry: RunEntry) -> dict[str, Any]:
-    told = plain_card(entry.card)
-    return json.loads(told) if told else {}
+    return card_fields(entry.card)
 
 
 def _info(entry: RunEntry) -> RunInfo:

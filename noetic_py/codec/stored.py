@@ -17,7 +17,7 @@ import attrs
 
 from noetic_py.codec.failures import encode_failure
 from noetic_py.codec.structure import Bag, Failure, Member, Record, Structurer, is_model, is_named_tuple, type_name
-from noetic_py.codec.text import MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
+from noetic_py.codec.text import MAX_KEYS, MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
 from noetic_py.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.items import ItemBase, Opaque
@@ -98,6 +98,8 @@ class Codec:
         """
         try:
             return _encode(value, 0)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -106,9 +108,13 @@ class Codec:
 
         Raises:
             CodecError: It is malformed or does not fit the type; `where` is the path to what does not.
+            LimitExceeded: It is nested too deep.
         """
         try:
             return self._structurer.structure(_decode(tree), type)
+        except RecursionError:
+            # Below the limit of JSON, but each mark of ours takes several calls, and somebody may be deep down already.
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -155,6 +161,8 @@ def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
 
 
 def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
+    if len(value) > MAX_KEYS:
+        raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
     if _MARK in value or not all(type(key) is str for key in value):
         pairs = [
             [_encode_at(f"[{key!r:.60}]", key, depth + 2), _encode_at(f"[{key!r:.60}]", part, depth + 2)]
@@ -281,8 +289,8 @@ def _decode(node: Any) -> Any:
         raise Unfit(f"is marked {tag!r:.60}, which this version does not know")
     try:
         return decode(node)
-    except (ValueError, TypeError, KeyError, OverflowError, InvalidOperation) as error:
-        raise Unfit(f"is no {tag}: {type(error).__name__}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
+        raise Unfit(f"is no {tag}: {type(error).__name__}: {error!s:.200}") from None
     except NoeticError as error:
         raise Unfit(error.message) from error
 
@@ -305,8 +313,16 @@ def _decode_moment(kind: type[Any], node: dict[str, Any]) -> Any:
     moment = kind.fromisoformat(node["v"])
     changes: dict[str, Any] = {"fold": 1} if node.get("fold") == 1 else {}
     if "tz" in node:
-        changes["tzinfo"] = ZoneInfo(node["tz"])
+        changes["tzinfo"] = _zone(node["tz"])
     return moment.replace(**changes)
+
+
+def _zone(name: Any) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, TypeError, KeyError, OSError):
+        # Some names are folders or too long for a file's name, and what the system says of them tells where they are.
+        raise ValueError(f"{name!r:.60} is no time zone") from None
 
 
 def _decode_timedelta(node: dict[str, Any]) -> timedelta:

@@ -175,7 +175,7 @@ class Structurer:
             known = self.registry.get(value.name)
             if known is None:
                 raise Unfit(
-                    f"holds a {value.name}, and no such class is registered",
+                    f"holds a {value.name:.80}, and no such class is registered",
                     hint="declare the type where the value is read, or register the class with the codec",
                 )
             return self.structure(value, known)
@@ -498,7 +498,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, Bag):
         return value.kind
-    return value.name if isinstance(value, Record | Member | Failure) else kind_name(value)
+    return value.name[:80] if isinstance(value, Record | Member | Failure) else kind_name(value)
 
 
 def _explained(error: BaseException) -> Unfit:

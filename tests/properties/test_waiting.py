@@ -50,10 +50,11 @@ class Questions:
             return evolve(node, ops=tuple(op for each in node.ops for op in self.ops(each)))
         changed: dict[str, Any] = {}
         for attribute in fields(type(node)):
-            value = getattr(node, attribute.name)
-            if has(type(value)):
+            value: Any = getattr(node, attribute.name)
+            kind: Any = value.__class__
+            if has(kind):
                 changed[attribute.name] = self.node(value)
-            elif isinstance(value, tuple):
+            elif kind is tuple:
                 changed[attribute.name] = tuple(self.node(each) for each in value)
         return evolve(node, **changed) if changed else node
 
