@@ -628,7 +628,9 @@ class Execution:
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        self.run.family.enter(self.depth + 1, self.lease)
+        self.run.family.check(self.run.depth + self.depth + 1)
+        self.lease.enter_depth(self.depth + 1)
+        self.run.family.children += 1
 
 
 class Frame(Context[Any, Any]):
@@ -760,7 +762,7 @@ def _place() -> tuple[int, Family]:
     """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.token is not None:
-        return asking.x.depth + 1, asking.x.run.family
+        return asking.x.run.depth + asking.x.depth + 1, asking.x.run.family
     return 0, Family()
 
 
