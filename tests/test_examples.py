@@ -20,6 +20,12 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 # What each example is there to show.
 SHOWN = {
+    "approvals": [
+        "suspended; paid so far: the baker\n  approval: pay {'to': 'the roofer', 'amount': 2400}\n  approval: pay",
+        "suspended; paid so far: the baker, the roofer\n  question: 40 euros to the baker: done",
+        "The call was rejected: nobody knows them. Again next month?",
+        "see you next month",
+    ],
     "budget": ["8 calls made for $0.16, 12 refused", "budget_exceeded: ", "5 calls made for $0.10"],
     "chat_inbox": [
         "user: What makes a spring tide?\nassistant: When sun and moon pull in one line.\nuser: [the gauge of Brest]",
