@@ -19,7 +19,8 @@ WHOLE = (
     "noetic_py/_engine/ledger.py",
     "noetic_py/channels/declared.py",
     "noetic_py/channels/handle.py",
-    "noetic_py/sessions.py",
+    "noetic_py/sessions/gate.py",
+    "noetic_py/sessions/keys.py",
 )
 ROOT = Path(__file__).resolve().parent.parent
 

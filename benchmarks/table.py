@@ -72,14 +72,14 @@ def digits(value: float) -> str:
     return f"{value:.4f}"
 
 
-def into_page(page: str, text: str) -> str:
+def into_page(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """A page with the figures between its markers replaced.
 
     Raises:
         ValueError: The markers are not there once each, in order.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in after or END in after:
-        raise ValueError(f"the page needs {BEGIN} and {END}, once each")
-    return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed or begin in after or end in after:
+        raise ValueError(f"the page needs {begin} and {end}, once each")
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"

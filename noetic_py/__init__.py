@@ -94,9 +94,11 @@ if TYPE_CHECKING:
     from noetic_py.pending import Answer as Answer
     from noetic_py.pending import Ask as Ask
     from noetic_py.pending import PendingRequest as PendingRequest
+    from noetic_py.redaction import redact as redact
     from noetic_py.runs import RunInfo as RunInfo
     from noetic_py.runs import Runs as Runs
     from noetic_py.runtime import Runtime as Runtime
+    from noetic_py.secret import Secret as Secret
     from noetic_py.sessions.desk import SessionEdit as SessionEdit
     from noetic_py.sessions.keys import SessionKey as SessionKey
     from noetic_py.sessions.keys import SessionPolicy as SessionPolicy
@@ -210,6 +212,7 @@ __all__ = [
     "RunStream",
     "Runs",
     "Runtime",
+    "Secret",
     "Services",
     "Session",
     "SessionEdit",
@@ -246,6 +249,7 @@ __all__ = [
     "memory",
     "parallel",
     "race",
+    "redact",
     "sequence",
     "settle",
     "spawn",
@@ -339,6 +343,7 @@ _HOMES = {
     "RunStream": "noetic_py.streams",
     "Runs": "noetic_py.runs",
     "Runtime": "noetic_py.runtime",
+    "Secret": "noetic_py.secret",
     "Services": "noetic_py.context",
     "Session": "noetic_py.sessions.session",
     "SessionEdit": "noetic_py.sessions.desk",
@@ -373,6 +378,7 @@ _HOMES = {
     "loop": "noetic_py.steps.loop",
     "parallel": "noetic_py.steps.flow",
     "race": "noetic_py.steps.flow",
+    "redact": "noetic_py.redaction",
     "sequence": "noetic_py.steps.flow",
     "settle": "noetic_py.steps.flow",
     "spawn": "noetic_py.steps.spawn",

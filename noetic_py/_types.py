@@ -1,11 +1,11 @@
-"""Type variables that several rooms share, and the JSON type."""
+"""Type variables that several rooms share, and what tells JSON's containers from other values."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeAlias
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias
 
-from typing_extensions import TypeVar
+from typing_extensions import TypeIs, TypeVar
 
 if TYPE_CHECKING:
     from noetic_py.memory.layer import Memory
@@ -42,3 +42,23 @@ Durability: TypeAlias = Literal["step", "exit", "manual"]
 OnDiverge: TypeAlias = Literal["fail", "adopt", "pin"]
 OnError: TypeAlias = Literal["retry", "skip", "abort"]
 """What a loop or a schedule does about a failure; see `on_error` of [`loop`][noetic_py.loop]."""
+
+
+def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
+    """Whether this is a mapping; of what, nobody has looked."""
+    return isinstance(value, Mapping)
+
+
+def is_dict(value: object) -> TypeIs[dict[Any, Any]]:
+    """Whether this is a dict; of what, nobody has looked."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeIs[list[Any]]:
+    """Whether this is a list; of what, nobody has looked."""
+    return isinstance(value, list)
+
+
+def is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    """Whether this is a list or a tuple; of what, nobody has looked."""
+    return isinstance(value, list | tuple)

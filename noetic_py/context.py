@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 from attrs import define
 
 from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, T
+from noetic_py.admission import admit
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
@@ -256,6 +257,9 @@ class Context(Generic[M_co, S_co]):
         items: The conversation so far; copied.
         thread_id: The conversation's id; made when left out.
         request_id: A correlation id of the caller's.
+
+    Raises:
+        ForgedEvent: `items` hold one that only a run makes, such as a call without its output.
     """
 
     __slots__ = ("__weakref__", "at", "domain", "engine", "touched")
@@ -292,8 +296,9 @@ class Context(Generic[M_co, S_co]):
         thread_id: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        log = ItemLog()
-        log.extend(items or ())
+        added = tuple(items or ())
+        admit(added, entry="context")
+        log = ItemLog(added)
         self.domain = Domain(log, StateBag() if state is None else state, "")
         self.engine = Outside(self, thread_id, request_id)
         self.at = ()
@@ -676,6 +681,7 @@ class Outside:
     Attributes:
         adopted: Whether a run is going on with the context now.
         named: Whether its maker has chosen its thread.
+        trusted: How many items of its log a run has made; those behind come from outside.
     """
 
     run_id = ""
@@ -694,7 +700,7 @@ class Outside:
     session: SessionKey | None = None
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None) -> None:
-        self.adopted = False
+        self.adopted, self.trusted = False, 0
         self.id: str = SYSTEM.new_id()
         self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
         self.request_id = request_id

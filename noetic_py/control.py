@@ -14,6 +14,7 @@ from attrs import field, frozen
 from noetic_py._types import O_co, S_co, T
 from noetic_py.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, NoeticError, NoOutput, Suspended
+from noetic_py.redaction import without_secrets
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
@@ -48,7 +49,7 @@ class Control:
 
     kind: StopKind
     value: object = None
-    reason: str | None = None
+    reason: str | None = field(default=None, converter=without_secrets)
     path: tuple[str, ...] = ()
     at: tuple[str, ...] = ()
     error: BudgetExceeded | None = None

@@ -18,7 +18,7 @@ from noetic_py._types import M2, M, M_co, R, S, T
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, Partial, RunResult
-from noetic_py.errors import ConfigError, NoeticError, RunBusy, RunNotFound, WrongThread
+from noetic_py.errors import ConfigError, NoeticError, RunNotFound, WrongThread
 from noetic_py.events import Bus
 from noetic_py.guard.door import Leave, Options, door_of
 from noetic_py.memory.layer import Memory
@@ -26,10 +26,12 @@ from noetic_py.models.base import ModelSettings
 from noetic_py.options import (
     ResumeOptions,
     RunOptions,
+    adopting,
     check_options,
     check_parts,
     check_resume_options,
     domain_of,
+    launch_options,
     outside_of,
 )
 from noetic_py.runs import Runs, fork_run
@@ -313,7 +315,9 @@ class Harness(Generic[M_co]):
         Raises:
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
             ConfigError: An option is unknown or of the wrong kind.
+            ForgedEvent: An item of `history=`, `ctx=` or the input is one that only a run makes.
             WrongThread: The harness belongs to another thread or event loop.
+            AccessDenied: The access policy does not let the caller run it.
         """
         return await self._run(step, input, state, ctx, await self._door.run(options, ctx))
 
@@ -360,16 +364,8 @@ class Harness(Generic[M_co]):
         return await keeping.beating(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
-        outside = outside_of(ctx)
-        if outside.adopted:
-            raise RunBusy(
-                "the context is in another run", hint="await that run first, or give each run a context of its own"
-            )
-        outside.adopted = True
-        try:
+        with adopting(ctx, plan.domain.log):
             return await self._engine.run_flow(run, plan)
-        finally:
-            outside.adopted = False
 
     @overload
     def stream(
@@ -443,6 +439,7 @@ class Harness(Generic[M_co]):
 
         Raises:
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
+            AccessDenied: Nobody is known to act; what the policy says comes out of `handle.result()`.
         """
         self._check_home()
         given, leave = self._door.start(options, ctx)
@@ -594,7 +591,8 @@ class Harness(Generic[M_co]):
             **options: See [`ResumeOptions`][noetic_py.ResumeOptions].
 
         Raises:
-            RunNotFound: There is no such run.
+            RunNotFound: There is no such run, or the caller may not read it.
+            AccessDenied: The caller may read it, and not resume it, try it again or approve what is answered.
             RunBusy: Another process has it.
             ReplayDiverged: The flow does something else than the run's journal says.
             AnswerError: An answer is not taken; then none is, and nothing is run.
@@ -691,8 +689,8 @@ class Harness(Generic[M_co]):
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
-            depth=0 if opening is None else opening.depth,
         )
+        run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:
             run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
         return run
@@ -783,12 +781,7 @@ class Harness(Generic[M_co]):
         known = self._launched.get(run_id or "")
         if known is not None:
             return Launched(known)
-        given: dict[str, Any] = {"on_error": "result", "services": run.services.by_type}
-        given |= {name: found for name in ("user_id", "request_id") if (found := getattr(run, name)) is not None}
-        if options.budget is not None:
-            given["budget"] = options.budget
-        if run_id is not None:
-            given["run_id"] = run_id
+        given = launch_options(run, options.budget, run_id)
         if options.memory is not None:
             step = with_memory(step, memory=options.memory)
         handle = self._start(step, value, options.state, None, given, again=run_id is not None, leave=None)

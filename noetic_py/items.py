@@ -27,6 +27,7 @@ from noetic_py.runtime import SYSTEM
 __all__ = [
     "BUILTIN_TYPES",
     "ID_SOURCE",
+    "RESERVED_PREFIXES",
     "ContentPart",
     "Extension",
     "FunctionCall",
@@ -64,6 +65,9 @@ ID_SOURCE: ContextVar[Callable[[], str]] = ContextVar("noetic_py_id_source", def
 
 BUILTIN_TYPES = frozenset({"message", "function_call", "function_call_output", "reasoning"})
 """The item types that have a class here; an extension may not take their names."""
+
+RESERVED_PREFIXES = frozenset({"noetic", "noetic_py", "noetic-py"})
+"""Prefixes of item types that are the library's own; no extension may take them, and none comes in from outside."""
 
 _STATUSES = frozenset(get_args(Status))
 
@@ -511,9 +515,9 @@ class Opaque(ItemBase):
         self, *, raw: bytes, type: str | None = None, id: str | None = None, status: Status = "completed"
     ) -> None:
         if type is None or id is None:
-            found_type, found_id = _read_head(raw)
+            found_type, found_id = _read_head(raw, type)
             _base(self, id or found_id, status, None)
-            _set_opaque_kind(self, type or found_type)
+            _set_opaque_kind(self, found_type)
         else:
             _base(self, id, status, None)
             _set_opaque_kind(self, type)
@@ -529,12 +533,13 @@ _set_opaque_raw = _setter(Opaque, "raw")
 _set_opaque_kind = _setter(Opaque, "kind")
 
 
-def _read_head(raw: bytes) -> tuple[str, str | None]:
+def _read_head(raw: bytes, type: str | None) -> tuple[str, str | None]:
+    """The type and the id of an item; a message need not say that it is one, so a type that is known is not read."""
     try:
         data: Any = json.loads(raw)
-        kind: object = data["type"]
+        kind: object = data["type"] if type is None else type
         found: object = data.get("id")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError("raw is not the JSON text of an object with a type") from error
     if not isinstance(kind, str):
         raise ValueError("raw is not the JSON text of an object with a type")
@@ -616,6 +621,10 @@ def extension_item(name: str, /) -> Callable[[type[ExtT]], type[ExtT]]:
             f"{name!r} is no name for an item type",
             code="extension-name",
             hint='write a prefix, a colon and a name, in ASCII letters, digits, "_", "-" and ".": "acme:note"',
+        )
+    if prefix.lower() in RESERVED_PREFIXES:
+        raise ConfigError(
+            f"the prefix of {name!r} is the library's own", code="extension-reserved", hint='use yours: "acme:note"'
         )
 
     def register(cls: type[ExtT]) -> type[ExtT]:

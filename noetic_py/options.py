@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import TypedDict
 
 from noetic_py._types import Durability, OnDiverge
+from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.context import Context, Domain, Outside
-from noetic_py.errors import ConfigError, InvalidId
+from noetic_py.errors import ConfigError, InvalidId, RunBusy
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
@@ -20,6 +22,7 @@ from noetic_py.state import StateBag
 from noetic_py.steps.step import Step, is_seconds
 
 if TYPE_CHECKING:
+    from noetic_py._engine.state import Run
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, ModelSettings
     from noetic_py.pending import Answer
@@ -28,11 +31,14 @@ __all__ = [
     "MAX_ID",
     "ResumeOptions",
     "RunOptions",
+    "adopting",
     "check_options",
     "check_outside_id",
     "check_parts",
     "check_resume_options",
+    "conversation_of",
     "domain_of",
+    "launch_options",
     "outside_of",
 ]
 
@@ -44,7 +50,7 @@ class RunOptions(TypedDict, total=False):
     """Options of one run.
 
     Attributes:
-        history: Items the conversation begins with.
+        history: Items the conversation begins with: a whole one, every call with its output.
         run_id: The run's id; made when left out.
         request_id: A correlation id of the caller's.
         thread_id: The conversation's id; made when left out.
@@ -226,6 +232,53 @@ def outside_of(ctx: object) -> Outside:
     return engine
 
 
+def launch_options(run: Run, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
+    """The options of a run that another one starts."""
+    given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
+    told = {name: value for name, value in given.items() if value is not None}
+    return {**told, "on_error": "result", "services": run.services.by_type}
+
+
+@contextmanager
+def adopting(ctx: object, log: ItemLog) -> Generator[None]:
+    """A run goes on with a context.
+
+    Raises:
+        RunBusy: Another one does.
+    """
+    outside = outside_of(ctx)
+    if outside.adopted:
+        raise RunBusy(
+            "the context is in another run", hint="await that run first, or give each run a context of its own"
+        )
+    outside.adopted = True
+    try:
+        yield
+    finally:
+        outside.adopted, outside.trusted = False, len(log)
+
+
+def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -> ItemLog:
+    """The conversation that a run begins with, once what comes from outside in it was looked at.
+
+    Raises:
+        ForgedEvent: It holds an item that only a run makes.
+        ConfigError: `history=` holds something that is no item; code `"run-option"`.
+    """
+    if ctx is not None:
+        items = ctx.domain.log.snapshot()
+        admit(items, entry="context", known=items[: outside_of(ctx).trusted])
+        return ctx.domain.log
+    history = tuple(options.get("history") or ())
+    admit(history, entry="history")
+    try:
+        return ItemLog(history)
+    except TypeError as error:
+        raise ConfigError(
+            f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+        ) from error
+
+
 def check_parts(memory: object, model: object, budget: object, tools: Sequence[object]) -> None:
     """Refuse what a harness cannot be made of.
 
@@ -251,15 +304,10 @@ def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any,
     Raises:
         ConfigError: The history is none; code `"run-option"`.
     """
+    log = conversation_of(ctx, options)
     if ctx is not None:
-        log, state = ctx.domain.log, ctx.domain.state
-    else:
-        try:
-            log = ItemLog(options.get("history") or ())
-        except TypeError as error:
-            raise ConfigError(
-                f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
-            ) from error
-        state = StateBag() if state is None else state
+        state = ctx.domain.state
+    elif state is None:
+        state = StateBag()
     log.origin = (run_id, step.id)
     return Domain(log, state, step.id)

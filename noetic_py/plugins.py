@@ -7,13 +7,15 @@ names it under the entry-point group `noetic_py`. Plugins are loaded when a [`Ha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module, metadata
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from noetic_py._types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
 from noetic_py.hookspecs import PROJECT, Hooks, hookimpl
 from noetic_py.runtime import SYSTEM, Runtime
@@ -77,7 +79,8 @@ class ModelRegistry:
         """
         if not _is_prefix(prefix):
             raise PluginError(f"{prefix!r} is no prefix for models", hint="letters, digits and dashes")
-        taken = self._providers.get(prefix)
+        _check_factory(factory, self.plugin)
+        taken = _twin(self._providers, prefix)
         if taken is not None:
             raise PluginError(
                 f"plugins {taken[1]!r} and {self.plugin!r} both provide models {prefix!r}:...",
@@ -160,7 +163,8 @@ class BackendRegistry:
         """
         if not _is_prefix(scheme):
             raise PluginError(f"{scheme!r} is no scheme for checkpoints", hint="letters, digits and dashes")
-        taken = self._factories.get(scheme)
+        _check_factory(factory, self.plugin)
+        taken = _twin(self._factories, scheme)
         if taken is not None:
             raise PluginError(
                 f"plugins {taken[1]!r} and {self.plugin!r} both provide checkpoints {scheme!r}:...",
@@ -217,7 +221,7 @@ class LayerRegistry:
     def _declare(self, name: str, found: type[MemoryLayer[Any]] | str) -> None:
         if not _is_prefix(name):
             raise PluginError(f"{name!r} is no name for a memory layer", hint="letters, digits and dashes")
-        taken = self._known.get(name)
+        taken = _twin(self._known, name)
         if taken is not None:
             raise PluginError(
                 f"plugins {taken[1]!r} and {self.plugin!r} both provide a memory layer {name!r}",
@@ -279,7 +283,7 @@ class TransformRegistry:
             (name,) = Sealing([transform]).by_name
         except ConfigError as error:
             raise PluginError(f"plugin {self.plugin!r}: {error.message}", hint=error.hint) from error
-        taken = self._known.get(name)
+        taken = _twin(self._known, name)
         if taken is not None:
             raise PluginError(
                 f"plugins {taken[1]!r} and {self.plugin!r} both provide a record transform {name!r}",
@@ -360,6 +364,16 @@ def _is_prefix(text: str) -> bool:
     return bool(text) and all(c.isascii() and (c.isalnum() or c == "-") for c in text)
 
 
+def _check_factory(factory: object, plugin: str) -> None:
+    if not callable(factory):
+        raise PluginError(f"plugin {plugin!r} gives {factory!r:.60} as a factory", hint="a function or a class")
+
+
+def _twin(known: Mapping[str, tuple[T, str]], name: str) -> tuple[T, str] | None:
+    """What is known by a name that a person takes for this one: capitals make no other name."""
+    return next((found for other, found in known.items() if other.lower() == name.lower()), None)
+
+
 class Plugins:
     """The plugins of one harness, loaded."""
 
@@ -417,11 +431,23 @@ class Plugins:
                 if implementation is None:
                     continue
                 try:
-                    implementation(registry)
+                    given = implementation(registry)
                 except (PluginError, ConfigError):
                     raise
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     raise PluginError(f"plugin {name!r} failed in {hook}: {type(error).__name__}: {error}") from error
+                if given is not None:
+                    raise _no_hook(name, hook, given)
+
+
+def _no_hook(name: str, hook: str, given: object) -> PluginError:
+    """The error for a hook that gives something back: most likely one that was never run, as an `async def` is not."""
+    if isinstance(given, Coroutine):
+        given.close()
+    return PluginError(
+        f"plugin {name!r} gave {type(given).__name__} back in {hook}",
+        hint="a hook is a plain function that calls its registry and returns nothing",
+    )
 
 
 def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = SYSTEM) -> Plugins:
@@ -432,7 +458,9 @@ def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = 
         runtime: The clock of the built-in backends.
 
     Raises:
-        PluginError: A name is not installed, twice there, fails to load, or registers what is taken.
+        PluginError: A name is not installed, twice there, fails to load, or registers what is taken; or a plugin has no
+            hook, or one of another form.
+        ConfigError: `allowed` is no list of names and plugins; code `"plugins"`.
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
@@ -440,15 +468,37 @@ def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = 
     for point in _entry_points(names):
         try:
             plugin = point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(f"plugin {point.name!r} failed to load: {type(error).__name__}: {error}") from error
-        manager.register(plugin, name=point.name)
+        _add(manager, plugin, point.name)
     for plugin in objects:
-        manager.register(plugin)
+        _add(manager, plugin, _name_of(plugin, manager))
     plugins = Plugins(manager, runtime)
     plugins.transforms.asked_for = names is not None
     plugins.register()
     return plugins
+
+
+def _add(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
+    try:
+        manager.register(plugin, name=name)
+        manager.check_pending()
+        hooked = any(getattr(plugin, hook, None) is not None for hook in vars(Hooks) if hook.startswith("register_"))
+    except Exception as error:  # of pluggy for a hook of another form, and whatever looking at the plugin raises
+        raise PluginError(
+            f"plugin {name!r} is none that fits: {error}", hint="the hooks are those of noetic_py.hookspecs.Hooks"
+        ) from error
+    if not hooked:
+        raise PluginError(f"plugin {name!r} has no hook", hint="functions marked with noetic_py.plugins.hookimpl")
+
+
+def _name_of(plugin: object, manager: pluggy.PluginManager) -> str:
+    """A name for a plugin that was given as it is; that of its class or module, with a number where there are more."""
+    own = plugin.__name__ if isinstance(plugin, type | ModuleType) else type(plugin).__name__
+    name, number = own, 1
+    while manager.has_plugin(name):
+        name, number = f"{own}#{number + 1}", number + 1
+    return name
 
 
 def _wanted(allowed: Iterable[object] | None) -> tuple[list[str] | None, list[object]]:
@@ -457,7 +507,11 @@ def _wanted(allowed: Iterable[object] | None) -> tuple[list[str] | None, list[ob
         return (None if text is None else [name.strip() for name in text.split(",") if name.strip()]), []
     if isinstance(allowed, str):
         raise ConfigError(f"plugins={allowed!r} is a text", code="plugins", hint=f"plugins=[{allowed!r}]")
+    if not isinstance(allowed, Iterable):
+        raise ConfigError(f"plugins={allowed!r:.60} is no list", code="plugins", hint='plugins=["openai"]')
     everything = list(allowed)
+    if any(each is None for each in everything):
+        raise ConfigError("plugins holds None", code="plugins", hint="names and plugin objects")
     return [each for each in everything if isinstance(each, str)], [e for e in everything if not isinstance(e, str)]
 
 
@@ -474,8 +528,13 @@ def _entry_points(names: list[str] | None) -> list[metadata.EntryPoint]:
     for point in _installed():
         if names is not None and point.name not in names:
             continue
-        other = found.get(point.name)
-        if other is not None and other.value != point.value:
+        if not _is_prefix(point.name.replace("_", "-").replace(".", "-")):
+            raise PluginError(
+                f"{point.name!a} ({point.value!a}) is no name for a plugin",
+                hint='uninstall it: a name is ASCII letters, digits, "-", "_" and "."',
+            )
+        other = next((each for name, each in found.items() if name.lower() == point.name.lower()), None)
+        if other is not None and (other.name, other.value) != (point.name, point.value):
             raise PluginError(
                 f"two distributions have a plugin named {point.name!r}: {other.value} and {point.value}",
                 hint="uninstall one of them",

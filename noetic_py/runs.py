@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
-from noetic_py.checkpoints.envelope import plain_card
-from noetic_py.checkpoints.naming import SESSION, is_stream
+from noetic_py.checkpoints.envelope import card_fields
+from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.control import Checkpoint, RunStatus
-from noetic_py.errors import AnswerInvalid, ConfigError, RunNotFound
+from noetic_py.errors import AnswerInvalid, ConfigError, CorruptRecord, InvalidId, RunNotFound
 from noetic_py.runtime import Runtime
 from noetic_py.sessions.keys import SessionKey
 
@@ -91,7 +91,7 @@ class Runs:
             RunNotFound: There is no such run.
         """
         entry = await self._backend.entry(run_id)
-        if entry is None or entry.status == SESSION:
+        if entry is None or is_stream(run_id):
             raise RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
         return await self._told(entry)
 
@@ -161,7 +161,7 @@ class Runs:
         return found if limit is None else found[:limit]
 
     async def _lists(self, entry: RunEntry, session: SessionKey | None) -> bool:
-        return entry.status != SESSION and _is_of(entry, session) and await self._shows(entry)
+        return not is_stream(entry.run_id) and _is_of(entry, session) and await self._shows(entry)
 
     async def _shows(self, entry: RunEntry) -> bool:
         """Whether it is there for whoever asks."""
@@ -296,7 +296,15 @@ def _card_of(info: RunInfo) -> bytes:
 
 def _session(card: Mapping[str, Any]) -> SessionKey | None:
     parts = card.get("session")
-    return None if parts is None else SessionKey(parts[1], parts[2], app=parts[0])
+    if parts is None:
+        return None
+    try:
+        app, user, session = parts
+        return SessionKey(user, session, app=app)
+    except (TypeError, ValueError, AttributeError, InvalidId):
+        raise CorruptRecord(
+            f"the card of a run names {parts!r:.60} as its session", hint="restore the store from a backup"
+        ) from None
 
 
 def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
@@ -304,8 +312,7 @@ def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
 
 
 def _card(entry: RunEntry) -> dict[str, Any]:
-    told = plain_card(entry.card)
-    return json.loads(told) if told else {}
+    return card_fields(entry.card)
 
 
 def info_of(entry: RunEntry) -> RunInfo:

@@ -75,7 +75,8 @@ class Living:
             LimitExceeded: It was started too deep below another one, or too many are in flight there.
         """
         if run.depth:
-            run.family.enter(run.depth)
+            run.family.check(run.depth)
+            run.family.children += 1
         self._runs[run.run_id] = run
 
     def remove(self, run: Run) -> None:

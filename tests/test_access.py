@@ -56,7 +56,8 @@ class Asked:
         return said
 
     def take(self) -> list[str]:
-        asked, self.requests = [request.action for request in self.requests], []
+        asked: list[str] = [request.action for request in self.requests]
+        self.requests = []
         return asked
 
 
@@ -385,9 +386,10 @@ async def test_no_id_that_is_chosen_leads_to_another_s_thread() -> None:
             assert (await made.runs.get("t")).thread_id != "t"
     async with harness(MEMBERS) as made:
         with acting_as(ADA):
-            for options in ({"thread_id": "t"}, {"ctx": Context(thread_id="t")}):
+            given: list[dict[str, Any]] = [{"thread_id": "t"}, {"ctx": Context(thread_id="t")}]
+            for options in given:
                 with pytest.raises(errors.AccessDenied):
-                    await made.run(hello, "x", **options)  # type: ignore[call-overload]  # options of several kinds
+                    await made.run(hello, "x", **options)
             assert (await made.run(hello, "x", ctx=Context())).value == "x, ada"
 
 

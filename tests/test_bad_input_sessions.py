@@ -390,11 +390,7 @@ CALL = FunctionCall(name="search", arguments={}, call_id="c-1")
 OUTPUT = FunctionCallOutput(call_id="c-1", output="found")
 
 
-@pytest.mark.parametrize(
-    "items",
-    [[OUTPUT], [OUTPUT, CALL], [CALL, OUTPUT, OUTPUT], [CALL, CALL], [Message.user("a"), "b"], None],
-    ids=["alone", "before", "twice", "calls", "text", "nothing"],
-)
+@pytest.mark.parametrize("items", [[Message.user("a"), "b"], None], ids=["text", "nothing"])
 async def test_an_edit_that_leaves_no_conversation(items: Any) -> None:
     backend = InMemoryBackend()
     async with harness(backend) as it:
@@ -404,6 +400,25 @@ async def test_an_edit_that_leaves_no_conversation(items: Any) -> None:
             async with session.edit() as edit:
                 edit.items = items
         assert (caught.value.code, bool(caught.value.hint)) == ("session-edit", True)
+        # It is as it was, and nobody holds it.
+        await session.run(chat, "y")
+        assert await said(it) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [[CALL], [OUTPUT], [OUTPUT, CALL], [CALL, OUTPUT, OUTPUT], [CALL, CALL]],
+    ids=["open", "alone", "before", "twice", "calls"],
+)
+async def test_an_edit_that_forges_a_call_or_its_output(items: Any) -> None:
+    backend = InMemoryBackend()
+    async with harness(backend) as it:
+        session = it.session("ada", "trip")
+        await session.run(chat, "x")
+        with pytest.raises(errors.ForgedEvent) as caught:
+            async with session.edit() as edit:
+                edit.items += items
+        assert (caught.value.entry, bool(caught.value.hint)) == ("session", True)
         # It is as it was, and nobody holds it.
         await session.run(chat, "y")
         assert await said(it) == ["x", "y"]

@@ -6,6 +6,7 @@ import base64
 import collections
 import dataclasses
 import enum
+import inspect
 import json
 import string
 import sys
@@ -998,3 +999,32 @@ def test_texts_are_the_same_without_the_encoder_in_c(monkeypatch: pytest.MonkeyP
     assert without is None
     monkeypatch.setattr(json_text, "_encode_parts", without)
     assert json_text.dump(value) == with_it
+
+
+def test_a_message_that_does_not_say_so_and_is_not_understood_stays_whole() -> None:
+    wire = {"role": "user", "content": [{"type": "video", "url": "https://x/y"}]}
+    for item in (from_wire(wire), from_wire_json(json.dumps(wire))):
+        assert isinstance(item, Opaque)
+        assert (item.type, bool(item.id)) == ("message", True)
+        assert to_wire(item) == wire
+
+
+def test_marks_inside_each_other_are_refused_by_name_however_deep_the_caller_is() -> None:
+    tree: Any = "x"
+    for _ in range(15):
+        tree = {"$": "error", "t": "NoeticError", "m": "x", "f": {"a": [{"$": "dict", "v": [[tree, tree]]}]}}
+        tree["f"]["a"][0]["v"][0][1] = 1
+
+    def deep(calls: int) -> Any:
+        return deep(calls - 1) if calls else Codec().decode(tree)
+
+    used = len(inspect.stack())
+    refused = 0
+    for spare in (250, 200, 150, 100, 60):
+        try:
+            deep(sys.getrecursionlimit() - used - spare)
+        except LimitExceeded:
+            refused += 1
+        except CodecError:
+            pass
+    assert refused

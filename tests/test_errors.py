@@ -30,6 +30,7 @@ ERRORS = [cls for cls in CLASSES if issubclass(cls, NoeticError)]
 
 VALUES: dict[str, Any] = {
     "message": "it broke",
+    "action": "resume",
     "code": "step-id",
     "path": ("flow", "step"),
     "hint": "mend it",
@@ -56,6 +57,10 @@ VALUES: dict[str, Any] = {
     "install": "pip install rich",
     "channel": "jobs",
     "waiting": 3,
+    "entry": "history",
+    "index": 0,
+    "kind": "function_call",
+    "name": "db-password",
     "layer": "notes",
     "hook": "recall",
     "run_id": "run-1",

@@ -20,6 +20,12 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 # What each example is there to show.
 SHOWN = {
+    "approvals": [
+        "suspended; paid so far: the baker\n  approval: pay {'to': 'the roofer', 'amount': 2400}\n  approval: pay",
+        "suspended; paid so far: the baker, the roofer\n  question: 40 euros to the baker: done",
+        "The call was rejected: nobody knows them. Again next month?",
+        "see you next month",
+    ],
     "budget": ["8 calls made for $0.16, 12 refused", "budget_exceeded: ", "5 calls made for $0.10"],
     "chat_inbox": [
         "user: What makes a spring tide?\nassistant: When sun and moon pull in one line.\nuser: [the gauge of Brest]",
@@ -39,6 +45,11 @@ SHOWN = {
         "State(counts={'words': 14, 'tides': 3, 'letters': 52}, notes=['count_tides sees {}'])",
         "State(counts={}, notes=[])",
         "race: words won",
+    ],
+    "secret_key": [
+        '{"user":"ada","password":"[secret]"}\nada was let in with [secret] at Bank(key=Secret([secret], name=',
+        "POST https://ada:[secret]@bank.example/5 failed\nitem 0 of the history's items, a 'function_call', waits to",
+        "stored: neither of them\na text of your own: the key [secret] is in it\n",
     ],
     "sessions": [
         "4 deliveries, 3 questions to the model\n",
@@ -93,7 +104,8 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_example_is_tested_and_listed() -> None:
     files = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert files == {*SHOWN, "ask"}
+    # Those that do not only print have tests of their own.
+    assert files == {*SHOWN, "ask", "chat_server"}
     assert set(re.findall(r"\[(\w+)\.py\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"))) == files
 
 

@@ -27,7 +27,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.errors import ConfigError, ModelNotFound, NoeticError, RunBusy, StepFailed, WrongThread
+from noetic_py.errors import ConfigError, ForgedEvent, ModelNotFound, NoeticError, RunBusy, StepFailed, WrongThread
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -501,12 +501,12 @@ async def test_history_is_copied() -> None:
     assert [len(first.items), len(second.items)] == [2, 3]
 
 
-async def test_history_with_an_open_call_is_closed_for_the_model() -> None:
+async def test_history_with_an_open_call_is_refused() -> None:
     model = ScriptedModel("done")
     async with Harness(model=model) as harness:
-        result = await harness.run(call_model(), "go on", history=[FunctionCall(name="look")])
-    assert [item.type for item in model.requests[0].items] == ["function_call", "function_call_output", "message"]
-    assert [item.type for item in result.items] == ["function_call", "function_call_output", "message", "message"]
+        with pytest.raises(ForgedEvent, match="waits to be executed"):
+            await harness.run(call_model(), "go on", history=[FunctionCall(name="look")])
+    assert not model.requests
 
 
 async def test_services_of_the_run_are_nearer() -> None:

@@ -29,7 +29,9 @@ from noetic_py import (
     sequence,
     step,
 )
-from noetic_py.checkpoints import SqliteBackend
+from noetic_py.checkpoints import Lease, SqliteBackend
+from noetic_py.checkpoints.forwarding import ForwardingBackend
+from noetic_py.checkpoints.naming import is_stream
 from noetic_py.errors import (
     LeaseLost,
     Overloaded,
@@ -41,6 +43,7 @@ from noetic_py.errors import (
     StepFailed,
 )
 from noetic_py.memory import Plan, Scope, WorkingMemory
+from noetic_py.sessions import desk
 from noetic_py.sessions.gate import Gate
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
@@ -627,6 +630,122 @@ async def test_an_owner_that_has_lost_its_lease_writes_nothing() -> None:
         free.set()
     assert len(caught) == 1
     assert "stale" not in texts(await _items(backend, SessionKey("ada", "trip")))
+
+
+@pytest.mark.parametrize("persist", ["run", "step"])
+async def test_an_owner_that_wakes_when_another_has_had_a_turn_does_and_writes_nothing_more(persist: Any) -> None:
+    clock = Clock()
+    backend = InMemoryBackend(runtime=clock)
+    policy = SessionPolicy(persist=persist)
+    begun, free = anyio.Event(), anyio.Event()
+    done: list[str] = []
+    heads: dict[str, Any] = {}
+
+    @step
+    async def slow(text: str, ctx: Context[Memory, Notes]) -> str:
+        ctx.items.append(Message.user(text))
+        begun.set()
+        await free.wait()
+        return text
+
+    @step
+    async def act(text: str, ctx: Context[Memory, Notes]) -> str:
+        done.append(text)
+        return text
+
+    async with (
+        Harness(plugins=[], checkpoints=backend, sessions=policy) as harness,
+        Harness(plugins=[], checkpoints=backend, sessions=policy) as other,
+        anyio.create_task_group() as group,
+    ):
+
+        async def turn() -> None:
+            with pytest.raises(LeaseLost):
+                await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
+
+        group.start_soon(turn)
+        await begun.wait()
+        clock.ahead = 3_600.0
+        await other.session("ada", "trip").run(talk, "fresh", state=Notes())
+        heads = {run.run_id: await backend.head(run.run_id) for run in await other.runs.list()}
+        free.set()
+    assert done == []
+    assert len(heads) == 2
+    assert {run_id: await backend.head(run_id) for run_id in heads} == heads
+    assert texts(await _items(backend, SessionKey("ada", "trip"))) == ["fresh", "re: fresh"]
+
+
+async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "TTL", 0.03)
+    backend = InMemoryBackend()
+    begun, free = anyio.Event(), anyio.Event()
+    done: list[str] = []
+
+    class Forgetful(ForwardingBackend):
+        """Loses the lease of a session when it is to be renewed."""
+
+        async def renew(self, lease: Lease, *, ttl: float) -> Lease:
+            if begun.is_set():
+                free.set()
+            raise LeaseLost("somebody else has it")
+
+    @step
+    async def slow(text: str, ctx: Context[Memory, Notes]) -> str:
+        begun.set()
+        await free.wait()
+        return text
+
+    @step
+    async def act(text: str, ctx: Context[Memory, Notes]) -> str:
+        done.append(text)
+        return text
+
+    async with Harness(plugins=[], checkpoints=Forgetful(backend)) as harness:
+        with pytest.raises(LeaseLost):
+            await harness.session("ada", "trip").run(slow >> act, "stale", state=Notes())
+    assert done == []
+
+
+@pytest.mark.parametrize("at", ["acquire", "head"])
+async def test_a_turn_that_is_cancelled_as_its_run_begins_leaves_the_run_to_nobody(at: str) -> None:
+    reached = anyio.Event()
+
+    class Stuck(ForwardingBackend):
+        """Does what it is asked for the first run, and never says so."""
+
+        async def stuck(self, run_id: str, what: str) -> None:
+            if what == at and not is_stream(run_id) and not reached.is_set():
+                reached.set()
+                await anyio.sleep_forever()
+
+        async def head(self, run_id: str) -> Any:
+            found = await super().head(run_id)
+            await self.stuck(run_id, "head")
+            return found
+
+        async def release(self, lease: Lease) -> None:
+            await anyio.lowlevel.checkpoint()
+            await super().release(lease)
+
+        async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+            await self.stuck(run_id, "acquire")
+            return await super().acquire(run_id, ttl=ttl)
+
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=Stuck(backend)) as harness, anyio.create_task_group() as group:
+        session = harness.session("ada", "trip")
+
+        async def turn() -> None:
+            await session.run(talk, "first", state=Notes(), run_id="first")
+
+        group.start_soon(turn)
+        await reached.wait()
+        group.cancel_scope.cancel()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        await backend.release(await backend.acquire("first", ttl=30))
+        session = harness.session("ada", "trip")
+        await session.run(talk, "second", state=Notes())
+        assert texts(await session.items()) == ["second", "re: second"]
 
 
 async def _items(backend: CheckpointBackend, key: SessionKey) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.compare.registry import OURS, Library
 from benchmarks.compare.rounds import Line
 from benchmarks.table import digits, number
+from benchmarks.table import into_page as replaced
 
 BEGIN = "<!-- comparison: begin -->"
 END = "<!-- comparison: end -->"
@@ -68,8 +69,4 @@ def into_page(page: str, text: str) -> str:
     Raises:
         ValueError: The markers are not there once each, in order.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in after or END in after:
-        raise ValueError(f"the page needs {BEGIN} and {END}, once each")
-    return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
+    return replaced(page, text, BEGIN, END)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from anyio import get_cancelled_exc_class
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from noetic_py._engine.call import Call, RunCalls, Shown
 from noetic_py._engine.execute import HANDLERS
@@ -37,6 +37,7 @@ from noetic_py.models.calls import CALLS
 from noetic_py.models.wrapper import ModelWrapper
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.step import Step
+from noetic_py.tools.confidential import conceal
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
@@ -48,12 +49,13 @@ ANSWER: Step[Any, Any, Any, Any] = Step(id="answer", kind="answer")
 
 @frozen(eq=False)
 class Ask:
-    """What one model round asks for."""
+    """What one model round asks for, and the arguments as the model sent them of calls that have masks, by call id."""
 
     model: Model
     spec: ModelSpec
     tools: Mapping[str, Tool[..., Any, Any, Any]]
     schema: OutputSchema | None
+    given: dict[str, str] = field(factory=dict[str, str])
 
 
 async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
@@ -89,7 +91,7 @@ async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) ->
                 # What is kept of a run is kept of an answer too that a shutdown cuts off.
                 async for event in stream:
                     _hear(frame, event, heard)
-            return await stream.response()
+            return _confidential(_fresh(frame, await stream.response()), ask)
     except get_cancelled_exc_class():
         if heard:
             frame.heard = (Message(role="assistant", content="".join(heard), status="incomplete"),)
@@ -163,6 +165,20 @@ def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
             seen.add(item.call_id)
         items.append(kept)
     return evolve(response, items=items) if replaced else response
+
+
+def _confidential(response: ModelResponse, ask: Ask) -> ModelResponse:
+    """The answer with masks for secret arguments; nobody but the tool sees what was sent."""
+    items: list[Item] = []
+    for item in response.items:
+        tool = ask.tools.get(item.name) if isinstance(item, FunctionCall) else None
+        if tool is not None and isinstance(item, FunctionCall):
+            shown = conceal(item, tool.secret_parameters)
+            if shown is not item:
+                ask.given[item.call_id] = item.arguments
+            item = shown
+        items.append(item)
+    return evolve(response, items=items) if ask.given else response
 
 
 HANDLERS["answer"] = run_answer

@@ -30,6 +30,7 @@ from noetic_py.models.base import (
 from noetic_py.models.calls import CALLS
 from noetic_py.models.pricing import price_of, profile_of
 from noetic_py.models.wrapper import close_events
+from noetic_py.redaction import redact
 from noetic_py.runtime import Runtime
 from noetic_py.steps.model import ModelSpec
 from noetic_py.tokens import TokenCounter
@@ -229,7 +230,7 @@ class Call:
         if response is not None and error is None:
             bus.publish(ModelFinished(frame.at, name, response.usage, used.cost))
             return
-        why = str(error) or type(error).__name__ if isinstance(error, Exception) else "stopped"
+        why = redact(str(error)) or type(error).__name__ if isinstance(error, Exception) else "stopped"
         tokens = None if used is NOTHING_USED else used.tokens
         bus.publish(ModelFailed(frame.at, name, why, tokens, used.cost))
 

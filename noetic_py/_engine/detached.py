@@ -7,7 +7,6 @@ step's layout: it commits when it likes, and with it nothing of the step's.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import Aborted, BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
+from noetic_py.redaction import logger
 from noetic_py.state import NO_CELLS, copy_state
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 from noetic_py.steps.step import Step, require_step
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Detached", "detach", "external_handle"]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 
 
 def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:

@@ -33,6 +33,7 @@ from noetic_py.events import StepStarted
 from noetic_py.state import Cells, copy_state, restore_state
 from noetic_py.steps.step import Body, Step
 from noetic_py.steps.step import frame as frame_name
+from noetic_py.tracing import recorded_span
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -231,7 +232,7 @@ def _span(frame: Frame, tracer: Tracer) -> Generator[None]:
         "noetic.kind": step.kind,
         "noetic.attempt": frame.attempt,
     }
-    with tracer.start_as_current_span(f"{step.kind} {step.id}", attributes=attributes) as span:
+    with recorded_span(tracer, f"{step.kind} {step.id}", attributes) as span:
         frame.own_span = span
         yield
 

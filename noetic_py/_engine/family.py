@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from noetic_py.budget import Lease
 from noetic_py.errors import LimitExceeded
 
 __all__ = ["MAX_CHILDREN", "MAX_DEPTH", "MAX_ITERATIONS", "Family"]
@@ -28,20 +27,16 @@ class Family:
     def __init__(self) -> None:
         self.children = self.iterations = 0
 
-    def enter(self, depth: int, lease: Lease | None = None) -> None:
-        """Count something that starts at a depth.
+    def check(self, depth: int) -> None:
+        """Check that one more child may start at a depth.
 
         Raises:
             LimitExceeded: Too deep, or too many in flight.
-            BudgetExceeded: The `depth` of a budget does not allow it.
         """
         if depth > MAX_DEPTH:
             raise LimitExceeded("spawn depth", MAX_DEPTH, hint="spawn less deeply, or loop instead")
         if self.children >= MAX_CHILDREN:
             raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
-        if lease is not None:
-            lease.enter_depth(depth)
-        self.children += 1
 
     def iterate(self) -> None:
         """Count an iteration.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final
@@ -16,6 +15,7 @@ from noetic_py.errors import CheckpointError, ConcurrentStepCall, LayerError, No
 from noetic_py.events import LayerFailed
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.hooks import TIMEOUTS, HookName
+from noetic_py.redaction import logger
 
 __all__ = ["FAILED", "as_layer_error", "call_at_once", "call_hook", "present", "tell_failed", "try_hook"]
 
@@ -122,6 +122,6 @@ def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -
 def tell_failed(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> None:
     """Log a failure that nobody else hears of, and send its event."""
     told = as_layer_error(frame, layer, hook, error)
-    logging.getLogger("noetic_py").warning("%s", told, exc_info=error)
+    logger().warning("%s", told, exc_info=error)
     if frame.x.run.bus.active:
         frame.x.run.bus.publish(LayerFailed(frame.at, layer.id, hook, str(told)))

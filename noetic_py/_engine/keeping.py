@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import chain
 from typing import Any
@@ -21,7 +20,7 @@ from noetic_py._engine.state import Run
 from noetic_py._engine.store import TTL, Kept, Store
 from noetic_py._engine.types import declared_input, known_types
 from noetic_py._types import T
-from noetic_py.checkpoints.backend import CheckpointBackend, Record
+from noetic_py.checkpoints.backend import CheckpointBackend, Head, Lease, Record
 from noetic_py.checkpoints.conversation import StoredState, read_conversation
 from noetic_py.checkpoints.delta import field_trees
 from noetic_py.checkpoints.envelope import refuse_sealed
@@ -36,6 +35,7 @@ from noetic_py.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy, RunNotFound
 from noetic_py.items import Item, Opaque
 from noetic_py.log import ItemLog
+from noetic_py.redaction import logger
 from noetic_py.runtime import Runtime
 from noetic_py.state import StateBag
 from noetic_py.steps.flow import Settled
@@ -57,7 +57,7 @@ __all__ = [
 
 AnyStep = Step[Any, Any, Any, Any]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 
 # Seconds between two looks at a run that another owner has.
 _FIRST_PAUSE = 0.05
@@ -96,10 +96,9 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     for where, value in begun.items():
         _encoded(value, where, codec)
-    lease = await kept.backend.acquire(run.run_id, ttl=TTL)
-    head = await kept.backend.head(run.run_id)
+    lease, head = await owned(kept.backend, run.run_id)
     if head is not None and head.position:
-        await kept.backend.release(lease)
+        await give_up(kept.backend, lease)
         if kept.again:
             kind = None if isinstance(state, StateBag) else state.__class__
             past = await load_past(kept.backend, run.run_id, codec, kind)
@@ -113,6 +112,26 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     store.tell()
     run.keep_in(store)
     return evolve(plan, opening=opening)
+
+
+async def owned(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | None]:
+    """Become the owner of a run, and see where it ends; whoever is cancelled meanwhile does not own it.
+
+    Raises:
+        RunBusy: Another owner has it.
+    """
+    lease = await backend.acquire(run_id, ttl=TTL)
+    try:
+        return lease, await backend.head(run_id)
+    except BaseException:
+        await give_up(backend, lease)
+        raise
+
+
+async def give_up(backend: CheckpointBackend, lease: Lease) -> None:
+    """Give a lease back; cannot be cancelled."""
+    with anyio.CancelScope(shield=True):
+        await backend.release(lease)
 
 
 def _told(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
@@ -233,11 +252,10 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         past,
     )
     # Last, so that whatever is wrong with the call leaves the run free.
-    lease = await kept.backend.acquire(run.run_id, ttl=TTL)
-    head = await kept.backend.head(run.run_id)
+    lease, head = await owned(kept.backend, run.run_id)
     if head is None or head.position != len(past.records):
         # Somebody has written since it was read.
-        await kept.backend.release(lease)
+        await give_up(kept.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = Store(kept.backend, lease, codec, kept.mode, position=head.position)
     store.status = "running"

@@ -17,6 +17,7 @@ from noetic_py._engine.merge import join_cells, join_states
 from noetic_py._engine.output import OutputPlan, output_plan
 from noetic_py._engine.state import Frame
 from noetic_py._engine.tool import TOOL_CALL, Call
+from noetic_py.admission import admit_value
 from noetic_py.context import StepMeta
 from noetic_py.errors import CodecError, ConfigError, LayerError, ModelParseError, ModelRefused, ModelRetry, NoOutput
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, ItemBase, Message, Refusal
@@ -65,7 +66,7 @@ async def run_model(value: Any, frame: Frame) -> Any:
         calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
         meta = _meta(frame, response, calls)
         if calls:
-            await _run_tools(frame, calls, tools)
+            await _run_tools(frame, calls, ask)
             frame.x.last_step = meta
             return _text(response) or None if plan is None and _text(response) else _no_value(frame)
         frame.x.last_step = meta
@@ -106,6 +107,7 @@ def _input(frame: Frame, value: Any) -> Sequence[Item]:
         return ()
     if isinstance(value, str):
         return [Message.user(value)]
+    admit_value(value, entry="input", path=frame.path)
     if isinstance(value, ItemBase):
         return [value]  # type: ignore[list-item] # an Item, as every item class is one
     if _is_many(value):
@@ -219,12 +221,13 @@ async def _fit(spec: ModelSpec, plan: OutputPlan | None, text: str) -> _Fit:
         return _Fit(problem=error.message, error=error)
 
 
-async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], tools: dict[str, Tool[..., Any, Any, Any]]) -> None:
+async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) -> None:
     """Run a round's calls at once; their outputs enter the conversation in the order of the calls."""
+    tools = ask.tools
     paths = [
         Path(
             TOOL_CALL,
-            Call(call, tools.get(call.name), tuple(tools)),
+            Call(call, tools.get(call.name), tuple(tools), ask.given.get(call.call_id)),
             f"{call.name if call.name in tools else 'tool'}[{index}]",
         )
         for index, call in enumerate(calls)

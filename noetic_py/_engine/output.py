@@ -36,13 +36,14 @@ class OutputPlan:
 
         try:
             value: object = json.loads(_unfenced(text))
+            # Through JSON again: what is valid JSON for a type, such as a date's text, is not valid Python for it.
+            answer = json.dumps(_unwrap(value) if self.wrapped else value)
+        except RecursionError:
+            raise CodecError("the answer is nested too deep") from None
         except ValueError as error:
             raise CodecError(f"the answer is not JSON: {error}") from None
-        if self.wrapped:
-            value = _unwrap(value)
         try:
-            # Through JSON again: what is valid JSON for a type, such as a date's text, is not valid Python for it.
-            return self.adapter.validate_json(json.dumps(value))
+            return self.adapter.validate_json(answer)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]

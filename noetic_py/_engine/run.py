@@ -75,8 +75,8 @@ _ROOT: AnyStep = Step(id="run", kind="run")
 async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
     now = run.runtime.monotonic()
-    lease = Lease(plan.budget, run.resources.lease, now=now, depth=run.depth)
-    x = Execution(run, lease, depth=run.depth, parent=None, input=plan.value)
+    lease = Lease(plan.budget, run.resources.lease, now=now)
+    x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
     # Items that steps make get their ids from the run's own source, so that a second run of it makes the same.
     ids = ID_SOURCE.set(run.runtime.new_id) if run.runtime is not SYSTEM else None

@@ -172,12 +172,9 @@ class Run:
         model_settings: ModelSettings,
         bus: Bus,
         tracer: Tracer | None,
-        depth: int = 0,
     ) -> None:
-        self.run_id = run_id
-        self.thread_id = thread_id
-        self.user_id = user_id
-        self.request_id = request_id
+        self.run_id, self.thread_id = run_id, thread_id
+        self.user_id, self.request_id = user_id, request_id
         self.resources = resources
         self.runtime = resources.runtime
         self.services = services
@@ -198,8 +195,7 @@ class Run:
         self.bare = tracer is None
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         self.executed = self.turns = self.stopping = 0
-        # How deep below the first run of its family it was started.
-        self.depth, self.family = _place(depth)
+        self.depth, self.family = _place()
         self.unpriced = self._over = self.waits = False
         self.view: View | None = None
         # The loop that ended last, and why.
@@ -632,7 +628,9 @@ class Execution:
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        self.run.family.enter(self.depth + 1, self.lease)
+        self.run.family.check(self.run.depth + self.depth + 1)
+        self.lease.enter_depth(self.depth + 1)
+        self.run.family.children += 1
 
 
 class Frame(Context[Any, Any]):
@@ -760,12 +758,12 @@ class Frame(Context[Any, Any]):
         self.domain.cells = cells
 
 
-def _place(depth: int) -> tuple[int, Family]:
-    """How deep a run is, and in which family: what a step in flight starts is of that step's."""
+def _place() -> tuple[int, Family]:
+    """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.token is not None:
-        return max(depth, asking.x.depth + 1), asking.x.run.family
-    return depth, Family()
+        return asking.x.run.depth + asking.x.depth + 1, asking.x.run.family
+    return 0, Family()
 
 
 def _frame(ctx: Context[Any, Any]) -> Frame:

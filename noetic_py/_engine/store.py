@@ -242,6 +242,10 @@ class Store:
                 lost = error if isinstance(error, CheckpointError) else LeaseLost(f"the lease was not renewed: {error}")
                 self._poison = self._poison or lost
 
+    def lose(self, error: CheckpointError) -> None:
+        """What the run belongs to is another process's by now: begin no further body, and commit nothing more."""
+        self._poison = self._poison or error
+
     async def release(self) -> None:
         """Give the run up; cannot be cancelled."""
         with anyio.CancelScope(shield=True):

@@ -40,6 +40,7 @@ from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, un
 from noetic_py.steps.step import Step
 from noetic_py.steps.tool import ToolSpec
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
+from noetic_py.tools.confidential import conceal, restored
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
@@ -51,11 +52,12 @@ TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
 
 @frozen(eq=False)
 class Call:
-    """A function call of an answer, and the tool it names, when there is one."""
+    """A function call of an answer, the tool it names, when there is one, and its arguments where it has masks."""
 
     call: FunctionCall
     tool: Tool[..., Any, Any, Any] | None
     known: tuple[str, ...]
+    given: str | None = None
     # Why a layer wants somebody to approve it; `None` when none does.
     asks: str | None = None
 
@@ -70,7 +72,7 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
         answer = await before_tool_call(frame, call)
         if isinstance(answer, str):
             return _blocked(frame, call, answer)
-        value = Call(answer[0], value.tool, value.known, answer[1])
+        value = Call(answer[0], value.tool, value.known, value.given, answer[1])
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
@@ -136,7 +138,8 @@ async def _called(frame: Frame, value: Call) -> Any:
             path=frame.path,
             hint=f"the tools are {', '.join(value.known) or 'none'}",
         )
-    values = tool.parse(call.arguments)
+    sent = call.arguments if value.given is None else restored(call.arguments, value.given, tool.secret_parameters)
+    values = tool.parse(sent)
     wanted = Wanted(tool, call.call_id, call.arguments, values)
     refusal = await refused(frame, wanted, call, value.asks)
     if refusal is not None:
@@ -256,8 +259,10 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     except ToolArgumentsInvalid as error:
         error.at(frame.path)
         raise
-    wanted = Wanted(tool, "", json.dumps(args, default=repr), values)
-    refusal = await refused(frame, wanted, FunctionCall(name=tool.wire_name, arguments=wanted.arguments), None)
+    call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
+    call = conceal(call, tool.secret_parameters)
+    wanted = Wanted(tool, "", call.arguments, values)
+    refusal = await refused(frame, wanted, call, None)
     if refusal is not None:
         raise Rejected(refusal, path=frame.path)
     output = await _output_of(frame, wanted)

@@ -13,6 +13,7 @@ import anyio.from_thread
 from anyio.lowlevel import checkpoint, current_token
 
 from noetic_py._types import T
+from noetic_py.admission import admit_value
 from noetic_py.channels.declared import Channel, gone
 from noetic_py.channels.live import Listener, Live, Reader
 from noetic_py.errors import ChannelClosed, WrongThread
@@ -49,10 +50,12 @@ class ChannelHandle(Generic[T]):
 
         Raises:
             ChannelValueInvalid: The value is not of the channel's type.
+            ForgedEvent: It is an item that only the library makes, such as a call without its output.
             ChannelClosed: The run is over.
             WrongThread: The thread runs an event loop of its own from which nothing can be handed over.
         """
         checked = self._channel.check(value, outside=True)
+        admit_value(checked, entry="channel")
         if self._live.closed:
             raise gone(self._channel.name, "its run is over")
         if threading.get_ident() == self._thread:

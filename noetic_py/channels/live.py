@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from heapq import merge
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 from attrs import define, field
 
 from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, refuse
-from noetic_py.errors import ChannelClosed
+from noetic_py.errors import ChannelClosed, LimitExceeded
+from noetic_py.redaction import logger
 
-__all__ = ["Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
+__all__ = ["MAX_CHANNELS", "MAX_LISTENERS", "Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 _OVER = "its run is over"
+MAX_LISTENERS: Final = 10_000
+"""How many may listen to one topic at once."""
+MAX_CHANNELS: Final = 10_000
+"""How many channels one run may have."""
 
 
 @define(eq=False)
@@ -400,7 +404,11 @@ class _Topic(_Base):
         if len(self._listeners) >= self._many:
             # Nobody sends, so nobody has noticed who is gone; twice as many as are left makes this cheap.
             self._listeners = [each for each in self._listeners if each.alive]
-            self._many = max(_FEW, 2 * len(self._listeners))
+            if len(self._listeners) >= MAX_LISTENERS:
+                raise LimitExceeded(
+                    f"listeners of channel {self.channel.name!r}", MAX_LISTENERS, hint="leave a stream that is not read"
+                )
+            self._many = min(max(_FEW, 2 * len(self._listeners)), MAX_LISTENERS)
         self._listeners.append(listener)
         return listener
 
@@ -521,11 +529,14 @@ class Board:
 
         Raises:
             ConfigError: It is no channel, or one that differs from another of that name; code `"channel"`.
+            LimitExceeded: The run has too many of them.
         """
         if not is_channel(channel):
             raise refuse(f"{channel!r} is no channel", 'Channel("jobs", str)')
         found = self._live.get(channel.name)
         if found is None:
+            if len(self._live) >= MAX_CHANNELS:
+                raise LimitExceeded("channels of a run", MAX_CHANNELS, hint="send different things through one channel")
             found = self._live[channel.name] = _LIVE[channel.mode](channel, self._lost)
             if self._fill is not None:
                 self._fill(found)

@@ -66,7 +66,7 @@ def sealed_parts(run_id: str, stored: bytes) -> CardParts:
         origins = tuple((str(run), int(at)) for run, at in told.get("origins", ()))
         status = told["status"]
         end = JournalEnd(run_id, int(told["position"]), bytes.fromhex(told["digest"]), status, card, origins)
-    except (LookupError, AttributeError, TypeError, ValueError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"what is kept beside the end of the journal is damaged: {type(error).__name__}") from error
     if sealed_card(end, seals) != stored:
         # One way only to write it, so that every bit of it counts.

@@ -7,7 +7,6 @@ so both grow with what was added, and old runs can be forgotten while the conver
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,11 +14,11 @@ from attrs import define, evolve, field, frozen
 
 from noetic_py.checkpoints.backend import CheckpointBackend, Record, RunEntry
 from noetic_py.checkpoints.delta import changed_fields, changes, field_trees, known_fields, known_of, state_tree
-from noetic_py.checkpoints.envelope import refuse_sealed
+from noetic_py.checkpoints.envelope import card_fields, refuse_sealed
 from noetic_py.checkpoints.records import Change
 from noetic_py.checkpoints.stored import read_changes, read_items, write_changes, write_items
 from noetic_py.codec import Codec
-from noetic_py.codec.text import dump, is_dict, parse
+from noetic_py.codec.text import dump, parse
 from noetic_py.control import RunStatus
 from noetic_py.errors import CodecError, LogError
 from noetic_py.items import Item
@@ -322,8 +321,8 @@ def begins_at(entry: RunEntry) -> int:
 
     Raises:
         TransformMissing: Only a record transform can read it, which is not here.
+        CorruptRecord: The card is damaged.
     """
     refuse_sealed(entry.card)
-    card: Any = json.loads(entry.card) if entry.card else {}
-    begins: object = card.get("from") if is_dict(card) else None
+    begins: object = card_fields(entry.card).get("from")
     return begins if isinstance(begins, int) else 0

@@ -5,9 +5,12 @@ The mark is a byte that no text in UTF-8 begins with, so nothing that was stored
 
 from __future__ import annotations
 
-from noetic_py.errors import TransformMissing
+import json
+from typing import Any
 
-__all__ = ["beside_card", "missing", "opened", "plain_card", "refuse_sealed", "sealed", "sealed_around"]
+from noetic_py.errors import CorruptRecord, TransformMissing
+
+__all__ = ["beside_card", "card_fields", "missing", "opened", "plain_card", "refuse_sealed", "sealed", "sealed_around"]
 
 _MARK = 0xF5
 _BEGIN = bytes((_MARK,))
@@ -70,3 +73,21 @@ def plain_card(stored: bytes) -> bytes:
         return stored
     size = int.from_bytes(found[1][:_LENGTH], "big")
     return found[1][_LENGTH : _LENGTH + size]
+
+
+def card_fields(stored: bytes) -> dict[str, Any]:
+    """What the card of a run or of a session says; nothing where there is none.
+
+    Raises:
+        CorruptRecord: It is no JSON object.
+    """
+    told = plain_card(stored)
+    if not told:
+        return {}
+    try:
+        fields: Any = json.loads(told)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise CorruptRecord("the card of a run is no JSON object", hint="restore the store from a backup")
+    return fields  # pyright: ignore[reportUnknownVariableType]  # any JSON

@@ -16,6 +16,7 @@ from noetic_py.cli.relay import Relay
 from noetic_py.cli.render import ASCII, UNICODE, screen
 from noetic_py.cli.words import printable
 from noetic_py.events import BudgetWarning, Event, StepCommitted, StepStarted, StepVoided
+from noetic_py.redaction import redact
 
 __all__ = ["Display", "PlainDisplay", "ScreenDisplay", "SilentDisplay", "make_display", "wants_screen"]
 
@@ -139,7 +140,7 @@ class PlainDisplay:
         if self._broken:
             return
         try:
-            self._stream.write(f"{now - self._began:8.2f} s  {line}\n")
+            self._stream.write(redact(f"{now - self._began:8.2f} s  {line}\n"))
             self._stream.flush()
         except OSError:
             # The run is worth more than its log.
@@ -224,7 +225,7 @@ class ScreenDisplay:
         )
 
     def _above(self, line: str) -> None:
-        self._draw(lambda: self._console.print(Text.from_ansi(line), soft_wrap=True))
+        self._draw(lambda: self._console.print(Text.from_ansi(redact(line)), soft_wrap=True))
 
 
 def wants_screen(stream: TextIO) -> bool:

@@ -36,7 +36,7 @@ OTHERS = "(others)"
 _COUNTED = frozenset({"code", "model", "tool"})
 # A part of a round that nobody wrote as a step: its round stands for it.
 _HIDDEN = "answer"
-_PLACE = re.compile(r"(\[\d+\]|#\d+)+$")
+_PLACE = re.compile(r"(?:\[\d{1,9}\]|#\d{1,9}){1,8}$")
 _MAX_STREAMS = 64
 _TAIL = 2_000
 """Characters of an answer that are kept for the screen."""

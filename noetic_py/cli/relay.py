@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TextIO
 
+from noetic_py.redaction import redact
+
 __all__ = ["Relay", "relayed"]
 
 
@@ -33,7 +35,7 @@ class Relay(io.TextIOBase):
     def write(self, text: str, /) -> int:
         """Write text; without a sink at once, otherwise when its line is whole."""
         if self.sink is None:
-            self._target.write(self._rest + text)
+            self._target.write(redact(self._rest + text))
             self._rest = ""
             return len(text)
         *lines, self._rest = (self._rest + text).split("\n")

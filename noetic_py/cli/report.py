@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from noetic_py.errors import (
     RunNotFound,
 )
 from noetic_py.items import ItemBase
+from noetic_py.redaction import redact, rendered
 from noetic_py.steps.flow import Settled
 
 __all__ = [
@@ -206,7 +206,7 @@ def _let_go(out: TextIO) -> None:
 
 
 def _write(out: TextIO, text: str) -> None:
-    out.write(text if text.endswith("\n") else f"{text}\n")
+    out.write(redact(text if text.endswith("\n") else f"{text}\n"))
 
 
 def print_error(error: BaseException, path: Path | None, *, trace: bool, besides: str | None = None) -> None:
@@ -233,7 +233,7 @@ def print_error(error: BaseException, path: Path | None, *, trace: bool, besides
     tries = [hint or f"{look}run again with --traceback", *([] if besides is None else [besides])]
     lines.append(f"  try: {'; or '.join(tries)}")
     if trace:
-        lines.insert(0, "".join(traceback.format_exception(error)).rstrip("\n"))
+        lines.insert(0, rendered(error))
     say("\n".join(lines))
 
 

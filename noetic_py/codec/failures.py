@@ -11,6 +11,7 @@ from typing import Any, Final
 from noetic_py.codec.structure import Failure
 from noetic_py.codec.text import Unfit, is_dict
 from noetic_py.errors import LimitExceeded, NoeticError, ParallelFailed
+from noetic_py.redaction import redact
 
 __all__ = ["encode_failure", "make_failure"]
 
@@ -76,8 +77,8 @@ def _told(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """A text without surrogates: what another program said in failing may hold any."""
-    return value.encode(errors="backslashreplace").decode()
+    """A text without secrets and surrogates: what another program said in failing may hold any."""
+    return redact(value.encode(errors="backslashreplace").decode())
 
 
 def make_failure(stored: Failure, make: Callable[[Any], Any]) -> NoeticError:

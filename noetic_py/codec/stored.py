@@ -17,10 +17,11 @@ import attrs
 
 from noetic_py.codec.failures import encode_failure
 from noetic_py.codec.structure import Bag, Failure, Member, Record, Structurer, is_model, is_named_tuple, type_name
-from noetic_py.codec.text import MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
+from noetic_py.codec.text import MAX_KEYS, MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
 from noetic_py.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.items import ItemBase, Opaque
+from noetic_py.secret import Secret
 
 __all__ = ["MAX_VALUE_BYTES", "Codec"]
 
@@ -97,6 +98,8 @@ class Codec:
         """
         try:
             return _encode(value, 0)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -105,9 +108,13 @@ class Codec:
 
         Raises:
             CodecError: It is malformed or does not fit the type; `where` is the path to what does not.
+            LimitExceeded: It is nested too deep.
         """
         try:
             return self._structurer.structure(_decode(tree), type)
+        except RecursionError:
+            # Below the limit of JSON, but each mark of ours takes several calls, and somebody may be deep down already.
+            raise LimitExceeded("nesting", MAX_NESTING) from None
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
@@ -154,6 +161,8 @@ def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
 
 
 def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
+    if len(value) > MAX_KEYS:
+        raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
     if _MARK in value or not all(type(key) is str for key in value):
         pairs = [
             [_encode_at(f"[{key!r:.60}]", key, depth + 2), _encode_at(f"[{key!r:.60}]", part, depth + 2)]
@@ -183,6 +192,14 @@ def _encode_moment(value: datetime | time, _: int) -> dict[str, Any]:
     return encoded
 
 
+def _encode_secret(value: Secret[Any], _: int) -> dict[str, Any]:
+    if value.stored != "name":
+        raise Unfit(
+            "a Secret is not stored", hint='Secret(value, name="db", stored="name") stores its name and not its value'
+        )
+    return {_MARK: "secret", "v": value.name}
+
+
 def _tagged(tag: str, form: Callable[[Any], Any]) -> Callable[[Any, int], dict[str, Any]]:
     return lambda value, _: {_MARK: tag, "v": form(value)}
 
@@ -203,6 +220,7 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], Any]]] = {
     UUID: _tagged("uuid", str),
     PosixPath: _tagged("path", str),
     WindowsPath: _tagged("path", str),
+    Secret: _encode_secret,
 }
 
 
@@ -271,8 +289,8 @@ def _decode(node: Any) -> Any:
         raise Unfit(f"is marked {tag!r:.60}, which this version does not know")
     try:
         return decode(node)
-    except (ValueError, TypeError, KeyError, OverflowError, InvalidOperation) as error:
-        raise Unfit(f"is no {tag}: {type(error).__name__}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
+        raise Unfit(f"is no {tag}: {type(error).__name__}: {error!s:.200}") from None
     except NoeticError as error:
         raise Unfit(error.message) from error
 
@@ -295,8 +313,16 @@ def _decode_moment(kind: type[Any], node: dict[str, Any]) -> Any:
     moment = kind.fromisoformat(node["v"])
     changes: dict[str, Any] = {"fold": 1} if node.get("fold") == 1 else {}
     if "tz" in node:
-        changes["tzinfo"] = ZoneInfo(node["tz"])
+        changes["tzinfo"] = _zone(node["tz"])
     return moment.replace(**changes)
+
+
+def _zone(name: Any) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, TypeError, KeyError, OSError):
+        # Some names are folders or too long for a file's name, and what the system says of them tells where they are.
+        raise ValueError(f"{name!r:.60} is no time zone") from None
 
 
 def _decode_timedelta(node: dict[str, Any]) -> timedelta:
@@ -334,6 +360,7 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "decimal": lambda node: Decimal(node["v"]),
     "uuid": lambda node: UUID(node["v"]),
     "path": lambda node: Path(node["v"]),
+    "secret": lambda node: Secret.named(str(node["v"])),
     "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
     "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
     "item": lambda node: from_wire(node["v"]),

@@ -40,6 +40,7 @@ from typing_extensions import is_typeddict
 from noetic_py.codec.text import Unfit, is_array, is_dict, is_list, is_mapping, kind_name
 from noetic_py.errors import NoeticError
 from noetic_py.items import ItemBase, JsonValue
+from noetic_py.secret import Secret, is_secret
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -174,7 +175,7 @@ class Structurer:
             known = self.registry.get(value.name)
             if known is None:
                 raise Unfit(
-                    f"holds a {value.name}, and no such class is registered",
+                    f"holds a {value.name:.80}, and no such class is registered",
                     hint="declare the type where the value is read, or register the class with the codec",
                 )
             return self.structure(value, known)
@@ -224,6 +225,8 @@ class Structurer:
     def _find_class(self, kind: Any, base: Any) -> Hook | None:
         if not _is_class(base):
             return None
+        if base is Secret:
+            return partial(self._secret, (get_args(kind) or (str,))[0])
         if issubclass(base, Enum):
             return partial(self._member, base)
         if issubclass(base, ItemBase):
@@ -239,6 +242,9 @@ class Structurer:
         if attrs.has(base) or dataclasses.is_dataclass(base):
             return partial(self.record, kind)
         return None
+
+    def _secret(self, kind: Any, value: Any) -> Secret[Any]:
+        return value if is_secret(value) else Secret(self.structure(value, kind))
 
     def _own(self, kind: Any, value: Any) -> Any:
         """The class that a stored instance is of: the declared one, or a registered one below it."""
@@ -492,7 +498,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, Bag):
         return value.kind
-    return value.name if isinstance(value, Record | Member | Failure) else kind_name(value)
+    return value.name[:80] if isinstance(value, Record | Member | Failure) else kind_name(value)
 
 
 def _explained(error: BaseException) -> Unfit:

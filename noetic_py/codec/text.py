@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
-from typing_extensions import TypeIs
-
+from noetic_py._types import is_array, is_dict, is_list, is_mapping
 from noetic_py.errors import CodecError, LimitExceeded
 
 __all__ = [
+    "MAX_KEYS",
     "MAX_NESTING",
     "Unfit",
     "check_nesting",
@@ -27,6 +29,8 @@ __all__ = [
 
 MAX_NESTING: Final = 64
 """How deep JSON may be nested."""
+MAX_KEYS: Final = 250_000
+"""How many keys one object of JSON may have."""
 
 
 class Unfit(Exception):
@@ -63,8 +67,8 @@ def _finite(text: str) -> float:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise CodecError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise CodecError(f"the key {twice!r:.80} stands twice in one object")
     return found
 
 
@@ -118,6 +122,8 @@ def parse(data: bytes | str, limit: int, what: str, *, nesting: int = MAX_NESTIN
         raise LimitExceeded(what, limit)
     try:
         text = data.decode() if isinstance(data, bytes) else data
+        if text.count(":") > MAX_KEYS:
+            _check_keys(text)
         value = _decoder.decode(text)
     except UnicodeDecodeError as error:
         raise CodecError(f"not UTF-8: {error.reason} at byte {error.start}") from None
@@ -130,10 +136,31 @@ def parse(data: bytes | str, limit: int, what: str, *, nesting: int = MAX_NESTIN
     return value
 
 
+# A text, with the colon behind it if it is a key, or what opens or ends an object. A text that does not end goes on to
+# the end of everything, and nothing is tried twice.
+_KEYS_AND_BRACES: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"(?P<key>[ \t\n\r]*+:)?+)?+|[{}]', re.DOTALL)
+
+
+def _check_keys(text: str) -> None:
+    """Raise `LimitExceeded` for an object with too many keys, before anything is made of it."""
+    open_objects = [0]
+    for found in _KEYS_AND_BRACES.finditer(text):
+        if found["key"] is not None:
+            open_objects[-1] += 1
+            if open_objects[-1] > MAX_KEYS:
+                raise LimitExceeded("keys of an object", MAX_KEYS)
+        elif found[0] == "{":
+            open_objects.append(0)
+        elif found[0] == "}" and len(open_objects) > 1:
+            open_objects.pop()
+
+
 def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
-    """Raise `LimitExceeded` for lists and mappings nested deeper than `MAX_NESTING`."""
+    """Raise `LimitExceeded` for lists and mappings nested deeper than `MAX_NESTING`, or with more than `MAX_KEYS`."""
     level: dict[int, Any] = {0: value}
     for _ in range(nesting):
+        if any(is_mapping(node) and len(node) > MAX_KEYS for node in level.values()):
+            raise LimitExceeded("keys of an object", MAX_KEYS)
         # By identity, so that a value that holds itself several times does not multiply.
         level = {
             id(part): part
@@ -145,26 +172,6 @@ def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
         if not level:
             return
     raise LimitExceeded("nesting", nesting)
-
-
-def is_mapping(value: object) -> TypeIs[Mapping[Any, Any]]:
-    """Whether this is a mapping; of what, nobody has looked."""
-    return isinstance(value, Mapping)
-
-
-def is_dict(value: object) -> TypeIs[dict[Any, Any]]:
-    """Whether this is a dict; of what, nobody has looked."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeIs[list[Any]]:
-    """Whether this is a list; of what, nobody has looked."""
-    return isinstance(value, list)
-
-
-def is_array(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
-    """Whether this is a list or a tuple; of what, nobody has looked."""
-    return isinstance(value, list | tuple)
 
 
 def kind_name(value: object) -> str:

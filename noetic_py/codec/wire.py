@@ -178,7 +178,7 @@ class _UnknownShape(Exception):
 
 _ROLES: Final[dict[Any, Role]] = {role: role for role in get_args(Role)}
 _STATUSES: Final[dict[Any, Status]] = {status: status for status in get_args(Status)}
-_DATA_URL: Final = re.compile(r"data:([^,;]+/[^,]+?);base64,([A-Za-z0-9+/=]*)", re.ASCII)
+_DATA_URL: Final = re.compile(r"data:([^,;][^,;/]*+/[^,]+?);base64,([A-Za-z0-9+/=]*+)", re.ASCII)
 
 
 def from_wire(data: Mapping[str, Any]) -> Item:

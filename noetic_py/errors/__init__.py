@@ -8,6 +8,7 @@ NoeticError
 ├── WrongThread                 a harness was used from a second thread or event loop
 ├── ShuttingDown                a harness that is being shut down takes no new runs
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
+├── SecretNotKept               the value of a secret was not stored, only its name: name
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
 ├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
 ├── NameNotFound                no entry of a pool, or no listener, goes by a name (also a KeyError)
@@ -54,7 +55,8 @@ NoeticError
 ├── ModelRetry                  raised by tools and validators to ask the model again with a message
 ├── LogError
 │   ├── UnpairedOutput          an output without an open call
-│   └── DuplicateCall           a call id that the log already holds
+│   ├── DuplicateCall           a call id that the log already holds
+│   └── ForgedEvent             items from outside hold one that only the library makes: entry, index, kind
 ├── CodecError                  a value cannot be encoded or decoded: where
 │   └── ItemSchemaMismatch      stored or wire data does not fit the item's schema
 ├── ChannelError
@@ -119,6 +121,7 @@ from noetic_py.errors.general import (
     PluginError,
     ReadOnlyMemory,
     RouteError,
+    SecretNotKept,
     ShuttingDown,
     StateTypeError,
     StepError,
@@ -159,6 +162,7 @@ from noetic_py.errors.stored import (
     CodecError,
     CorruptRecord,
     DuplicateCall,
+    ForgedEvent,
     ItemSchemaMismatch,
     LeaseLost,
     LogError,
@@ -199,6 +203,7 @@ __all__ = [
     "ContextOverflow",
     "CorruptRecord",
     "DuplicateCall",
+    "ForgedEvent",
     "Interrupted",
     "InvalidEntry",
     "InvalidId",
@@ -239,6 +244,7 @@ __all__ = [
     "RouteError",
     "RunBusy",
     "RunNotFound",
+    "SecretNotKept",
     "SessionConflict",
     "SessionLoadError",
     "SessionSuspended",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from noetic_py.redaction import redact
+
 if TYPE_CHECKING:
     from noetic_py.control import RunResult
 
@@ -31,6 +33,7 @@ __all__ = [
     "PluginError",
     "ReadOnlyMemory",
     "RouteError",
+    "SecretNotKept",
     "StateTypeError",
     "StepError",
     "StepFailed",
@@ -51,7 +54,7 @@ class NoeticDeprecationWarning(NoeticWarning, DeprecationWarning):
 
 
 class NoeticError(Exception):
-    """Base of every error of the library.
+    """Base of every error of the library. No message shows a value that is known as a secret.
 
     Args:
         message: What happened, in one sentence.
@@ -66,10 +69,11 @@ class NoeticError(Exception):
     left: tuple[object, Any, Any] | None = None
 
     def __init__(self, message: str = "", *, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        message = redact(message)
         super().__init__(message)
         self.message = message
         self.path = path
-        self.hint = hint
+        self.hint = hint if hint is None else redact(hint)
         self.result = None
 
     def __str__(self) -> str:
@@ -134,6 +138,22 @@ class StateTypeError(NoeticError, TypeError):
     """A stored value is not of the type that was asked for."""
 
 
+class SecretNotKept(NoeticError):
+    """The value of a secret is asked for that came out of a checkpoint, which has its name only.
+
+    Attributes:
+        name: The secret's name.
+    """
+
+    name: str
+
+    def __init__(self, name: str, *, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"the value of secret {name!r} was not stored", path=path, hint="give it again, such as by services="
+        )
+        self.name = name
+
+
 class InvalidId(NoeticError, ValueError):
     """An id is empty, too long, or holds characters that no id may hold."""
 
@@ -172,7 +192,7 @@ class StepFailed(StepError):
     def __init__(self, *, path: tuple[str, ...], error_type: str, error_message: str) -> None:
         super().__init__(f"{error_type}: {error_message}" if error_message else error_type, path=path)
         self.error_type = error_type
-        self.error_message = error_message
+        self.error_message = redact(error_message)
 
 
 class StepTimeout(StepError, TimeoutError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from noetic_py.errors.general import NoeticError
+from noetic_py.redaction import redact
 
 __all__ = [
     "AllModelsFailed",
@@ -81,7 +82,7 @@ class ModelStatusError(ModelError):
     ) -> None:
         super().__init__(message, model=model, path=path, hint=hint)
         self.status = status
-        self.body = body
+        self.body = redact(body)
         self.retryable: bool = status in (408, 409, 429) or status >= 500
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "CodecError",
     "CorruptRecord",
     "DuplicateCall",
+    "ForgedEvent",
     "ItemSchemaMismatch",
     "LeaseLost",
     "LogError",
@@ -62,6 +63,29 @@ class DuplicateCall(LogError):
             f"call id {call_id!r} is already in this log", path=path, hint="use a new call_id for each call"
         )
         self.call_id = call_id
+
+
+class ForgedEvent(LogError):
+    """Items that come from outside hold one that only the library itself makes; none of them was taken.
+
+    Args:
+        message: Which item it is, and why it is refused.
+        entry: Where it came in: `"history"`, `"context"`, `"input"`, `"session"` or `"channel"`.
+        index: Which one of the items it is, from 0.
+        kind: Its type, such as `"function_call"`.
+    """
+
+    entry: str
+    index: int
+    kind: str
+
+    def __init__(self, message: str, *, entry: str, index: int, kind: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            message, path=path, hint="hand over messages, and calls only together with their outputs, as result.items"
+        )
+        self.entry = entry
+        self.index = index
+        self.kind = kind
 
 
 class CodecError(NoeticError):

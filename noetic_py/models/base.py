@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import field, frozen
 from typing_extensions import TypedDict
 
 from noetic_py.budget import TokenUsage
 from noetic_py.items import Item, ItemBase, JsonValue
+from noetic_py.secret import Secret
 
 __all__ = [
     "ItemDone",
@@ -49,7 +50,7 @@ class ModelSettings(TypedDict, total=False):
         stop: Texts that end the answer.
         reasoning_effort: `"minimal"`, `"low"`, `"medium"` or `"high"`, where a model reasons.
         timeout: Seconds the provider may take to begin its answer.
-        extra: Provider's own fields, passed on as they are.
+        extra: Provider's own fields, passed on as they are; a `Secret` in it is revealed to the provider alone.
     """
 
     temperature: float
@@ -61,7 +62,7 @@ class ModelSettings(TypedDict, total=False):
     stop: Sequence[str]
     reasoning_effort: Literal["minimal", "low", "medium", "high"]
     timeout: float
-    extra: Mapping[str, JsonValue]
+    extra: Mapping[str, JsonValue | Secret[Any]]
 
 
 def merge_settings(*parts: ModelSettings) -> ModelSettings:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from noetic_py._engine.keeping import beside, when_free
+from noetic_py._engine.keeping import beside, give_up, owned, when_free
 from noetic_py._engine.revision import decoded, migrate_fields, version_of
 from noetic_py._engine.store import TTL
 from noetic_py._types import T
+from noetic_py.admission import admit
 from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
 from noetic_py.checkpoints.conversation import (
     Conversation,
@@ -35,6 +36,7 @@ from noetic_py.errors import (
     CheckpointError,
     CodecError,
     ConfigError,
+    ForgedEvent,
     LeaseLost,
     LogError,
     SessionLoadError,
@@ -56,21 +58,30 @@ __all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
 
 
 class Hold:
-    """The right to write a session, while it lasts."""
+    """The right to write a session, while it lasts.
+
+    Attributes:
+        position: Where the session's stream ends.
+        run: The run of the turn that goes on, which does nothing more once the right is lost.
+    """
 
     def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
         self._backend = backend
         self._lease = lease
         self.position: int = position
+        self.run: Run | None = None
 
     async def beat(self) -> None:
-        """Keep it, until cancelled. Whoever has lost it is told by the next write."""
+        """Keep it, until cancelled. Whoever has lost it is told by the next step of the turn, or the next write."""
         while True:
             await anyio.sleep(TTL / 3)
             try:
                 self._lease = await self._backend.renew(self._lease, ttl=TTL)
-            except LeaseLost:
-                return
+            except LeaseLost as error:
+                # A run that has not begun yet is told the next time.
+                if self.run is not None and self.run.store is not None:
+                    self.run.store.lose(error)
+                    return
             except CheckpointError:
                 # It lasts for longer than one try takes.
                 continue
@@ -88,8 +99,7 @@ class Hold:
 
     async def release(self) -> None:
         """Give it up; cannot be cancelled."""
-        with anyio.CancelScope(shield=True):
-            await self._backend.release(self._lease)
+        await give_up(self._backend, self._lease)
 
 
 @frozen(eq=False)
@@ -154,7 +164,7 @@ class Desk:
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
         self.durable: bool = backend is not None
         self.policy = policy
-        self._runtime = runtime
+        self.runtime = runtime
         layers = () if memory is None else layers_of(memory).values()
         self._layers = [layer.id for layer in layers if layer.scope is Scope.THREAD]
         self.gate: Gate = Gate()
@@ -182,7 +192,7 @@ class Desk:
             ShuttingDown: The gate is shut.
         """
         patience = self.policy.wait if wait is None else wait
-        hold = await when_free(partial(self._take, key, new=new), patience, self._runtime)
+        hold = await when_free(partial(self._take, key, new=new), patience, self.runtime)
         try:
             return await beside(hold.beat, lambda: work(hold))
         finally:
@@ -191,13 +201,7 @@ class Desk:
     async def _take(self, key: SessionKey, *, new: bool = False) -> Hold:
         if new:
             self.gate.check()
-        lease = await self.backend.acquire(key.stream, ttl=TTL)
-        try:
-            head = await self.backend.head(key.stream)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.backend.release(lease)
-            raise
+        lease, head = await owned(self.backend, key.stream)
         return Hold(self.backend, lease, 0 if head is None else head.position)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> Conversation:
@@ -298,7 +302,7 @@ class Desk:
     async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
         """See [`Session.edit`][noetic_py.Session.edit]."""
         async with self.gate.enter(key):
-            hold = await when_free(partial(self._take, key), self.policy.wait, self._runtime)
+            hold = await when_free(partial(self._take, key), self.policy.wait, self.runtime)
             try:
                 conversation = await self.read(key)
                 before = list(conversation.log)
@@ -306,7 +310,10 @@ class Desk:
                 yield edit
                 if edit.items != before or edit.states != set(conversation.states):
                     try:
+                        admit(tuple(edit.items), entry="session", known=before)
                         ItemLog(edit.items)
+                    except ForgedEvent:
+                        raise
                     except (TypeError, LogError) as error:
                         raise ConfigError(
                             f"the edited items are no conversation: {error}",

@@ -115,6 +115,7 @@ class Session(Generic[M_co]):
         Raises:
             RunBusy: Another process has the session.
             ConfigError: What is left is no conversation; code `"session-edit"`.
+            ForgedEvent: An item was added that only a run makes.
         """
         return self._desk.edit(self._key)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from attrs import evolve
 
-from noetic_py._engine.keeping import codec_for, left_of, load_past
+from noetic_py._engine.keeping import codec_for, give_up, left_of, load_past, when_free
 from noetic_py._engine.revision import stored_type
+from noetic_py._engine.store import TTL
 from noetic_py.checkpoints.conversation import (
     Conversation,
     deltas_change,
@@ -35,6 +36,7 @@ from noetic_py.errors import (
     SessionConflict,
 )
 from noetic_py.items import Item, Message
+from noetic_py.redaction import logger
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
@@ -49,8 +51,10 @@ from noetic_py.sessions.keys import SessionKey
 
 __all__ = ["Again", "Go", "take_turn"]
 
-_log = logging.getLogger("noetic_py")
+_log = logger()
 
+_MOMENT = 1.0
+"""Seconds for which a turn waits for the run of a turn that was left, which is free a moment after its session."""
 _KEEP_TRYING = 10.0
 """Seconds for which a turn that holds no lease tries to write what it has made."""
 
@@ -103,6 +107,7 @@ class Turn:
     async def alone(self, hold: Hold) -> RunResult[Any, Any]:
         """The turn, while nobody else writes."""
         desk, key, plan = self._desk, self._key, self._plan
+        hold.run = self._run
         conversation = await desk.read(key)
         if plan.past is not None:
             return await self._resumed(hold, conversation)
@@ -309,7 +314,24 @@ class Turn:
         return past if ours else None
 
     async def _close(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
-        """The process of an earlier turn has died in it: end that turn."""
+        """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
+
+        Raises:
+            RunBusy: Somebody is going on with that run.
+        """
+        backend = self._desk.backend
+        if await backend.head(run_id) is None:
+            await self._end(hold, conversation, run_id)
+            return
+        # Its lease is not older than the session's by more than it took to begin.
+        patience = max(self._desk.policy.wait, _MOMENT)
+        lease = await when_free(partial(backend.acquire, run_id, ttl=TTL), patience, self._desk.runtime)
+        try:
+            await self._end(hold, conversation, run_id)
+        finally:
+            await give_up(backend, lease)
+
+    async def _end(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
         items: Sequence[Item] = ()
         states: dict[str, Any] = {}
         past = await self._past(run_id)

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any, Generic, Literal, Protocol, overload
 
-from attrs import frozen
+from attrs import field, frozen
 from typing_extensions import TypeVar
 
 from noetic_py.budget import TokenUsage
 from noetic_py.context import Context, StepMeta
 from noetic_py.errors import ConfigError
+from noetic_py.redaction import without_secrets
 
 __all__ = [
     "Snapshot",
@@ -50,8 +51,8 @@ class Verdict:
     """
 
     stop: bool
-    reason: str | None = None
-    feedback: str | None = None
+    reason: str | None = field(default=None, converter=without_secrets)
+    feedback: str | None = field(default=None, converter=without_secrets)
 
 
 GO_ON = Verdict(False)

@@ -18,6 +18,9 @@ from pydantic_core import ErrorDetails, from_json
 
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.models.base import JsonValue
+from noetic_py.redaction import MASK
+from noetic_py.secret import NOT_KEPT
+from noetic_py.tools.confidential import secret_parameters
 from noetic_py.tools.signature import Injected, Parameter, Signature, accepts_none, resolve
 
 __all__ = ["Arguments", "GivenArguments", "ModelledArguments", "model_arguments", "split_parameters"]
@@ -39,6 +42,11 @@ class Arguments(Protocol):
     @property
     def injected(self) -> Mapping[str, Injected]:
         """The parameters that the run fills."""
+        ...
+
+    @property
+    def secret(self) -> frozenset[str]:
+        """The parameters whose values nobody else is to see."""
         ...
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
@@ -90,6 +98,7 @@ class ModelledArguments:
         model: The pydantic model with a field for each parameter the model fills.
         fields: Parameter and field name, in the order of the signature.
         droppable: Parameters for which a strict schema allows null in place of leaving them out.
+        secret: Parameters whose values nobody else is to see.
     """
 
     tool: str
@@ -98,6 +107,7 @@ class ModelledArguments:
     model: type[BaseModel]
     fields: Sequence[tuple[str, str]]
     droppable: frozenset[str]
+    secret: frozenset[str]
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
         """The values by parameter; what was not sent is left to the function's default."""
@@ -112,7 +122,8 @@ class ModelledArguments:
                     arguments = {name: value for name, value in arguments.items() if name not in given}
                 checked = self.model.model_validate(dict(arguments))
         except ValidationError as error:
-            raise self._invalid(error) from error
+            # Its text repeats what was sent.
+            raise self._invalid(error) from (None if self.secret else error)
         sent, values = checked.model_fields_set, checked.__dict__
         found: dict[str, object] = {name: values[private] for name, private in self.fields if private in sent}
         for name in self.droppable:
@@ -130,6 +141,8 @@ class ModelledArguments:
 
     def _problem(self, problem: ErrorDetails) -> str:
         where, sent = _where(problem["loc"]), _shorten(problem["input"])
+        if self.secret and (not where or problem["loc"][0] in self.secret) and problem["type"] != "missing":
+            return f"{where or 'the whole'}: {problem['msg'].partition(':')[0]}"
         match problem["type"]:
             case "json_invalid":
                 reason = problem["msg"].removeprefix("Invalid JSON: ")
@@ -153,10 +166,12 @@ class GivenArguments:
         tool: The tool's name.
         schema: The JSON schema as it came.
         injected: Nothing.
+        secret: Parameters whose values nobody else is to see.
     """
 
     tool: str
     schema: dict[str, JsonValue]
+    secret: frozenset[str]
     injected: Mapping[str, Injected] = field(factory=dict[str, Injected], init=False)
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
@@ -166,9 +181,13 @@ class GivenArguments:
         try:
             found: object = from_json(arguments if arguments.strip() else "{}", allow_inf_nan=False)
         except ValueError as error:
-            raise _arguments_invalid(self.tool, [f"not valid JSON ({error}), sent: {_cut(arguments)}"]) from error
+            sent = "" if self.secret else f", sent: {_cut(arguments)}"
+            raise _arguments_invalid(self.tool, [f"not valid JSON ({error}){sent}"]) from error
         if not _is_object(found):
-            raise _arguments_invalid(self.tool, [f"a JSON object is wanted, sent: {_shorten(found)}"])
+            sent = "" if self.secret else f", sent: {_shorten(found)}"
+            raise _arguments_invalid(self.tool, [f"a JSON object is wanted{sent}"])
+        if lost := sorted(name for name in self.secret if found.get(name) == MASK):
+            raise _arguments_invalid(self.tool, [f"{name}: {NOT_KEPT}" for name in lost])
         return found
 
 
@@ -198,7 +217,7 @@ def model_arguments(signature: Signature, docs: Mapping[str, str], *, tool: str,
     schema.setdefault("properties", {})
     schema["additionalProperties"] = False
     names = [(parameter.name, f"p{number}") for number, parameter in enumerate(parameters)]
-    return ModelledArguments(tool, schema, injected, model, names, frozenset(droppable))
+    return ModelledArguments(tool, schema, injected, model, names, frozenset(droppable), secret_parameters(raw))
 
 
 def _field(parameter: Parameter) -> Any:
@@ -251,6 +270,10 @@ def _tidy(schema: Mapping[str, JsonValue], strict: bool) -> dict[str, JsonValue]
             found[key] = _tidy_any(value, strict)
     if strict:
         found.pop("default", None)
+        # Strict providers refuse words that they do not know.
+        found.pop("writeOnly", None)
+        if found.get("format") == "password":
+            del found["format"]
         _close(found)
     return found
 

@@ -160,6 +160,15 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
         """
         return self._arguments().schema
 
+    @property
+    def secret_parameters(self) -> frozenset[str]:
+        """The parameters whose values nobody but the function is to see: in whose type a `Secret` is.
+
+        Raises:
+            ConfigError: As for `parameters`.
+        """
+        return self._arguments().secret
+
     def definition(self) -> Mapping[str, JsonValue]:
         """The tool as [`ModelRequest`][noetic_py.ModelRequest] has it; made once, not to be changed.
 
@@ -253,11 +262,12 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
         found = self._lazy.arguments
         if found is None:
             from noetic_py.tools.arguments import GivenArguments, model_arguments
+            from noetic_py.tools.confidential import secret_parameters
 
             if self._schema is None:
                 found = model_arguments(self._signature, self._docs, tool=self.name, strict=self.strict)
             else:
-                found = GivenArguments(self.name, dict(self._schema))
+                found = GivenArguments(self.name, dict(self._schema), secret_parameters(self._schema))
             self._lazy.arguments = found
         return found
 

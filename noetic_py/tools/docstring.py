@@ -12,7 +12,7 @@ __all__ = ["Docs", "read_docs"]
 
 _HEADERS = frozenset({"Args:", "Arguments:", "Parameters:"})
 # "name: text", "name (type): text", and starred names, which belong to no parameter a model can fill.
-_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:(?:\s+(?P<text>.*))?$")
+_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*+(?:\([^)]*\)\s*+)?:(?:\s+(?P<text>.*))?$")
 
 
 @frozen

@@ -7,7 +7,9 @@ from typing import Any, TypeGuard
 import attrs
 
 from noetic_py.errors import CodecError
-from noetic_py.items import ContentPart, InputText
+from noetic_py.items import ContentPart, InputText, OutputText
+from noetic_py.redaction import MASK, redact
+from noetic_py.secret import is_secret
 
 __all__ = ["render_output"]
 
@@ -17,7 +19,8 @@ def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
 
     Text and content parts stay as they are, `None` is an empty text. Everything else becomes compact JSON: JSON's own
     values, pydantic models, dataclasses, attrs classes, enums, dates, decimals, UUIDs, paths, sets and bytes that are
-    text. This is for reading, not for storing: no type can be told from it afterwards.
+    text. This is for reading, not for storing: no type can be told from it afterwards. Secrets are masked, and so is
+    every value that is known as one.
 
     Args:
         value: What the tool returned.
@@ -27,18 +30,20 @@ def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
         CodecError: There is no JSON for the value, or for something inside it.
     """
     if isinstance(value, str):
-        return value
+        return redact(value)
     if value is None:
         return ""
     if isinstance(value, ContentPart):
-        return (value,)
+        return (_shown(value),)
     if _is_content(value):
-        return tuple(InputText(text=part) if isinstance(part, str) else part for part in value)
+        return tuple(InputText(text=redact(part)) if isinstance(part, str) else _shown(part) for part in value)
+    if is_secret(value):
+        return MASK
     # Loaded by now, because the arguments of the call were checked with it.
     from pydantic_core import to_json
 
     try:
-        return to_json(value, fallback=_fields, inf_nan_mode="strings").decode()
+        return redact(to_json(value, fallback=_fields, inf_nan_mode="strings").decode())
     except (ValueError, TypeError, RecursionError) as error:
         raise CodecError(
             f"tool {tool!r} returned a {type(value).__qualname__} that has no JSON form: {error}",
@@ -58,7 +63,15 @@ def _parts(value: Any) -> list[object]:
     return list(value)
 
 
+def _shown(part: ContentPart) -> ContentPart:
+    if isinstance(part, InputText | OutputText) and redact(part.text) != part.text:
+        return attrs.evolve(part, text=redact(part.text))
+    return part
+
+
 def _fields(value: object) -> object:
+    if is_secret(value):
+        return MASK
     kind: type[Any] = type(value)
     if not attrs.has(kind):
         raise TypeError(f"{kind.__qualname__} is not a class that can be read")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
-from typing import TypeAlias
+from collections.abc import Generator
 
 import pytest
 from _pytest.terminal import TerminalReporter
 
 from tests.crash.children import Children, fork_server
-from tests.servers.figures import say_figures
+from tests.servers.figures import Figure, figure, say_figures
 
-Figure: TypeAlias = Callable[[str, object], None]
+__all__ = ["Figure", "children", "figure"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,16 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """Say what the full sets have counted."""
     say_figures(terminalreporter, "tests/crash/")
-
-
-@pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Figure:
-    """Notes a figure of a test by its name, to be shown at the end of a run of the full sets."""
-
-    def note(name: str, value: object) -> None:
-        request.node.user_properties.append((name, str(value)))
-
-    return note
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -13,9 +13,9 @@ import anyio.to_thread
 from attrs import Factory, define
 
 from noetic_py import Context, Harness, Memory, Message, SessionPolicy, sequence, step
-from noetic_py.checkpoints import SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.errors import LeaseLost, RunBusy, StoreUnavailable
-from tests.crash.jobs import Death, DyingBackend
+from tests.crash.jobs import Death, DyingBackend, prepare
 from tests.crash.server import Say
 
 KEY = ("ada", "trip")
@@ -68,10 +68,14 @@ def flow_of(given: Mapping[str, Any], say: Say) -> Any:
     return sequence(note, reply)
 
 
-async def _converse(given: Any, say: Say) -> Any:
+Opened: TypeAlias = Callable[[str, Death], CheckpointBackend]
+"""Opens the backend of an address, which dies when it is told to."""
+
+
+async def _converse(given: Any, say: Say, opened: Opened) -> Any:
     flow = flow_of(given, say)
     told: list[Any] = []
-    async with DyingBackend(given["store"], Death(given)) as backend:
+    async with opened(given["store"], Death(given)) as backend:
         policy = SessionPolicy(persist=given.get("persist", "run"))
         async with Harness(plugins=[], checkpoints=backend, sessions=policy) as harness:
             session = harness.session(*KEY)
@@ -87,19 +91,20 @@ async def _converse(given: Any, say: Say) -> Any:
     return told
 
 
-def converse(given: Any, say: Say) -> Any:
+def converse(given: Any, say: Say, opened: Opened = DyingBackend) -> Any:
     """Do turns of one session; returns what each came to."""
-    return anyio.run(_converse, given, say, backend=given.get("loop", "asyncio"))
+    prepare(given)
+    return anyio.run(_converse, given, say, opened, backend=given.get("loop", "asyncio"))
 
 
-async def _read(given: Mapping[str, Any]) -> Any:
-    async with SqliteBackend(given["store"]) as backend, Harness(plugins=[], checkpoints=backend) as harness:
+async def _read(given: Any, opened: Opened) -> Any:
+    async with opened(given["store"], Death(given)) as backend, Harness(plugins=[], checkpoints=backend) as harness:
         session = harness.session(*KEY)
         state = await session.state(Told)
         items = [item.text for item in await session.items() if isinstance(item, Message)]
         return {"items": items, "said": [] if state is None else state.said}
 
 
-def read(given: Mapping[str, Any], say: Say) -> Any:
+def read(given: Any, say: Say, opened: Opened = DyingBackend) -> Any:
     """What the session holds."""
-    return anyio.run(_read, given)
+    return anyio.run(_read, given, opened)

@@ -20,6 +20,7 @@ from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Record, SqliteBackend
 from noetic_py.checkpoints._local.backend import LocalBackend
 from noetic_py.checkpoints.records import RunEnded
+from noetic_py.sessions import desk
 from noetic_py.testing._random_programs.conversation import told
 from noetic_py.testing._random_programs.states import Kind, new_state, plain_state, state_type
 from noetic_py.testing.ledger import outcomes
@@ -234,7 +235,7 @@ def prepare(given: Given) -> None:
     if "traced" in given:
         wait_for_tracer()
     if "ttl" in given:
-        for module in (store, keeping):
+        for module in (store, keeping, desk):
             vars(module)["TTL"] = given["ttl"]
     if "user" in given:
         os.setuid(given["user"])

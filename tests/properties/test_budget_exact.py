@@ -646,7 +646,7 @@ async def test_a_wrap_up_inside_a_wrap_up_is_booked_once() -> None:
 # ------------------------------------------------------------------------------------------------------------- random
 
 
-def random_flow(chance: random.Random, model: Meter, depth: int) -> AnyStep:
+def random_flow(chance: random.Random, model: Any, depth: int) -> AnyStep:
     """Calls in sections, spawns, retries and steps with budgets of their own."""
     if depth == 0 or chance.random() < 0.2:
         options: dict[str, Any] = {"retry": Retry(chance.randint(1, 3), initial=0)} if chance.random() < 0.3 else {}

@@ -138,9 +138,7 @@ class World:
 
 
 def a_harness(backend: CheckpointBackend, policy: AccessPolicy = POLICY) -> Harness[Any]:
-    return Harness(
-        plugins=(), checkpoints=backend, access=policy, memory=Mem(), model=ScriptedModel(*[lambda request: "Hi."] * 99)
-    )
+    return Harness(plugins=(), checkpoints=backend, access=policy, memory=Mem(), model=ScriptedModel(*["Hi."] * 99))
 
 
 @asynccontextmanager
@@ -335,7 +333,8 @@ async def answer(w: World) -> object:
 
 @deed("Runs.delete", "read", "delete", nothing=None)
 async def delete(w: World) -> object:
-    return await w.harness.runs.delete(w.stored)
+    await w.harness.runs.delete(w.stored)
+    return None
 
 
 @deed("Runs.prune", "read", "delete", nothing=0, keyed=False)
@@ -370,7 +369,8 @@ async def edit(w: World) -> object:
 
 @deed("Session.clear", "read", "run")
 async def clear(w: World) -> object:
-    return await w.harness.session(w.key.user, w.key.session).clear()
+    await w.harness.session(w.key.user, w.key.session).clear()
+    return None
 
 
 @deed("Session.save", "read", "run")
@@ -390,7 +390,8 @@ async def exists(w: World) -> object:
 
 @deed("Sessions.delete", "read", "delete")
 async def delete_session(w: World) -> object:
-    return await w.harness.sessions.delete(w.key)
+    await w.harness.sessions.delete(w.key)
+    return None
 
 
 # -- a run under way, in other hands than those that have started it
@@ -398,12 +399,14 @@ async def delete_session(w: World) -> object:
 
 @deed("RunHandle.abort", "read", "abort", keyed=False)
 async def abort(w: World) -> object:
-    return w.handle.abort("enough")
+    w.handle.abort("enough")
+    return None
 
 
 @deed("RunHandle.interrupt", "read", "abort", keyed=False)
 async def interrupt_run(w: World) -> object:
-    return w.handle.interrupt()
+    w.handle.interrupt()
+    return None
 
 
 @deed("RunHandle.channel", "read", "send", keyed=False)
@@ -413,12 +416,14 @@ async def channel(w: World) -> object:
 
 @deed("RunStream.abort", "read", "abort", keyed=False)
 async def abort_stream(w: World) -> object:
-    return w.handle.stream.abort("enough")
+    w.handle.stream.abort("enough")
+    return None
 
 
 @deed("RunStream.interrupt", "read", "abort", keyed=False)
 async def interrupt_stream(w: World) -> object:
-    return w.handle.stream.interrupt()
+    w.handle.stream.interrupt()
+    return None
 
 
 @deed("RunStream.channel", "read", "send", keyed=False)

@@ -115,7 +115,7 @@ def is_refusal(deed: Deed, came: object, *, seen: bool) -> bool:
         return came == deed.nothing
     if deed.method == "Runs.prune":
         return came == 0
-    about_run = deed.method.split(".")[0] in {"Harness", "Runs"} and deed.needs != {"run"} and deed.keyed
+    about_run = deed.method.split(".")[0] in {"Harness", "Runs"} and "read" in deed.needs and deed.keyed
     hidden = about_run and not seen and deed.method != "Harness.interrupt"
     return type(came) is (errors.RunNotFound if hidden else errors.AccessDenied)
 

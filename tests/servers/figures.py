@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+import pytest
 from _pytest.terminal import TerminalReporter
 
-__all__ = ["say_figures"]
+__all__ = ["Figure", "figure", "say_figures"]
+
+Figure: TypeAlias = Callable[[str, object], None]
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Figure:
+    """Notes a figure of a test by its name, to be shown at the end of a run of the full sets."""
+
+    def note(name: str, value: object) -> None:
+        request.node.user_properties.append((name, str(value)))
+
+    return note
 
 
 def say_figures(reporter: TerminalReporter, where: str) -> None:

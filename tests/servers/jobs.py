@@ -13,7 +13,7 @@ from noetic_py.checkpoints import CheckpointBackend, Record
 from noetic_py.checkpoints.served import ServedBackend
 from noetic_py.errors import StoreUnavailable
 from noetic_py.testing import FaultyBackend
-from tests.crash import jobs
+from tests.crash import conversing, jobs, paying
 from tests.crash.server import Say
 
 __all__ = ["ADDRESS", "ServerJobs"]
@@ -60,6 +60,21 @@ class ServerJobs:
     def carry(self, given: jobs.Given, say: Say) -> Any:
         """Begin the run, or go on with it; says first what the journal held."""
         return jobs.carry(given, say, partial(_Carrier, self._made))
+
+    def converse(self, given: dict[str, Any], say: Say) -> Any:
+        """Do turns of one session."""
+        return conversing.converse(given, say, self._dying)
+
+    def read(self, given: dict[str, Any], say: Say) -> Any:
+        """What the session holds."""
+        return conversing.read(given, say, self._dying)
+
+    def pay(self, given: dict[str, Any], say: Say) -> Any:
+        """Begin a run that spends money, or go on with it."""
+        return paying.pay(given, say, self._dying)
+
+    def _dying(self, address: str, death: jobs.Death) -> CheckpointBackend:
+        return Dying(self._made(address), death)
 
     def hold(self, given: dict[str, Any], say: Say) -> None:
         """Become the owner of a run and keep it until killed."""

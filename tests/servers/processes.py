@@ -19,7 +19,7 @@ import pytest
 
 from noetic_py.checkpoints.served import ServedBackend
 from noetic_py.errors import RunBusy
-from tests.crash.children import Children, fork_server
+from tests.crash.children import Children, Ended, fork_server
 from tests.crash.folders import quick_folder
 from tests.crash.jobs import RUN
 from tests.crash.ledger import read_ledger, shown
@@ -141,17 +141,22 @@ class Processes:
             assert children.run(f"{self.jobs}:use_after_fork", store=self.server.url(space)).result == "forked"
 
 
+def woken(children: Children, owner: int, gate: Path) -> Ended:
+    """Let a stopped process go on, to its end."""
+    os.kill(owner, signal.SIGCONT)
+    end = time.monotonic() + 30
+    # The kernel has it wait at the gate once more, or lets it pass.
+    while children.event([owner], 0.01) is None and time.monotonic() < end:
+        with suppress(OSError):
+            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+    return children.ended(owner)
+
+
 def wakes_too_late(life: Life, server: ServerOfTests, owner: int) -> None:
     """Let a stopped owner go on after its run was finished by another process: it gets an error and writes nothing."""
     space = life.given["space"]
     before, lines = server.stored(space), len(read_ledger(life.folder / "ledger"))
-    os.kill(owner, signal.SIGCONT)
-    end = time.monotonic() + 30
-    # The kernel has it wait at the gate once more, or lets it pass.
-    while life.children.event([owner], 0.01) is None and time.monotonic() < end:
-        with suppress(OSError):
-            os.close(os.open(life.folder / "gate", os.O_WRONLY | os.O_NONBLOCK))
-    result = life.children.ended(owner).result
+    result = woken(life.children, owner, life.folder / "gate").result
     # One that was stopped while it took the run sees what the other has written, before any body.
     refused = [name for name, _ in result["errors"]] == ["RunBusy"] and result["lines"] == 0
     assert refused or [name for name, _ in result["errors"]] == ["LeaseLost"], life.explain(result)

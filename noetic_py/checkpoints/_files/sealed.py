@@ -39,9 +39,10 @@ def unseal(content: bytes, what: str, *, seed: int) -> tuple[dict[str, Any], byt
     line, newline, data = content[_SUM:].partition(b"\n")
     try:
         if newline and content[:_SUM] == b"%08x " % zlib.crc32(content[_SUM:], seed):
-            fields: dict[str, Any] = json.loads(line)
-            return fields, data
-    except ValueError:
+            fields: Any = json.loads(line)
+            if isinstance(fields, dict):
+                return fields, data  # pyright: ignore[reportUnknownVariableType]  # any JSON
+    except (ValueError, RecursionError):
         pass
     raise CorruptRecord(f"{what} is damaged", hint=RESTORE)
 

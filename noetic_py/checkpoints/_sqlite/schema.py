@@ -75,7 +75,7 @@ _UPGRADES = {
     1: (
         "ALTER TABLE transactions RENAME TO transactions_1",
         next(sql for sql in _TABLES if sql.startswith("CREATE TABLE transactions")),
-        f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # a number of ours
+        f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # nosec B608  # a number of ours
         "DROP TABLE transactions_1",
     ),
 }
@@ -322,7 +322,7 @@ def _make(connection: sqlite3.Connection) -> None:
         connection,
         (
             *_TABLES,
-            f"INSERT INTO store VALUES (1, x'{salt.hex()}', 0, {first})",  # noqa: S608  # bytes and a number of ours
+            f"INSERT INTO store VALUES (1, x'{salt.hex()}', 0, {first})",  # noqa: S608  # nosec B608  # bytes and a number of ours
             "PRAGMA application_id = 0x6E6F6574",
             f"PRAGMA user_version = {VERSION}",
         ),

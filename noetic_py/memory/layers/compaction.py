@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -16,6 +15,7 @@ from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import COUNTER, at_least, clipped, not_blank, transcript, wrong
 from noetic_py.memory.scopes import Slot
+from noetic_py.redaction import logger
 
 if TYPE_CHECKING:
     from noetic_py.models.base import Model
@@ -180,7 +180,7 @@ class Compaction(MemoryLayer[Compacted]):
         try:
             made = await self.ask(self.model, text, instructions=self.instructions, output=str)
         except (ModelError, CodecError, LimitExceeded, BudgetExceeded, UnknownPrice) as error:
-            logging.getLogger("noetic_py").warning("layer %r could not summarise: %s", self.id, error.message)
+            logger().warning("layer %r could not summarise: %s", self.id, error.message)
             return state
         return evolve(state, summary=clipped(made.strip(), self.most_summary), covers=state.cut)
 

@@ -53,7 +53,7 @@ def context_size(address: str, api_key: str) -> int:
         api_key: Its key.
     """
     request = Request(f"{address}/props", headers={"Authorization": f"Bearer {api_key}"})  # noqa: S310
-    with urlopen(request, timeout=30) as reply:  # noqa: S310
+    with urlopen(request, timeout=30) as reply:  # noqa: S310  # nosec B310  # of the server that was just started
         return int(json.load(reply)["default_generation_settings"]["n_ctx"])
 
 

@@ -22,6 +22,7 @@ from noetic_py.items import (
     Refusal,
 )
 from noetic_py.models import ModelRequest
+from noetic_py.secret import revealed
 
 __all__ = ["chat_messages", "chat_request"]
 
@@ -64,7 +65,7 @@ def chat_request(request: ModelRequest, model: str, server: Server, caching: Cac
         params["prompt_cache_key"] = request.cache_key
     extra = settings.get("extra")
     if extra:
-        params["extra_body"] = dict(extra)
+        params["extra_body"] = revealed(extra)
     return params
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import httpx2
     from openai import AsyncOpenAI
 
+    from noetic_py import Secret
+
 __all__ = ["CONNECT_TIMEOUT", "Clients", "end_reading"]
 
 CONNECT_TIMEOUT = 10.0
@@ -44,7 +46,7 @@ class Clients:
         given: A client that somebody else owns.
     """
 
-    def __init__(self, server: Server, api_key: str, given: AsyncOpenAI | None) -> None:
+    def __init__(self, server: Server, api_key: Secret[str], given: AsyncOpenAI | None) -> None:
         self._server = server
         self._api_key = api_key
         self._given = given
@@ -95,7 +97,7 @@ class Clients:
             timeout=_timeout(), trust_env=not self._server.is_loopback, verify=_certificates()
         )
         return openai.AsyncOpenAI(
-            api_key=self._api_key, base_url=self._server.base_url, http_client=http, max_retries=0
+            api_key=self._api_key.reveal(), base_url=self._server.base_url, http_client=http, max_retries=0
         )
 
 

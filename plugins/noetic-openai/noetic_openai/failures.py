@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from noetic_openai.narrow import is_object
+from noetic_py import redact
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
 from noetic_py.runtime import SYSTEM
 
@@ -68,16 +69,14 @@ def _date(text: str | None) -> datetime:
 
 
 class Failures:
-    """Makes errors of one model, with its secrets taken out of their texts.
+    """Makes errors of one model, without secrets and shortened.
 
     Args:
         model: The model's name.
-        secrets: Texts that no error may show.
     """
 
-    def __init__(self, model: str, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, model: str) -> None:
         self._model = model
-        self._secrets = [secret for secret in secrets if secret]
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ModelStatusError:
         """The error for a response with an error status.
@@ -130,8 +129,7 @@ class Failures:
         )
 
     def _clean(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
+        text = redact(text)
         return text if len(text) <= _BODY else f"{text[:_BODY]}…"
 
 

@@ -20,6 +20,7 @@ from noetic_openai.failures import Failures
 from noetic_openai.sse import EventReader
 from noetic_openai.stream import Answer, Reading
 from noetic_openai.wire import Server
+from noetic_py import Secret
 from noetic_py.errors import ConfigError, ModelUnavailable
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
 
@@ -47,8 +48,8 @@ class OpenAIModel:
         api: The Responses API, or chat completions, which nearly every other server has too.
         base_url: The server's address, such as `"http://127.0.0.1:8000/v1"`; when absent, `OPENAI_BASE_URL`, and
             OpenAI's own without that.
-        api_key: The key. When absent, `OPENAI_API_KEY`, but not for a server given by `base_url=`: it gets no key
-            that was not meant for it.
+        api_key: The key; no error, log or trace shows it. When absent, `OPENAI_API_KEY`, but not for a server given by
+            `base_url=`: it gets no key that was not meant for it.
         client: An SDK client to use instead of `base_url` and `api_key`; it stays yours to close.
         profile: What is known of the model; the tokenizer of OpenAI's own models is known when absent.
         idle_timeout: Seconds without a byte after which a stream counts as stalled.
@@ -70,7 +71,7 @@ class OpenAIModel:
         *,
         api: Literal["responses", "chat"] = "responses",
         base_url: str | None = None,
-        api_key: str | None = None,
+        api_key: str | Secret[str] | None = None,
         client: AsyncOpenAI | None = None,
         profile: ModelProfile | None = None,
         idle_timeout: float = 60.0,
@@ -89,9 +90,11 @@ class OpenAIModel:
         self._name = name or f"openai:{model}"
         self._idle = idle_timeout
         self._profile = profile or _profile(model, self._server)
-        key = client.api_key if client is not None else api_key or _key(base_url, self._server, self._name)
+        given = client.api_key if client is not None else api_key or _key(base_url, self._server, self._name)
+        # Known as a secret for as long as the model lives, so that no text shows it, wherever it is repeated.
+        key = given if isinstance(given, Secret) else Secret(given)
         self._clients = Clients(self._server, key, client)
-        self._failures = Failures(self._name, [key] if key != _NO_KEY else [])
+        self._failures = Failures(self._name)
 
     @property
     def name(self) -> str:

@@ -25,6 +25,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
+from noetic_py.secret import revealed
 
 __all__ = ["ResponsesReading", "responses_input", "responses_request"]
 
@@ -154,7 +155,7 @@ def _extra(request: ModelRequest, server: Server) -> dict[str, Any]:
         extra["stop"] = list(settings["stop"])
     if "seed" in settings and not server.is_openai:
         extra["seed"] = settings["seed"]
-    extra.update(settings.get("extra", {}))
+    extra.update(revealed(settings.get("extra", {})))
     return extra
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from noetic_openai.failures import Failures, retry_after
 
+from noetic_py import Secret
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
 
 NOW = "Fri, 21 Nov 2025 12:00:00 GMT"
@@ -86,8 +87,10 @@ def test_errors_inside_a_stream(error: object, kind: type[ModelError]) -> None:
 
 def test_no_secret_in_any_text() -> None:
     body = {"message": f"bad key sk-secret {'x' * 1000}"}
-    found = Failures("m", ["sk-secret", ""]).status(401, {}, body)
+    key = Secret("sk-secret")
+    found = Failures("m").status(401, {}, body)
+    assert key
     assert "sk-secret" not in str(found)
     assert "sk-secret" not in found.body
-    assert "***" in str(found)
+    assert "[secret]" in str(found)
     assert len(found.body) < 600

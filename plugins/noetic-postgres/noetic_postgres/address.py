@@ -10,6 +10,7 @@ import psycopg
 from attrs import field, frozen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from noetic_py import Secret
 from noetic_py.errors import ConfigError
 
 __all__ = ["Address", "address_of"]
@@ -36,6 +37,7 @@ class Address:
         schema: The schema that everything is in.
         connections: How many connections there may be at once.
         timeout: How many seconds an operation may take, with everything that is tried again.
+        password: The password in it, held so that no text shows it.
     """
 
     parameters: Mapping[str, Any] = field(repr=False)
@@ -43,6 +45,7 @@ class Address:
     schema: str
     connections: int
     timeout: float
+    password: Secret[str] | None = field(default=None, repr=False)
 
     def connection_text(self, *, name: str, seconds: float) -> str:
         """What the driver connects with.
@@ -59,7 +62,9 @@ class Address:
         return make_conninfo("", **given)
 
 
-def address_of(text: str, *, schema: str | None, connections: int | None, timeout: float | None) -> Address:
+def address_of(
+    address: str | Secret[str], *, schema: str | None, connections: int | None, timeout: float | None
+) -> Address:
     """Read an address: a URL, or the driver's `key=value` pairs.
 
     A URL may hold `schema`, `connections` and `timeout` among its parameters; the arguments win over it.
@@ -67,6 +72,7 @@ def address_of(text: str, *, schema: str | None, connections: int | None, timeou
     Raises:
         ConfigError: It is none, or a setting is wrong; codes `"postgres-address"` and `"postgres-setting"`.
     """
+    text = address.reveal() if isinstance(address, Secret) else address
     rest, found = _own_parameters(text)
     parameters = _parsed(rest)
     if parameters is None:
@@ -91,7 +97,9 @@ def address_of(text: str, *, schema: str | None, connections: int | None, timeou
             code="postgres-setting",
             hint="leave them out",
         )
-    return Address(parameters, _where(parameters, name), name, int(size), float(seconds))
+    password = parameters.get("password")
+    secret = Secret(str(password)) if password else None
+    return Address(parameters, _where(parameters, name), name, int(size), float(seconds), secret)
 
 
 def _parsed(text: str) -> Mapping[str, Any] | None:

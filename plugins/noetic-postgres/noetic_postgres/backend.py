@@ -13,6 +13,7 @@ from noetic_postgres.link import Link
 from noetic_postgres.operations import PostgresOperations
 from noetic_postgres.schema import VERSION, Found
 from noetic_postgres.statements import statements_of
+from noetic_py import Secret
 from noetic_py.checkpoints.backend import BackendDurability
 from noetic_py.checkpoints.checks import MAX_BYTES
 from noetic_py.checkpoints.served import ServedBackend, check_settings
@@ -45,7 +46,7 @@ class PostgresBackend(ServedBackend[Link]):
 
     def __init__(
         self,
-        address: str,
+        address: str | Secret[str],
         *,
         schema: str | None = None,
         connections: int | None = None,

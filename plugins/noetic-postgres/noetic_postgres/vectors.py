@@ -16,6 +16,7 @@ from noetic_postgres.doing import Doer, Keeper
 from noetic_postgres.link import Link
 from noetic_postgres.passages import VectorLink, checked_vectors, place_of
 from noetic_postgres.statements import statements_of
+from noetic_py import Secret
 from noetic_py.checkpoints.threads import Pool
 from noetic_py.memory import Found, Owner, VectorQuery
 
@@ -52,7 +53,7 @@ class PgVectorStore:
 
     def __init__(
         self,
-        address: str,
+        address: str | Secret[str],
         *,
         schema: str | None = None,
         connections: int | None = None,

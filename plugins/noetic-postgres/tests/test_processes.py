@@ -8,6 +8,7 @@ from noetic_postgres import PostgresBackend
 from postgres_server import PostgresServer
 
 from tests.crash.children import Children
+from tests.servers.conversations import ServedConversations, ServedSpending
 from tests.servers.processes import Processes, children_of
 
 
@@ -26,3 +27,15 @@ class TestProcesses(Processes):
 
     def made(self, url: str) -> PostgresBackend:
         return PostgresBackend(url)
+
+
+class TestConversations(ServedConversations):
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer, children: Children) -> None:
+        self.use_server(server, children, "crash_jobs")
+
+
+class TestSpending(ServedSpending):
+    @pytest.fixture(autouse=True)
+    def use(self, server: PostgresServer, children: Children) -> None:
+        self.use_server(server, children, "crash_jobs")

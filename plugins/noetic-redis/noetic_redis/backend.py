@@ -9,6 +9,7 @@ from functools import partial
 
 import redis
 
+from noetic_py import Secret
 from noetic_py.checkpoints.backend import BackendDurability
 from noetic_py.checkpoints.checks import MAX_BYTES
 from noetic_py.checkpoints.served import ServedBackend, check_settings
@@ -53,7 +54,7 @@ class RedisBackend(ServedBackend[Link]):
 
     def __init__(
         self,
-        address: str,
+        address: str | Secret[str],
         *,
         prefix: str | None = None,
         connections: int | None = None,

@@ -10,7 +10,12 @@ from _pytest.terminal import TerminalReporter
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite(
-    "tests.servers.journeys", "tests.servers.lost", "tests.servers.processes", "tests.servers.together"
+    "tests.crash.talks",
+    "tests.servers.conversations",
+    "tests.servers.journeys",
+    "tests.servers.lost",
+    "tests.servers.processes",
+    "tests.servers.together",
 )
 
 from redis_server import RedisServer  # noqa: E402  # only now can it be found

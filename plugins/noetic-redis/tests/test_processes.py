@@ -8,6 +8,7 @@ from noetic_redis import RedisBackend
 from redis_server import RedisServer
 
 from tests.crash.children import Children
+from tests.servers.conversations import ServedConversations, ServedSpending
 from tests.servers.processes import Processes, children_of
 
 
@@ -26,3 +27,15 @@ class TestProcesses(Processes):
 
     def made(self, url: str) -> RedisBackend:
         return RedisBackend(url)
+
+
+class TestConversations(ServedConversations):
+    @pytest.fixture(autouse=True)
+    def use(self, redis_server: RedisServer, children: Children) -> None:
+        self.use_server(redis_server, children, "redis_jobs")
+
+
+class TestSpending(ServedSpending):
+    @pytest.fixture(autouse=True)
+    def use(self, redis_server: RedisServer, children: Children) -> None:
+        self.use_server(redis_server, children, "redis_jobs")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["tracer"]
+__all__ = ["current_span", "recorded_span", "tracer"]
 
 
 def tracer() -> Tracer | None:
@@ -32,3 +34,21 @@ def current_span() -> Span:
     from opentelemetry.trace import get_current_span
 
     return get_current_span()
+
+
+@contextmanager
+def recorded_span(tracer: Tracer, name: str, attributes: Mapping[str, str | int]) -> Generator[Span]:
+    """A span that is active within the block; what is written to it, and what is raised, is told without secrets."""
+    from opentelemetry.trace import StatusCode, use_span
+
+    from noetic_py.tracing.guarded import GuardedSpan
+
+    span = GuardedSpan(tracer.start_span(name, attributes=attributes))
+    # The API would record an exception as it is, with the texts of its causes.
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield span
+        except Exception as error:
+            span.record_exception(error)
+            span.set_status(StatusCode.ERROR, f"{type(error).__qualname__}: {error}")
+            raise

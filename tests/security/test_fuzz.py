@@ -1,0 +1,56 @@
+"""Decoders fed with changed inputs: what is refused has a named error, and nothing takes longer than a second."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.properties.checks import FULL, SEED
+from tests.security.fuzzing import Decoder, Found, decoders, feed, fuzz
+from tests.servers.figures import Figure
+
+ROOT = Path(__file__).resolve().parents[2]
+DECODERS = decoders()
+SECONDS = 300
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_fed_is_read_or_refused_by_name(name: str, figure: Figure) -> None:
+    """A few thousand inputs in the sample; in full five minutes of each decoder, steered where that can be."""
+    if FULL and importlib.util.find_spec("atheris") is not None:
+        command = [sys.executable, "-m", "tests.security.steered", name, str(SECONDS), str(SEED)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * SECONDS)
+        figure("said", next((line for line in done.stderr.splitlines() if line.startswith("Done ")), "nothing"))
+        assert done.returncode == 0, done.stderr[-2000:]
+        return
+    decoder = DECODERS[name]
+    found = fuzz(decoder, seconds=SECONDS if FULL else 60, inputs=10**12 if FULL else 2500, seed=SEED)
+    figure("fed", found.fed)
+    figure("refused", found.refused)
+    assert found.unnamed == [], f"seed {SEED}"
+    assert found.slow == [], f"seed {SEED}"
+
+
+# Of values and channels the first byte chooses a type, which need not be the one that was written.
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in {"values", "channels"}])
+def test_the_inputs_that_changes_begin_with_are_read(name: str) -> None:
+    decoder = DECODERS[name]
+    assert decoder.seeds
+    for each in decoder.seeds:
+        decoder.feed(each)
+
+
+def test_an_error_without_a_name_and_a_slow_input_are_found() -> None:
+    def burn(data: bytes) -> object:
+        return {b"fine": 1}[data]
+
+    found = Found()
+    decoder = Decoder(burn, [b"fine"])
+    feed(decoder, b"fine", found)
+    feed(decoder, b"odd", found)
+    assert (found.fed, found.unnamed) == (2, [(b"odd", "KeyError: b'odd'")])
+    assert fuzz(decoder, seconds=5, inputs=100, seed=1).unnamed

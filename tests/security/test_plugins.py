@@ -1,0 +1,218 @@
+"""Plugins that take what is another's, or that are not what they say: refused by name when a harness is built."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetic_py import Harness, plugins
+from noetic_py.errors import ConfigError, ModelNotFound, PluginError
+from noetic_py.plugins import hookimpl, load_plugins
+
+ENTRY = "[noetic_py]\n"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Installs distributions for this test alone: each a name, its entry points and the module they lead to."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("NOETIC_PLUGINS", raising=False)
+    made: list[str] = []
+    number = itertools.count()
+
+    def install(points: dict[str, str], source: str = "") -> str:
+        module = f"hostile_plugin_{next(number)}_{tmp_path.name}".replace("-", "_")
+        (tmp_path / f"{module}.py").write_text("from noetic_py.plugins import hookimpl\n" + source, encoding="utf-8")
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
+        lines = "".join(f"{name} = {target.format(module=module)}\n" for name, target in points.items())
+        (info / "entry_points.txt").write_text(ENTRY + lines, encoding="utf-8")
+        made.append(module)
+        plugins._installed.cache_clear()
+        return module
+
+    yield install
+    plugins._installed.cache_clear()
+    for module in made:
+        sys.modules.pop(module, None)
+
+
+MODELS = """
+@hookimpl
+def register_models(registry):
+    registry.provider({prefix!r}, lambda name: None)
+"""
+
+
+def test_two_distributions_with_one_plugin(installed: Any) -> None:
+    for prefix in ("one", "two"):
+        installed({"acme": "{module}"}, MODELS.format(prefix=prefix))
+    for given in (None, ["acme"]):
+        with pytest.raises(PluginError, match="two distributions have a plugin named 'acme'"):
+            load_plugins(given)
+    assert load_plugins([]).names == []
+
+
+@pytest.mark.parametrize("twin", ["OPENAI", "OpenAi"])
+def test_a_name_in_capitals_is_no_other_name(installed: Any, twin: str) -> None:
+    installed({"openai": "{module}"}, MODELS.format(prefix="one"))
+    installed({twin: "{module}"}, MODELS.format(prefix="two"))
+    with pytest.raises(PluginError, match="two distributions"):
+        load_plugins()
+
+
+@pytest.mark.parametrize(
+    "name", ["\uff4fpenai", "op\u0435nai", "open\u00adai", "openai\u200b", "\u202eianepo", "ópenai"]
+)
+def test_a_name_that_only_looks_like_another_is_refused(installed: Any, name: str) -> None:
+    installed({name: "{module}"}, MODELS.format(prefix="one"))
+    with pytest.raises(PluginError, match="is no name for a plugin") as caught:
+        load_plugins()
+    assert str(caught.value).isascii()
+    # One that is not asked for does no harm.
+    assert load_plugins([]).names == []
+
+
+@pytest.mark.parametrize(
+    "source", ["raise RuntimeError('no')", "import no_such_module", "raise SystemExit(3)", "(", "1/0"]
+)
+def test_a_plugin_that_fails_to_load(installed: Any, source: str) -> None:
+    installed({"acme": "{module}"}, source)
+    for given in (None, ["acme"]):
+        with pytest.raises(PluginError, match="plugin 'acme' failed to load"):
+            Harness(plugins=given)
+
+
+@pytest.mark.parametrize("target", ["{module}:missing", "no_such_module_at_all", "{module}:a.b.c"])
+def test_an_entry_point_that_leads_nowhere(installed: Any, target: str) -> None:
+    installed({"acme": target})
+    with pytest.raises(PluginError, match="failed to load"):
+        load_plugins()
+
+
+def test_what_is_not_allowed_is_not_even_imported(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = installed({"bad": "{module}"}, "raise RuntimeError('imported')")
+    good = installed({"good": "{module}"}, MODELS.format(prefix="good"))
+    assert load_plugins(["good"]).names == ["good"]
+    monkeypatch.setenv("NOETIC_PLUGINS", " good ,")
+    assert load_plugins().models.prefixes == ["good"]
+    assert good in sys.modules
+    assert bad not in sys.modules
+    with pytest.raises(PluginError, match="plugin 'Good' is not installed"):
+        load_plugins(["Good"])
+    with pytest.raises(PluginError, match="'absent' is not installed"):
+        load_plugins(["good", "absent"])
+
+
+def test_the_order_is_that_of_the_names(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("delta", "alpha", "charlie", "bravo"):
+        installed({name: "{module}"}, MODELS.format(prefix=name))
+    wanted = ["alpha", "bravo", "charlie", "delta"]
+    for order in itertools.permutations(wanted):
+        assert load_plugins(list(order)).names == wanted
+    monkeypatch.setenv("NOETIC_PLUGINS", "delta,alpha,bravo,charlie")
+    assert load_plugins().names == wanted
+
+
+# ------------------------------------------------------------------------------------------ what they register
+
+
+def registering(hook: str, *arguments: Any) -> object:
+    method = {"register_models": "provider", "register_checkpoint_backends": "checkpoint_backend"}[hook]
+
+    class Acme:
+        pass
+
+    def register(self: Any, registry: Any) -> None:
+        getattr(registry, method)(*arguments)
+
+    setattr(Acme, hook, hookimpl(register))
+    return Acme()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sqlite", "SQLite", "FILES", "Memory", "\uff53qlite", "sqlit\u0435", "sq\u200blite", "sqlite ", "", "a:b", 5],
+)
+def test_nothing_shadows_a_built_in_backend(name: Any) -> None:
+    with pytest.raises((PluginError, ConfigError)):
+        load_plugins([registering("register_checkpoint_backends", name, lambda rest: None)])
+
+
+@pytest.mark.parametrize("hook", ["register_models", "register_checkpoint_backends"])
+def test_one_name_of_two_plugins(hook: str) -> None:
+    for first, second in (("acme", "acme"), ("acme", "ACME")):
+        with pytest.raises(PluginError, match="plugins 'Acme' and 'Acme#2' both provide"):
+            load_plugins([registering(hook, first, lambda rest: None), registering(hook, second, lambda rest: None)])
+    with pytest.raises(PluginError, match="as a factory"):
+        load_plugins([registering(hook, "acme", 5)])
+
+
+def hooked(function: Any, name: str = "register_models") -> object:
+    made = type("Acme", (), {name: hookimpl(function)})
+    return made()
+
+
+async def late(self: Any, registry: Any) -> None:
+    """Would never be run."""
+
+
+def lazy(self: Any, registry: Any) -> Iterator[None]:
+    yield
+
+
+def fails(self: Any, registry: Any) -> None:
+    raise KeyError("x")
+
+
+def leaves(self: Any, registry: Any) -> None:
+    raise SystemExit(3)
+
+
+ODD = {
+    "async": (hooked(late), "gave coroutine back"),
+    "generator": (hooked(lazy), "gave generator back"),
+    "value": (hooked(lambda self, registry: 5), "gave int back"),
+    "raises": (hooked(fails), "failed in register_models: KeyError"),
+    "exits": (hooked(leaves), "failed in register_models: SystemExit"),
+    "other arguments": (hooked(lambda self, models: None), "is none that fits"),
+    "unknown hook": (hooked(lambda self, registry: None, "register_everything"), "is none that fits"),
+    "nothing": (object(), "has no hook"),
+    "number": (5, "has no hook"),
+}
+
+
+@pytest.mark.parametrize(("plugin", "says"), ODD.values(), ids=ODD)
+def test_a_plugin_of_another_form(plugin: object, says: str) -> None:
+    with pytest.raises(PluginError, match=says) as caught:
+        Harness(plugins=[plugin])
+    assert "0x" not in str(caught.value).partition("Try:")[0] or says == "is none that fits"
+
+
+def test_the_same_plugin_twice() -> None:
+    plugin = registering("register_models", "acme", lambda rest: None)
+    with pytest.raises(PluginError):
+        load_plugins([plugin, plugin])
+
+
+@pytest.mark.parametrize("given", [5, "acme", [None]])
+def test_what_is_no_list_of_plugins(given: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_plugins(given)
+    assert caught.value.code == "plugins"
+
+
+def test_a_name_is_never_loaded_as_a_module() -> None:
+    before = set(sys.modules)
+    for name in ("os:system", "antigravity", "this:x", "noetic_py.cli:main", "../x:y"):
+        with pytest.raises(ModelNotFound):
+            load_plugins([]).models(name)
+        with pytest.raises(ConfigError):
+            Harness(plugins=[], checkpoints=name)
+    assert set(sys.modules) - before <= {name for name in sys.modules if name.startswith("noetic_py.")}
