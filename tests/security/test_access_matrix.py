@@ -27,9 +27,9 @@ from noetic_py import (
     acting_as,
     errors,
 )
-from noetic_py.access import ACTIONS
+from noetic_py.access import ACTIONS, RoleAccess
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
-from tests.properties.checks import examples
+from tests.properties.checks import SEED, examples
 from tests.security.access_world import (
     DEEDS,
     EVERYBODYS,
@@ -123,18 +123,21 @@ def is_refusal(deed: Deed, came: object, *, seen: bool) -> bool:
 @pytest.mark.anyio
 @pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: f"{deed.method}-{deed.do.__name__}")
 async def test_every_role(deed: Deed) -> None:
-    for role in ROLES:
-        for user in ("ada", "bob", None):
-            principal = Principal(user, {role})
-            async with a_world(InMemoryBackend()) as world:
-                before = await world.contents()
+    cells = [Principal(user, {role}) for role in ROLES for user in ("ada", "bob", None)]
+    async with a_world(InMemoryBackend()) as world:
+        before = await world.contents()
+        for principal in cells:
+            if not may(principal, deed.needs, "ada"):
                 came = await done(deed, world, principal)
-                if may(principal, deed.needs, "ada"):
-                    assert not isinstance(came, errors.AccessDenied | errors.RunNotFound), (role, user)
-                    assert deed.nothing in (..., None) or came != deed.nothing, (role, user)
-                else:
-                    assert is_refusal(deed, came, seen=may(principal, frozenset({"read"}), "ada")), (role, user, came)
-                    assert await world.contents() == before, (role, user)
+                seen = may(principal, frozenset({"read"}), "ada")
+                assert is_refusal(deed, came, seen=seen), (principal, came)
+                assert await world.contents() == before, principal
+    for principal in cells:
+        if may(principal, deed.needs, "ada"):
+            async with a_world(InMemoryBackend()) as world:
+                came = await done(deed, world, principal)
+                assert not isinstance(came, errors.AccessDenied | errors.RunNotFound), principal
+                assert deed.nothing in (..., None) or came != deed.nothing, principal
 
 
 @pytest.mark.anyio
@@ -197,6 +200,62 @@ async def test_everybody_finds_their_own(store: str, tmp_path: Path) -> None:
                 runs = await harness.runs.list(limit=2)
                 assert [run.run_id for run in runs] == [f"r{10 + at}", f"r{5 + at}"]
                 assert {run.user_id for run in await harness.runs.list(limit=None)} == {name}
+
+
+MIXED = examples(300, 10_000)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_users_among_each_other(store: str, tmp_path: Path) -> None:
+    """Five users do anything to anything; each sees what is their own, and all of it."""
+    dice = random.Random(SEED)  # a test's own dice
+    people = [Principal(f"user-{number}", {"member", "auditor", "cleaner"}) for number in range(5)]
+    policy = RoleAccess({**ROLES, "cleaner": {"delete", "fork"}}, everybodys=EVERYBODYS)
+    owners: dict[str, str | None] = {}
+    async with a_store(store, tmp_path) as backend, a_harness(backend, policy) as harness:
+        for number in range(MIXED):
+            who = dice.choice(people)
+            run_id = dice.choice([*owners, "nowhere"])
+            mine = owners.get(run_id) == who.user_id
+            with acting_as(who):
+                match dice.choice(["run", "turn", "get", "journal", "fork", "delete", "list", "resume", "sessions"]):
+                    case "run":
+                        await harness.run(hello, "x", run_id=f"r{number}")
+                        owners[f"r{number}"] = who.user_id
+                    case "turn":
+                        await harness.session(who.user_id, "s").run(hello, "x", run_id=f"r{number}")
+                        owners[f"r{number}"] = who.user_id
+                    case "list":
+                        found = await harness.runs.list(limit=None)
+                        assert {run.run_id for run in found} == {run for run in owners if owners[run] == who.user_id}
+                    case "sessions":
+                        other = dice.choice(people).user_id
+                        keys = await harness.sessions.list(other)
+                        assert not keys or other == who.user_id
+                    case "delete":
+                        await harness.runs.delete(run_id)
+                        if mine:
+                            del owners[run_id]
+                    case action:
+                        doing: dict[str, Any] = {
+                            "get": harness.runs.get,
+                            "journal": harness.runs.journal,
+                            "fork": harness.fork,
+                            "resume": lambda name: harness.resume(name, hello),
+                        }
+                        if mine:
+                            came = await doing[action](run_id)
+                            if action == "fork":
+                                owners[came] = who.user_id
+                        else:
+                            with pytest.raises(errors.RunNotFound):
+                                await doing[action](run_id)
+            if len(owners) > 40:
+                # So that what is listed stays short.
+                gone = dice.choice(list(owners))
+                await backend.delete(gone)
+                del owners[gone]
 
 
 @pytest.mark.anyio
