@@ -5,6 +5,7 @@ Nothing here takes the library's word for what is allowed: it is reckoned anew f
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -19,6 +20,7 @@ from noetic_py import (
     InMemoryBackend,
     Principal,
     RunHandle,
+    RunResult,
     Runs,
     RunStream,
     Session,
@@ -205,57 +207,71 @@ async def test_everybody_finds_their_own(store: str, tmp_path: Path) -> None:
 MIXED = examples(300, 10_000)
 
 
+class Crowd:
+    """Who does anything to anything, and whose everything is."""
+
+    def __init__(self, harness: Harness[Any]) -> None:
+        self.harness = harness
+        self.dice = random.Random(SEED)  # a test's own dice
+        self.people = [Principal(f"user-{number}", {"member", "auditor", "cleaner"}) for number in range(5)]
+        self.owners: dict[str, str | None] = {}
+
+    async def does(self, number: int) -> None:
+        who = self.dice.choice(self.people)
+        doing = self.dice.choice([self.begin, self.turn, self.list, self.delete, self.look, self.look])
+        with acting_as(who):
+            await doing(who.user_id, f"r{number}")
+
+    async def begin(self, user: str | None, name: str) -> None:
+        await self.harness.run(hello, "x", run_id=name)
+        self.owners[name] = user
+
+    async def turn(self, user: str | None, name: str) -> None:
+        await self.harness.session(user, "s").run(hello, "x", run_id=name)
+        self.owners[name] = user
+
+    async def list(self, user: str | None, name: str) -> None:
+        found = {run.run_id for run in await self.harness.runs.list(limit=None)}
+        assert found == {run_id for run_id, owner in self.owners.items() if owner == user}
+        other = self.dice.choice(self.people).user_id
+        assert not await self.harness.sessions.list(other) or other == user
+
+    async def delete(self, user: str | None, name: str) -> None:
+        run_id = self.dice.choice([*self.owners, "nowhere"])
+        await self.harness.runs.delete(run_id)
+        if self.owners.get(run_id) == user:
+            del self.owners[run_id]
+
+    async def look(self, user: str | None, name: str) -> None:
+        run_id = self.dice.choice([*self.owners, "nowhere"])
+        runs = self.harness.runs
+        doing: Any = self.dice.choice([runs.get, runs.journal, self.harness.fork, self.go_on])
+        if self.owners.get(run_id) != user:
+            with pytest.raises(errors.RunNotFound):
+                await doing(run_id)
+            return
+        came = await doing(run_id)
+        if isinstance(came, str):
+            self.owners[came] = user
+
+    async def go_on(self, run_id: str) -> RunResult[Any, Any]:
+        return await self.harness.resume(run_id, hello)
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 async def test_users_among_each_other(store: str, tmp_path: Path) -> None:
-    """Five users do anything to anything; each sees what is their own, and all of it."""
-    dice = random.Random(SEED)  # a test's own dice
-    people = [Principal(f"user-{number}", {"member", "auditor", "cleaner"}) for number in range(5)]
+    """Five users do anything to anything: each sees what is their own, all of it, and nothing else."""
     policy = RoleAccess({**ROLES, "cleaner": {"delete", "fork"}}, everybodys=EVERYBODYS)
-    owners: dict[str, str | None] = {}
     async with a_store(store, tmp_path) as backend, a_harness(backend, policy) as harness:
+        crowd = Crowd(harness)
         for number in range(MIXED):
-            who = dice.choice(people)
-            run_id = dice.choice([*owners, "nowhere"])
-            mine = owners.get(run_id) == who.user_id
-            with acting_as(who):
-                match dice.choice(["run", "turn", "get", "journal", "fork", "delete", "list", "resume", "sessions"]):
-                    case "run":
-                        await harness.run(hello, "x", run_id=f"r{number}")
-                        owners[f"r{number}"] = who.user_id
-                    case "turn":
-                        await harness.session(who.user_id, "s").run(hello, "x", run_id=f"r{number}")
-                        owners[f"r{number}"] = who.user_id
-                    case "list":
-                        found = await harness.runs.list(limit=None)
-                        assert {run.run_id for run in found} == {run for run in owners if owners[run] == who.user_id}
-                    case "sessions":
-                        other = dice.choice(people).user_id
-                        keys = await harness.sessions.list(other)
-                        assert not keys or other == who.user_id
-                    case "delete":
-                        await harness.runs.delete(run_id)
-                        if mine:
-                            del owners[run_id]
-                    case action:
-                        doing: dict[str, Any] = {
-                            "get": harness.runs.get,
-                            "journal": harness.runs.journal,
-                            "fork": harness.fork,
-                            "resume": lambda name: harness.resume(name, hello),
-                        }
-                        if mine:
-                            came = await doing[action](run_id)
-                            if action == "fork":
-                                owners[came] = who.user_id
-                        else:
-                            with pytest.raises(errors.RunNotFound):
-                                await doing[action](run_id)
-            if len(owners) > 40:
+            await crowd.does(number)
+            if len(crowd.owners) > 40:
                 # So that what is listed stays short.
-                gone = dice.choice(list(owners))
+                gone = crowd.dice.choice(sorted(crowd.owners))
                 await backend.delete(gone)
-                del owners[gone]
+                del crowd.owners[gone]
 
 
 @pytest.mark.anyio
