@@ -82,7 +82,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     codec = codec_for(plan.step, type(state), type(plan.value), *run.resources.layers.state_types)
     opening = Opening(
         fingerprint=fingerprint(plan.step),
-        items=() if plan.base is not None else tuple(plan.domain.log.frozen()),
+        items=() if plan.base is not None and plan.base.position >= 0 else tuple(plan.domain.log.frozen()),
         state=_encoded(as_stored(state), "state", codec),
         user_id=run.user_id,
         request_id=run.request_id,
@@ -279,7 +279,7 @@ async def _beginning(started: RunStarted, opening: Opening, backend: CheckpointB
         RunNotFound: The session that it was a turn of was deleted.
     """
     base = opening.base
-    if base is None:
+    if base is None or base.position < 0:
         return ItemLog(opening.items)
     stream = stream_of((base.app, base.user, base.session))
     found = await read_conversation(backend, stream, codec, upto=base.position)

@@ -97,8 +97,8 @@ class Conversation:
         states: The states by the names of their types.
         open: The turn that has begun and not ended.
         delivered: The runs of the turns by what their messages were delivered as.
-        unfinished: Of these runs those that have not completed: how many items of theirs are written, and the position
-            at which they were.
+        unfinished: Of these runs, and of those that wait for an answer, those that have not completed: how many items
+            of theirs are written, the position at which they were, and how they stood.
         shut: The turn that a shutdown has interrupted, until somebody writes again.
         turns: How many turns have begun.
         noted: Whether the stream says whose session it is.
@@ -109,7 +109,7 @@ class Conversation:
     states: Mapping[str, StoredState] = field(factory=dict[str, StoredState])
     open: OpenTurn | None = None
     delivered: dict[str, str] = field(factory=dict[str, str])
-    unfinished: dict[str, tuple[int, int]] = field(factory=dict[str, tuple[int, int]])
+    unfinished: dict[str, tuple[int, int, str]] = field(factory=dict[str, tuple[int, int, str]])
     shut: ShutTurn | None = None
     turns: int = 0
     noted: bool = False
@@ -173,9 +173,10 @@ class Conversation:
             return
         delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
         before = self.unfinished.pop(run, None)
-        if fields["status"] != "completed" and (delivered or before is not None):
+        status = fields["status"]
+        if status == "suspended" or (status != "completed" and (delivered or before is not None)):
             written = 0 if before is None or "back" in fields else before[0]
-            self.unfinished[run] = (written + own, self.position + 1)
+            self.unfinished[run] = (written + own, self.position + 1, status)
 
 
 def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:

@@ -96,7 +96,7 @@ class Opening:
 
     Attributes:
         fingerprint: The flow's.
-        items: The conversation that it began with.
+        items: The conversation that it began with, unless `base` has it.
         state: The state that it began with.
         user_id: Whose run it is.
         request_id: The caller's correlation id.
@@ -129,7 +129,7 @@ class Base:
         app: The session's application, `None` when it has none.
         user: Its user.
         session: Its name.
-        position: How many records its stream held.
+        position: How many records its stream held; -1 where the run holds itself what it began with.
     """
 
     app: str | None

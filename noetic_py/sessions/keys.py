@@ -83,6 +83,10 @@ class SessionPolicy:
         on_conflict: What happens when somebody else has written the session since a turn of gate `"none"` began:
             `"fail"` raises `SessionConflict`, which carries the result; `"merge"` adds what the turn has made behind
             what is there; `"overwrite"` makes the session what the turn has seen and made.
+        on_suspended: What a turn does while an earlier one waits for an answer: `"refuse"` raises
+            [`SessionSuspended`][noetic_py.errors.SessionSuspended]; `"close"` ends the earlier one with what it has,
+            its open calls closed, and goes on. Its run can be answered and resumed all the same, and then adds the rest
+            where `on_conflict` lets it.
         on_load_error: Whether a session that cannot be read raises `SessionLoadError`, or begins `"fresh"`.
         cache_size: How many conversations are kept in memory. What is kept is compared with the backend at every turn.
     """
@@ -92,6 +96,7 @@ class SessionPolicy:
     max_waiting: int | None = None
     persist: Literal["item", "step", "run", "manual"] = "run"
     on_conflict: Literal["fail", "merge", "overwrite"] = "fail"
+    on_suspended: Literal["refuse", "close"] = "refuse"
     on_load_error: Literal["raise", "fresh"] = "raise"
     cache_size: int = 256
 
@@ -101,6 +106,7 @@ class SessionPolicy:
             "gate": ("queue", "reject", "none"),
             "persist": ("item", "step", "run", "manual"),
             "on_conflict": ("fail", "merge", "overwrite"),
+            "on_suspended": ("refuse", "close"),
             "on_load_error": ("raise", "fresh"),
         }
         for name, values in allowed.items():

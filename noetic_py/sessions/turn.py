@@ -34,8 +34,9 @@ from noetic_py.errors import (
     RunBusy,
     RunNotFound,
     SessionConflict,
+    SessionSuspended,
 )
-from noetic_py.items import Item, Message
+from noetic_py.items import FunctionCallOutput, Item, Message
 from noetic_py.redaction import logger
 from noetic_py.state import StateBag, class_of
 
@@ -73,6 +74,7 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
         Overloaded: Too many wait.
         SessionLoadError: The session cannot be read.
         SessionConflict: Somebody else has written it meanwhile.
+        SessionSuspended: A turn of it waits for an answer.
         ShuttingDown: The harness is shut down before it is this turn's turn.
     """
     if plan.delivery_id is not None and not desk.durable:
@@ -191,7 +193,7 @@ class Turn:
         domain = Domain(log, self._state(conversation), self._plan.step.id)
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
         whole = desk.unsaved(key) or not desk.durable or conversation.open is None
-        base = None if whole else Base(*key.parts, position)
+        base = Base(*key.parts, -1 if whole else position)
         seen = tuple(conversation.log.frozen()) if desk.policy.on_conflict == "overwrite" else ()
         desk.begins(key, run)
         result: RunResult[Any, Any] | None = None
@@ -213,7 +215,7 @@ class Turn:
         self, write: Callable[[Made], Awaitable[None]], made: Made, result: RunResult[Any, Any], *, cancelled: bool
     ) -> None:
         try:
-            if self._desk.policy.persist == "manual":
+            if self._desk.policy.persist == "manual" and made.status != "suspended":
                 self._desk.hold_back(self._key, made, self._codec)
             else:
                 await write(made)
@@ -241,12 +243,12 @@ class Turn:
             # Nothing follows it, so all of it is written anew; and that it was shut down is said once, whatever comes.
             written, position, back = 0, conversation.position, shut.items
         elif result.run_id in conversation.unfinished:
-            written, position = conversation.unfinished[result.run_id]
+            written, position, _ = conversation.unfinished[result.run_id]
             if not items[written:] and result.status != "completed":
                 return
         else:
             return
-        rest = items[written:]
+        rest = _missing(items, written, [] if back else conversation.log.frozen())
         if conversation.position != position and self._desk.policy.on_conflict == "fail":
             error = SessionConflict(
                 f"session {self._key.session!r} was written by other turns before this one was delivered again",
@@ -269,9 +271,11 @@ class Turn:
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
                 await self._write(hold, conversation, self._made(result, self._plan.domain, conversation))
-        elif conversation.shut is not None and conversation.shut.run_id == self._run.run_id and self._plan.past:
+        elif self._plan.past is not None:
             items = self._plan.domain.log.since(self._plan.past.started.history)
-            await self._write_rest(hold, conversation, result, items)
+            shut = conversation.shut is not None and conversation.shut.run_id == self._run.run_id
+            if shut or conversation.unfinished.get(self._run.run_id, (0, 0, ""))[2] == "suspended":
+                await self._write_rest(hold, conversation, result, items)
         return result
 
     def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation) -> Made:
@@ -332,6 +336,11 @@ class Turn:
             await give_up(backend, lease)
 
     async def _end(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
+        """End a turn that nobody goes on with.
+
+        Raises:
+            SessionSuspended: It waits for an answer, and the policy does not give it up.
+        """
         items: Sequence[Item] = ()
         states: dict[str, Any] = {}
         past = await self._past(run_id)
@@ -340,17 +349,37 @@ class Turn:
             records = [void(run_id)]
             await self._desk.write(hold, self._key, conversation, records, self._codec)
             return
-        if self._desk.policy.persist in ("step", "item"):
+        waits = past.ended is not None and past.ended.status == "suspended"
+        if waits and self._desk.policy.on_suspended == "refuse":
+            raise SessionSuspended(
+                f"a turn of session {self._key.session!r} waits for an answer",
+                run_id=run_id,
+                hint='answer and resume its run, or SessionPolicy(on_suspended="close")',
+            )
+        if waits or self._desk.policy.persist in ("step", "item"):
             items, deltas, begun = left_of(past)
             name = stored_type(begun.like)
             name = StateBag.__name__ if name == "dict" else name
             change = deltas_change(conversation.states.get(name), begun, deltas)
             states = {} if change is None else {name: change}
-        records = [ended(run_id, "interrupted", items, states, self._codec)]
+        records = [ended(run_id, "suspended" if waits else "interrupted", items, states, self._codec)]
         await self._desk.write(hold, self._key, conversation, records, self._codec)
 
     async def _write(self, hold: Hold, conversation: Conversation, made: Made) -> None:
+        if made.status == "suspended" and conversation.open is not None and conversation.open.run_id == made.run_id:
+            # The turn has not ended: its run holds what there is of it, and writes it when it does.
+            return
         await self._desk.write_turn(hold, self._key, conversation, made, self._codec)
+
+
+def _missing(items: Sequence[Item], written: int, there: Sequence[Item]) -> list[Item]:
+    """Of a turn's items those that a session does not hold: outputs of calls side by side come in any order."""
+    answered = {item.call_id for item in there if isinstance(item, FunctionCallOutput)}
+    early = [item for item in items[:written] if isinstance(item, FunctionCallOutput) and item.call_id not in answered]
+    late = [
+        item for item in items[written:] if not isinstance(item, FunctionCallOutput) or item.call_id not in answered
+    ]
+    return [*early, *late]
 
 
 def _cut(result: RunResult[Any, Any], items: Sequence[Item]) -> int | None:
