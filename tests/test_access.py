@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import anyio
@@ -239,6 +240,15 @@ async def test_a_cancelled_policy_is_cancelled() -> None:
 # -- runs
 
 
+async def test_a_harness_without_a_policy_loads_nothing_of_it() -> None:
+    code = (
+        "import sys, noetic_py; noetic_py.Harness(plugins=());"
+        "print({'noetic_py.access', 'noetic_py.guard.asking', 'noetic_py.guard.given'} & set(sys.modules))"
+    )
+    done = await anyio.run_process([sys.executable, "-c", code])
+    assert done.stdout.decode().strip() == "set()"
+
+
 async def test_without_a_policy_nobody_is_asked() -> None:
     async with harness(None, InMemoryBackend()) as made:
         assert (await made.run(hello, "x", run_id="r")).value == "x, None"
@@ -317,7 +327,8 @@ async def test_a_run_that_fails_while_it_is_waited_for_is_tried_again_only_by_wh
     @step(id="flow")
     async def flow(text: str, ctx: Ctx) -> str:
         ran.append(text)
-        await ctx.recv(LINE, timeout=float("inf"))
+        if len(ran) == 1:
+            await ctx.recv(LINE, timeout=float("inf"))
         raise ValueError(text)
 
     policy = RoleAccess({"member": {"run", "read", "resume", "send"}})

@@ -40,6 +40,7 @@ ROLES: dict[str, frozenset[AccessAction]] = {
     "member": frozenset({"run", "read", "resume", "send", "abort"}),
     "approver": frozenset({"read", "resume", "approve"}),
     "operator": ACTIONS - {"approve", "export", "delete"},
+    "mender": frozenset({"read", "retry"}),
     "auditor": frozenset({"read", "export"}),
     "blind": ACTIONS - {"read"},
     "admin": ACTIONS,
