@@ -16,8 +16,10 @@ from attrs import evolve
 
 from noetic_py import (
     AccessAction,
+    Context,
     Harness,
     InMemoryBackend,
+    Memory,
     Principal,
     RunHandle,
     RunResult,
@@ -26,15 +28,19 @@ from noetic_py import (
     Session,
     SessionKey,
     Sessions,
+    StateBag,
     acting_as,
     errors,
+    step,
 )
 from noetic_py.access import ACTIONS, RoleAccess
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.memory import Scope, WorkingMemory
 from tests.properties.checks import SEED, examples
 from tests.security.access_world import (
     DEEDS,
     EVERYBODYS,
+    POLICY,
     RAN,
     ROLES,
     Deed,
@@ -205,6 +211,62 @@ async def test_everybody_finds_their_own(store: str, tmp_path: Path) -> None:
 
 
 MIXED = examples(300, 10_000)
+
+
+class Remembering(Memory):
+    """Keeps notes of a thread and of a person."""
+
+    thread: WorkingMemory = WorkingMemory(id="thread", scope=Scope.THREAD)
+    person: WorkingMemory = WorkingMemory(id="person", scope=Scope.USER)
+
+
+@step
+async def note(text: str | None, ctx: Context[Remembering, StateBag]) -> list[dict[str, str]]:
+    """What is remembered, and one note more."""
+    notes = [dict(ctx.memory.thread.snapshot), dict(ctx.memory.person.snapshot)]
+    if text is not None:
+        await ctx.memory.thread.update({"note": text})
+        await ctx.memory.person.update({"note": text})
+    return notes
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_nobody_recalls_what_another_has_said(store: str, tmp_path: Path) -> None:
+    secret = {"note": "ada's"}
+    async with (
+        a_store(store, tmp_path) as backend,
+        Harness(plugins=(), checkpoints=backend, access=POLICY, memory=Remembering()) as harness,
+    ):
+        with acting_as(Principal("ada", {"admin"})):
+            await harness.run(note, "ada's", thread_id="hers")
+            await harness.session("ada", "trip").run(note, "ada's")
+            assert (await harness.run(note, None, thread_id="hers")).value == [secret, secret]
+            assert (await harness.session("ada", "trip").run(note, None)).value == [secret, secret]
+        stream = SessionKey("ada", "trip").stream
+        ways: list[dict[str, Any]] = [
+            {},
+            {"run_id": "hers"},
+            {"ctx": Context()},
+            {"session": SessionKey("bob", "trip")},
+            {"user_id": "ada"},
+            {"thread_id": "hers"},
+            {"thread_id": stream},
+            {"run_id": stream},
+            {"ctx": Context(thread_id="hers")},
+            {"session": SessionKey("ada", "trip")},
+            {"session": SessionKey("ada", "trip", app="")},
+        ]
+        let_in = 0
+        for way in ways:
+            with acting_as(Principal("bob", {"operator"})):
+                try:
+                    result: RunResult[Any, Any] = await harness.run(note, None, **way)
+                except (errors.AccessDenied, errors.InvalidId):
+                    continue
+                let_in += 1
+                assert result.value == [{}, {}], way
+        assert let_in == 4
 
 
 class Crowd:
