@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from noetic_py import memory as memory
     from noetic_py import until as until
     from noetic_py._types import OnError as OnError
+    from noetic_py.attributes import Attributes as Attributes
+    from noetic_py.attributes import Key as Key
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
@@ -129,6 +131,7 @@ __all__ = [
     "NOT_DONE",
     "Answer",
     "Ask",
+    "Attributes",
     "Budget",
     "BudgetWarning",
     "Channel",
@@ -156,6 +159,7 @@ __all__ = [
     "ItemView",
     "ItemsAppended",
     "JsonValue",
+    "Key",
     "LayerFailed",
     "LayerUsage",
     "Lease",
@@ -252,6 +256,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Answer": "noetic_py.pending",
     "Ask": "noetic_py.pending",
+    "Attributes": "noetic_py.attributes",
     "Budget": "noetic_py.budget",
     "BudgetWarning": "noetic_py.events",
     "Channel": "noetic_py.channels",
@@ -279,6 +284,7 @@ _HOMES = {
     "ItemView": "noetic_py.log",
     "ItemsAppended": "noetic_py.events",
     "JsonValue": "noetic_py.items",
+    "Key": "noetic_py.attributes",
     "LayerFailed": "noetic_py.events",
     "LayerUsage": "noetic_py.memory.view",
     "Lease": "noetic_py.checkpoints.backend",

@@ -15,6 +15,7 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
+from noetic_py.attributes import Attributes
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, Partial, RunResult
@@ -523,12 +524,13 @@ class Harness(Generic[M_co]):
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
             resources=self._resources,
-            services=Services(options.get("services") or {}, self._services),
+            services=Services(options.get("services") or {}, self._services, self._plugins.services.by_type),
             metadata=dict(options.get("metadata") or {}),
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
         )
+        run.attrs = Attributes(options.get("attrs"))
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
@@ -675,12 +677,13 @@ class Harness(Generic[M_co]):
             user_id=None if opening is None else opening.user_id,
             request_id=None if opening is None else opening.request_id,
             resources=self._resources,
-            services=Services(options.get("services") or {}, self._services),
+            services=Services(options.get("services") or {}, self._services, self._plugins.services.by_type),
             metadata={} if opening is None else opening.metadata,
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
         )
+        run.attrs = Attributes(options.get("attrs"))
         run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:
             run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
@@ -769,7 +772,7 @@ class Harness(Generic[M_co]):
         known = self._launched.get(run_id or "")
         if known is not None:
             return Launched(known)
-        given: dict[str, Any] = {"on_error": "result", "services": run.services.by_type}
+        given: dict[str, Any] = {"on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
         given |= {name: found for name in ("user_id", "request_id") if (found := getattr(run, name)) is not None}
         if options.budget is not None:
             given["budget"] = options.budget

@@ -10,6 +10,7 @@ NoeticError
 ├── SecretNotKept               the value of a secret was not stored, only its name: name
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
 ├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
+├── AmbiguousAttribute          several attributes are of the class asked for, and none is the most special one
 ├── NameNotFound                no entry of a pool, or no listener, goes by a name (also a KeyError)
 ├── ReadOnlyMemory              a tool wrote to a pool that it may only read
 ├── StepError
@@ -99,6 +100,7 @@ from noetic_py.errors.answers import (
 )
 from noetic_py.errors.general import (
     Aborted,
+    AmbiguousAttribute,
     BudgetExceeded,
     Cancelled,
     ConcurrentStepCall,
@@ -183,6 +185,7 @@ from noetic_py.errors.stored import (
 __all__ = [
     "Aborted",
     "AllModelsFailed",
+    "AmbiguousAttribute",
     "AnswerConflict",
     "AnswerError",
     "AnswerInvalid",
