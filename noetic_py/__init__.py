@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from noetic_py.access import RoleAccess as RoleAccess
     from noetic_py.access import acting_as as acting_as
     from noetic_py.access import current_principal as current_principal
+    from noetic_py.attributes import Attributes as Attributes
+    from noetic_py.attributes import Key as Key
     from noetic_py.budget import Budget as Budget
     from noetic_py.budget import Remaining as Remaining
     from noetic_py.budget import TokenUsage as TokenUsage
@@ -139,6 +141,7 @@ __all__ = [
     "AccessRequest",
     "Answer",
     "Ask",
+    "Attributes",
     "Budget",
     "BudgetWarning",
     "Channel",
@@ -166,6 +169,7 @@ __all__ = [
     "ItemView",
     "ItemsAppended",
     "JsonValue",
+    "Key",
     "LayerFailed",
     "LayerUsage",
     "Lease",
@@ -269,6 +273,7 @@ _HOMES = {
     "AccessRequest": "noetic_py.access",
     "Answer": "noetic_py.pending",
     "Ask": "noetic_py.pending",
+    "Attributes": "noetic_py.attributes",
     "Budget": "noetic_py.budget",
     "BudgetWarning": "noetic_py.events",
     "Channel": "noetic_py.channels",
@@ -296,6 +301,7 @@ _HOMES = {
     "ItemView": "noetic_py.log",
     "ItemsAppended": "noetic_py.events",
     "JsonValue": "noetic_py.items",
+    "Key": "noetic_py.attributes",
     "LayerFailed": "noetic_py.events",
     "LayerUsage": "noetic_py.memory.view",
     "Lease": "noetic_py.checkpoints.backend",

@@ -7,20 +7,22 @@ running it is the harness's work, and engine methods on it raise [`NoContextErro
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from attrs import define
 
 from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, T
 from noetic_py.admission import admit
+from noetic_py.attributes import Attributes
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
 from noetic_py.errors import NoContextError
 from noetic_py.log import ItemLog
+from noetic_py.protocol import Engine
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
 from noetic_py.state import NO_CELLS, Cells, StateBag, copy_state
@@ -111,140 +113,6 @@ class Domain:
         if self.view is not None:
             domain.view = self.view.fork()
         return domain
-
-
-class Engine(Protocol):
-    """What a context asks of the execution it belongs to."""
-
-    id: str
-    run_id: str
-    depth: int
-    thread_id: str
-    user_id: str | None
-    request_id: str | None
-    services: Services
-    metadata: Mapping[str, JsonValue]
-    last_step: StepMeta | None
-    last_layer_usage: LayerUsage | None
-    turns: int
-    stop: Control | None
-
-    @property
-    def session(self) -> SessionKey | None:
-        """The session that the run is a turn of."""
-        ...
-
-    @property
-    def run_turns(self) -> int:
-        """Model calls of the whole run."""
-        ...
-
-    @property
-    def parent_context(self) -> Context[Any, Any] | None:
-        """The context that spawned the execution."""
-        ...
-
-    @property
-    def root_context(self) -> Context[Any, Any]:
-        """The run's own context."""
-        ...
-
-    @property
-    def step_count(self) -> int:
-        """Bodies started."""
-        ...
-
-    @property
-    def tokens(self) -> TokenUsage:
-        """Tokens used."""
-        ...
-
-    @property
-    def cost(self) -> Decimal:
-        """USD spent."""
-        ...
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since it began."""
-        ...
-
-    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
-        """The memory bundle as a step has it, or as one that may only read."""
-        ...
-
-    @property
-    def input(self) -> object:
-        """What it was started with."""
-        ...
-
-    def touch(self, ctx: Context[Any, Any], /) -> None:
-        """A body looks at its state."""
-        ...
-
-    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
-        """What the budgets in force for a step allow."""
-        ...
-
-    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
-        """End the execution with a value."""
-        ...
-
-    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
-        """End the execution."""
-        ...
-
-    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
-        """End the nearest loop."""
-        ...
-
-    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
-        """Send an event."""
-        ...
-
-    def span(self, ctx: Context[Any, Any], /) -> Span:
-        """The active span."""
-        ...
-
-    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
-        """The step's key."""
-        ...
-
-    def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]:
-        """Run a step as a child."""
-        ...
-
-    def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
-        """Run steps at once."""
-        ...
-
-    def send(
-        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
-    ) -> Awaitable[None]:
-        """Send a message."""
-        ...
-
-    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
-        """Wait for a message."""
-        ...
-
-    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
-        """Take a message that is there."""
-        ...
-
-    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
-        """Wait for an answer."""
-        ...
-
-    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
-        """Commit what was done so far."""
-        ...
-
-    def spawn_detached(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
-    ) -> DetachedWork:
-        """Start an execution beside the run's flow."""
-        ...
 
 
 class Context(Generic[M_co, S_co]):
@@ -448,6 +316,11 @@ class Context(Generic[M_co, S_co]):
     def services(self) -> Services:
         """The run's services by type."""
         return self.engine.services
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of this run hand to each other: one for all its steps, tools and layers, and never stored."""
+        return self.engine.attrs
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:
@@ -705,6 +578,7 @@ class Outside:
         self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
         self.request_id = request_id
         self.services: Services = Services()
+        self.attrs = Attributes()
         self.metadata: Mapping[str, JsonValue] = {}
         self.root_context = ctx
         self._began = SYSTEM.monotonic()

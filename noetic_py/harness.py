@@ -15,6 +15,7 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
+from noetic_py.attributes import Attributes
 from noetic_py.budget import Budget, Lease
 from noetic_py.context import Context, Domain, Services
 from noetic_py.control import Checkpoint, Partial, RunResult
@@ -525,12 +526,13 @@ class Harness(Generic[M_co]):
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
             resources=self._resources,
-            services=Services(options.get("services") or {}, self._services),
+            services=Services(options.get("services") or {}, self._services, self._plugins.services.by_type),
             metadata=dict(options.get("metadata") or {}),
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
         )
+        run.attrs = Attributes(options.get("attrs"))
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
@@ -684,12 +686,13 @@ class Harness(Generic[M_co]):
             user_id=None if opening is None else opening.user_id,
             request_id=None if opening is None else opening.request_id,
             resources=self._resources,
-            services=Services(options.get("services") or {}, self._services),
+            services=Services(options.get("services") or {}, self._services, self._plugins.services.by_type),
             metadata={} if opening is None else opening.metadata,
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(),
             tracer=tracer(),
         )
+        run.attrs = Attributes(options.get("attrs"))
         run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:
             run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         ItemTypeRegistry,
         LayerRegistry,
         ModelRegistry,
+        ServiceRegistry,
         TransformRegistry,
     )
 
@@ -42,6 +43,10 @@ class Hooks:
     @hookspec
     def register_memory_layers(self, registry: LayerRegistry) -> None:
         """Register layers: `registry.memory_layer("acme-facts", Facts)`, a class below `MemoryLayer`."""
+
+    @hookspec
+    def register_services(self, registry: ServiceRegistry) -> None:
+        """Register services: `registry.service(Db, Db("..."))`, for runs and harnesses that bring none of that type."""
 
     @hookspec
     def register_record_transforms(self, registry: TransformRegistry) -> None:

@@ -63,6 +63,7 @@ class RunOptions(TypedDict, total=False):
         budget: Limits of the run, besides the harness's.
         deadline: Seconds after which the run ends as `"budget_exceeded"`.
         services: Services by type, nearer than the harness's.
+        attrs: What `ctx.attrs` holds at first, by name, [`Key`][noetic_py.Key] or class; never stored.
         metadata: JSON that travels with the run.
         durability: When a kept run is committed: after each `"step"`, at its `"exit"`, or `"manual"`ly, by
             `ctx.checkpoint()` and at its end.
@@ -81,6 +82,7 @@ class RunOptions(TypedDict, total=False):
     budget: Budget
     deadline: float
     services: Mapping[type[Any], object]
+    attrs: Mapping[Any, object]
     metadata: Mapping[str, JsonValue]
     durability: Durability
     source: str
@@ -95,6 +97,7 @@ class ResumeOptions(TypedDict, total=False):
         budget: Limits of the run, what was used before counted in; the run's own when left out.
         deadline: Seconds after which the run ends as `"budget_exceeded"`.
         services: Services by type, nearer than the harness's.
+        attrs: What `ctx.attrs` holds at first, by name, key or class; what it held in another process is gone.
         durability: When the run is committed.
         on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
             `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
@@ -107,6 +110,7 @@ class ResumeOptions(TypedDict, total=False):
     budget: Budget
     deadline: float
     services: Mapping[type[Any], object]
+    attrs: Mapping[Any, object]
     durability: Durability
     on_diverge: OnDiverge
     answers: Iterable[Answer]
@@ -118,6 +122,7 @@ _RESUME = frozenset(ResumeOptions.__annotations__)
 _KINDS: Mapping[str, type[Any]] = {
     "budget": Budget,
     "services": Mapping,
+    "attrs": Mapping,
     "metadata": Mapping,
     "model_settings": Mapping,
 }
@@ -236,7 +241,7 @@ def launch_options(run: Run, budget: Budget | None, run_id: str | None) -> dict[
     """The options of a run that another one starts."""
     given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
     told = {name: value for name, value in given.items() if value is not None}
-    return {**told, "on_error": "result", "services": run.services.by_type}
+    return {**told, "on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
 
 
 @contextmanager

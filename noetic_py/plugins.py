@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
+from typing_extensions import TypeIs
 
 from noetic_py._types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
@@ -258,6 +259,37 @@ class LayerRegistry:
         return sorted(self._known)
 
 
+class ServiceRegistry:
+    """Takes the services of plugins: the ones of a harness or a run come first.
+
+    Attributes:
+        by_type: The services.
+    """
+
+    def __init__(self) -> None:
+        self.by_type: dict[type[Any], object] = {}
+        self._from: dict[type[Any], str] = {}
+        self.plugin = ""
+
+    def service(self, kind: type[T], service: T, /) -> None:
+        """Register what is found as `ctx.services[kind]` where nobody nearer has given one.
+
+        Raises:
+            PluginError: `kind` is no type, the service is `None`, or another plugin has registered one of that type.
+        """
+        given: object = kind
+        if not isinstance(given, type) or service is None:
+            raise PluginError(
+                f"plugin {self.plugin!r} registers {service!r:.60} as {kind!r:.60}", hint="registry.service(Db, db)"
+            )
+        if kind in self.by_type:
+            raise PluginError(
+                f"plugins {self._from[kind]!r} and {self.plugin!r} both provide a {kind.__qualname__}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self.by_type[kind], self._from[kind] = service, self.plugin
+
+
 class TransformRegistry:
     """Takes the record transforms of plugins. They are applied after those of the harness, in the order of the names.
 
@@ -383,6 +415,7 @@ class Plugins:
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
         self.backends: BackendRegistry = BackendRegistry(runtime)
         self.layers: LayerRegistry = LayerRegistry()
+        self.services: ServiceRegistry = ServiceRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
 
     def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
@@ -420,12 +453,14 @@ class Plugins:
             ("register_item_types", self.item_types),
             ("register_checkpoint_backends", self.backends),
             ("register_memory_layers", self.layers),
+            ("register_services", self.services),
             ("register_record_transforms", self.transforms),
         )
         for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
             if plugin is None:
                 continue
-            self.models.plugin = self.backends.plugin = self.layers.plugin = self.transforms.plugin = name
+            for named in (self.models, self.backends, self.layers, self.services, self.transforms):
+                named.plugin = name
             for hook, registry in hooks:
                 implementation = getattr(plugin, hook, None)
                 if implementation is None:
@@ -442,12 +477,16 @@ class Plugins:
 
 def _no_hook(name: str, hook: str, given: object) -> PluginError:
     """The error for a hook that gives something back: most likely one that was never run, as an `async def` is not."""
-    if isinstance(given, Coroutine):
+    if _is_coroutine(given):
         given.close()
     return PluginError(
         f"plugin {name!r} gave {type(given).__name__} back in {hook}",
         hint="a hook is a plain function that calls its registry and returns nothing",
     )
+
+
+def _is_coroutine(value: object) -> TypeIs[Coroutine[Any, Any, Any]]:
+    return isinstance(value, Coroutine)
 
 
 def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = SYSTEM) -> Plugins:

@@ -13,6 +13,7 @@ from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.errors import ConfigError
 
 if TYPE_CHECKING:
+    from noetic_py.attributes import Attributes
     from noetic_py.context import Context
     from noetic_py.items import FunctionCall, Item
     from noetic_py.log import ItemView
@@ -205,6 +206,11 @@ class ReadContext(Protocol[M_co, S_co]):
         ...
 
     @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other; the one thing here that can be written."""
+        ...
+
+    @property
     def aborted(self) -> bool:
         """Whether the execution was aborted."""
         ...
@@ -333,6 +339,11 @@ class ReadView(Generic[M_co, S_co]):
     def services(self) -> Services:
         """The run's services."""
         return self._ctx.services
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other; the one thing here that can be written."""
+        return self._ctx.attrs
 
     @property
     def aborted(self) -> bool:

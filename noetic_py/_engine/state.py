@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.family import Family
 from noetic_py._types import OnDiverge, T
+from noetic_py.attributes import Attributes
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Entry, Live, log_lost
 from noetic_py.checkpoints.cells import StoredCells
@@ -121,6 +122,7 @@ class Run:
         "_board",
         "_over",
         "_thread",
+        "attrs",
         "bare",
         "bus",
         "custody",
@@ -180,7 +182,7 @@ class Run:
         self.services = services
         self.metadata = metadata
         self.model_settings = model_settings
-        self.bus = bus
+        self.bus, self.attrs = bus, Attributes()
         self.tracer = tracer
         self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
@@ -449,6 +451,11 @@ class Execution:
         if frame.bundle is None:
             frame.bundle = DOORS.bind(frame, reads)
         return frame.bundle
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other."""
+        return self.run.attrs
 
     @property
     def upkeep(self) -> Upkeep:

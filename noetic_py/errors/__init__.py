@@ -11,6 +11,7 @@ NoeticError
 ├── SecretNotKept               the value of a secret was not stored, only its name: name
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
 ├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
+├── AmbiguousAttribute          several attributes are of the class asked for, and none is the most special one
 ├── NameNotFound                no entry of a pool, or no listener, goes by a name (also a KeyError)
 ├── ReadOnlyMemory              a tool wrote to a pool that it may only read
 ├── StepError
@@ -101,6 +102,7 @@ from noetic_py.errors.answers import (
 )
 from noetic_py.errors.general import (
     Aborted,
+    AmbiguousAttribute,
     BudgetExceeded,
     Cancelled,
     ConcurrentStepCall,
@@ -186,6 +188,7 @@ __all__ = [
     "Aborted",
     "AccessDenied",
     "AllModelsFailed",
+    "AmbiguousAttribute",
     "AnswerConflict",
     "AnswerError",
     "AnswerInvalid",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Aborted",
+    "AmbiguousAttribute",
     "BudgetExceeded",
     "Cancelled",
     "ConcurrentStepCall",
@@ -156,6 +157,10 @@ class SecretNotKept(NoeticError):
 
 class InvalidId(NoeticError, ValueError):
     """An id is empty, too long, or holds characters that no id may hold."""
+
+
+class AmbiguousAttribute(NoeticError):
+    """Several attributes of a run are of the class that was asked for, and none is the most special one."""
 
 
 class InvalidEntry(NoeticError, ValueError):
