@@ -60,10 +60,19 @@ class _Register:
     def gone(self, value: str) -> None:
         self._gone.append(value)
 
+    def forget(self) -> None:
+        """Mask from now on only what somebody holds."""
+        with self._lock:
+            self._settle(True)
+            self._late.clear()
+            self._settle(False)
+
     def _settle(self, known: bool) -> None:
         """Take in what has gone meanwhile, and make the forms anew where the values are others than before."""
         while self._gone:
             value = self._gone.popleft()
+            if value not in self._held:
+                continue
             self._held[value] -= 1
             if self._held[value] <= 0:
                 del self._held[value]

@@ -11,10 +11,22 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from noetic_py import redaction
 from noetic_py.models import pricing
 
 if TYPE_CHECKING:
     from tests.cli_shell import Inside, Shell
+
+# What several folders of tests share asserts too; it is imported by whichever comes first.
+pytest.register_assert_rewrite(
+    "tests.crash.talks",
+    "tests.servers.conversations",
+    "tests.servers.hostile_ids",
+    "tests.servers.journeys",
+    "tests.servers.lost",
+    "tests.servers.processes",
+    "tests.servers.together",
+)
 
 # A shell that starts the suite in the background makes it, and all that it starts, deaf to an interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -34,6 +46,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every test that asks for an event loop runs on both."""
     backend: str = request.param
     return backend
+
+
+@pytest.fixture(autouse=True)
+def secrets_are_forgotten() -> None:
+    """What one test has held as a secret is a plain word for the next one."""
+    redaction._register.forget()
 
 
 @pytest.fixture(autouse=True)

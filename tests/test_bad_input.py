@@ -289,7 +289,7 @@ async def test_tool_that_needs_somebody_outside(options: Any) -> None:
     patient = search.with_options(**options)
     error = await failure(agent(patient), model=calls("search", '{"query": "x"}'))
     assert isinstance(error, ConfigError)
-    assert error.code == "approval-unavailable"
+    assert error.code == "no-backend"
     explains(error, "loop", "call_model[0]", "search[0]")
     error = await failure(call_tool(patient, args={"query": "x"}))
     assert isinstance(error, ConfigError)

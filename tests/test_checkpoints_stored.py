@@ -130,7 +130,17 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     "Decision": st.builds(records.Decision, paths, texts, plain),
     "Intent": st.builds(records.Intent, paths, st.none() | texts),
     "CallStarted": st.builds(records.CallStarted, paths, whole, money, whole, whole),
-    "RunEnded": st.builds(records.RunEnded, paths, statuses, st.none() | texts, controls),
+    "Pending": st.builds(
+        records.Pending, paths, st.sampled_from(["approval", "result", "question"]), texts, texts, texts, texts,
+        texts, texts, st.none() | st.just({"type": "integer"}), texts, st.none() | texts, st.none() | texts,
+    ),
+    "Answered": st.builds(
+        records.Answered, paths, texts, st.sampled_from(["approved", "rejected", "answered"]),
+        st.none() | st.just({"a": [1, None]}), texts, st.none() | texts, texts,
+    ),
+    "RunEnded": st.builds(
+        records.RunEnded, paths, statuses, st.none() | texts, controls, st.lists(whole, max_size=3).map(tuple)
+    ),
 }  # fmt: skip
 
 

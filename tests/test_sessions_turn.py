@@ -111,6 +111,8 @@ async def test_a_turn_that_waits_is_open_until_it_is_answered(tmp_path: Path, pe
     async with SqliteBackend(tmp_path / "chat.db") as backend:
         chat = harness(backend, persist=persist)
         (info,) = await chat.runs.list(status="suspended", session=KEY)
+        assert len(info.pending) == 2
+        result: Any = None
         for request in info.pending:
             result = await chat.resume(info.run_id, AGENT, answers=[request.approve()])
         assert (result.value, sorted(made)) == ("done", [0, 1, 2])
@@ -186,6 +188,7 @@ async def test_outputs_that_came_in_another_order_are_written_once() -> None:
         waits[:], slow = [True], anyio.Event()
         chat = harness(InMemoryBackend(), on_conflict="merge" if follows else "fail")
         session = chat.session("ada", "x")
+        result: Any = None
         async with anyio.create_task_group() as group:
 
             async def cut(session: Any = session, slow: anyio.Event = slow) -> None:

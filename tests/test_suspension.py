@@ -454,7 +454,7 @@ async def test_work_that_may_be_done_once_is_not_done_twice(ledger: Ledger, long
         return "sent"
 
     flow = agent(send)
-    unknown = 0
+    unknown, died = 0, True
     for dies_at in range(1, 40):
         ledger.take()
         store = FaultyBackend(InMemoryBackend())

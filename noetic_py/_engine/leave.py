@@ -11,7 +11,7 @@ from attrs import frozen
 from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.fingerprint import fingerprint_of
 from noetic_py._engine.state import Frame
-from noetic_py._engine.suspension import Request, answer_to
+from noetic_py._engine.suspension import Request, answer_to, check
 from noetic_py.errors import Rejected, RequestExpired
 from noetic_py.items import FunctionCall
 from noetic_py.steps.step import Step
@@ -89,6 +89,8 @@ async def later_result(frame: Frame, wanted: Wanted) -> Any:
         Rejected: Whoever does the work says that it has failed.
         RequestExpired: It has not come in time.
     """
+    # Before it begins: work whose result nobody could give is not started.
+    check(frame, "result")
     start = START_ONCE if wanted.tool.replay == "once" else START
     told = await execute(start, wanted, frame, start.id)
     prompt = told if isinstance(told, str) else "".join(getattr(part, "text", "") for part in told)

@@ -29,7 +29,7 @@ from noetic_py.events import RequestMade
 from noetic_py.pending import Ask
 from noetic_py.steps.step import Step
 
-__all__ = ["Request", "answer_to"]
+__all__ = ["Request", "answer_to", "check"]
 
 
 @frozen(eq=False)
@@ -81,15 +81,20 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
                 f"nobody has answered until {known.expires}", path=frame.at, hint="give it more time: expires="
             )
         raise Parked
-    _check(frame, request)
+    check(frame, request.kind)
     await _ask(frame, request, digest, problem)
     raise Parked
 
 
-def _check(frame: Frame, request: Request) -> None:
+def check(frame: Frame, kind: str) -> None:
+    """Refuse to wait where nobody could answer, or the answer would come too late.
+
+    Raises:
+        ConfigError: Code `"no-backend"` or `"ask"`.
+    """
     if frame.x.run.store is None:
         raise ConfigError(
-            f"a {request.kind} was asked for in a run that is not kept: nobody could answer it",
+            f"a {kind} was asked for in a run that is not kept: nobody could answer it",
             code="no-backend",
             path=frame.at,
             hint='Harness(checkpoints="sqlite:runs.db"), or InMemoryBackend() for as long as the process lives',
@@ -99,7 +104,7 @@ def _check(frame: Frame, request: Request) -> None:
         why = _why_not(node)
         if why is not None:
             raise ConfigError(
-                f"a {request.kind} was asked for {why}", code="ask", path=frame.at, hint="ask in a step before it"
+                f"a {kind} was asked for {why}", code="ask", path=frame.at, hint="ask in a step before it"
             )
         node = node.up
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from noetic_py import (
     NOT_DONE,
+    Ask,
     Budget,
     Channel,
     Context,
@@ -1261,3 +1262,32 @@ def renamed_state() -> Program:
         return await note(await note(x, ctx), ctx)
 
     return Program(sequence(note, both, note, id="flow"), 1, state=lambda: Before.Diary(), state_type=Later.Diary)
+
+
+@program
+def asking() -> Program:
+    """Questions and approvals, some at once, and work whose result comes later."""
+
+    @tool(needs_approval=True)
+    async def pay(n: int) -> str:
+        BEGAN.append(f"pay {n}")
+        return f"paid {n}"
+
+    @tool(long_running=True, expires=1e9)
+    async def render(n: int) -> str:
+        BEGAN.append(f"render {n}")
+        return f"job {n}"
+
+    def answer(request: ModelRequest) -> Any:
+        if isinstance(request.items[-1], FunctionCallOutput):
+            return "done"
+        return [FunctionCall(name=name, arguments={"n": n}) for n, name in enumerate(("pay", "render", "pay"))]
+
+    @step
+    async def asks(x: Any, ctx: Context[Memory, StateBag]) -> int:
+        began(ctx)
+        ctx.state["asked"] = True
+        return await ctx.ask(Ask("How many?", int)) + await ctx.ask(Ask("And besides?", int))
+
+    agent: Any = loop(call_model(tools=[pay, render]), until=until.no_tool_calls(), id="agent")
+    return Program(sequence(agent, parallel([asks, asks], id="both"), id="flow"), "go", answer=answer)

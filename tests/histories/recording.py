@@ -110,7 +110,7 @@ async def begin(program: Program, backend: FaultyBackend, *, process: int = 1) -
         async with harness_for(program, backend) as harness:
             run: Any = harness.run
             result = await run(program.flow, program.value, run_id=RUN, on_error="result", **program.options, **given)
-            found.append(plain(result))
+            found.append(plain(await _answered(harness, program, result)))
     return found[0] if found else None
 
 
@@ -152,9 +152,22 @@ async def _outcome(harness: Harness[Any], program: Program, run_id: str) -> dict
     try:
         options = resume_options(program)
         result = await resume(run_id, program.flow, state_type=program.state_type, on_error="result", **options)
+        result = await _answered(harness, program, result)
     except errors.NoeticError as error:
         return {"status": "refused", "error": told_error(error)}
     return plain(result)
+
+
+async def _answered(harness: Harness[Any], program: Program, result: RunResult[Any, Any]) -> RunResult[Any, Any]:
+    """The result once everything that the run waits for was answered, one after the other, the last request first."""
+    resume: Any = harness.resume
+    while result.status == "suspended":
+        request = result.pending[-1]
+        answer = request.approve(by="ada") if request.kind == "approval" else request.answer(len(request.prompt))
+        result = await resume(
+            result.run_id, program.flow, state_type=program.state_type, on_error="result", answers=[answer]
+        )
+    return result
 
 
 def forget(process: int) -> None:

@@ -1010,7 +1010,7 @@ class Town:
     def check(self, handle: Any, run: Any, lease: Any) -> None:
         assert handle.done
         assert run.detached == []
-        assert run.children == 0
+        assert run.family.children == 0
         assert run.custody is None
         assert not any(lease._held.values())
         assert sum(isinstance(record, RunEnded) for record in run.journal) == 1

@@ -49,7 +49,8 @@ class Questions:
         if isinstance(node, Code):
             return evolve(node, ops=tuple(op for each in node.ops for op in self.ops(each)))
         changed: dict[str, Any] = {}
-        for attribute in fields(type(node)):
+        kind_of_node: Any = node.__class__
+        for attribute in fields(kind_of_node):
             value: Any = getattr(node, attribute.name)
             kind: Any = value.__class__
             if has(kind):

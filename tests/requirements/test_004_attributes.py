@@ -56,6 +56,11 @@ async def in_a_run(look: Any, **attrs: Any) -> Any:
         return (await harness.run(body, None, attrs=attrs)).value
 
 
+def nameless(attrs: Any) -> object:
+    found: object = attrs.get(None)
+    return found
+
+
 async def test_004_45_such_data_can_be_kept_by_name() -> None:
     def look(attrs: Attributes) -> list[object]:
         attrs["b"] = 2
@@ -66,7 +71,7 @@ async def test_004_45_such_data_can_be_kept_by_name() -> None:
 
     assert await in_a_run(look, a=1) == [None, 2, True, None, "else"]
     with pytest.raises(ConfigError):
-        await in_a_run(lambda attrs: attrs.get(None))
+        await in_a_run(nameless)
 
 
 async def test_004_46_such_data_can_be_kept_by_type() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from _pytest.terminal import TerminalReporter
 
-pytest.register_assert_rewrite("tests.servers.hostile_ids", "tests.servers.journeys")
-
-from tests.servers.figures import figure, say_figures  # noqa: E402  # what it imports is to be rewritten
+from tests.servers.figures import figure, say_figures
 
 __all__ = ["figure"]
 

@@ -84,7 +84,8 @@ def clerk(calls: Sequence[FunctionCall]) -> ScriptedModel:
     return ScriptedModel(*[turn] * 9)
 
 
-FLOW: Any = loop(call_model(tools=[pay, give]), until=until.no_tool_calls())
+TOOLS: Any = [pay, give]
+FLOW: Any = loop(call_model(tools=TOOLS), until=until.no_tool_calls())
 
 
 class Case:

@@ -187,9 +187,11 @@ def test_what_was_pickled_is_no_record(blob: bytes) -> None:
 # ------------------------------------------------------------------------------------------ marks
 
 MARKED = ["uuid", "decimal", "path", "bytes", "date", "datetime", "time", "timedelta", "set", "frozenset", "tuple"]
-MARKED += ["enum", "object", "item", "opaque", "error", "dict"]
+MARKED.extend(["enum", "object", "item", "opaque", "error", "dict"])
 ODD: list[Any] = [5, None, [], {}, "x", "", True, [[1]], [1e308] * 3, [10**30, 1, 1], "9" * 100_000, "1e9999999999999"]
-ODD += [[0, [1], 0], [2, [1], 0], [0, ["a"], 0], "\ud800", {"$": "set", "v": [[]]}, [{"$": "dict", "v": [[[], 1]]}]]
+ODD.extend(
+    [[0, [1], 0], [2, [1], 0], [0, ["a"], 0], "\ud800", {"$": "set", "v": [[]]}, [{"$": "dict", "v": [[[], 1]]}]]
+)
 
 
 @pytest.mark.parametrize("mark", MARKED)
@@ -228,7 +230,7 @@ BOMBS = {
     "twice": TWICE,
     "long": LONG,
 }
-BOMBS |= {"escapes": '"' + '\\"' * 500_000, "quotes": '"' * 500_001 + ":" * 300_000, "open": "[" * 1_000_000}
+BOMBS.update({"escapes": '"' + '\\"' * 500_000, "quotes": '"' * 500_001 + ":" * 300_000, "open": "[" * 1_000_000})
 READERS: dict[str, Callable[[str], object]] = {
     "values": lambda text: Codec().loads(text),
     "items": lambda text: from_wire_json(f'{{"type":"acme:note","data":{text}}}'),

@@ -17,10 +17,15 @@ from noetic_py.plugins import hookimpl, load_plugins
 ENTRY = "[noetic_py]\n"
 
 
+def nothing(rest: str) -> Any:
+    """A factory."""
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Installs distributions for this test alone: each a name, its entry points and the module they lead to."""
-    monkeypatch.syspath_prepend(str(tmp_path))
+    patch: Any = monkeypatch
+    patch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("NOETIC_PLUGINS", raising=False)
     made: list[str] = []
     number = itertools.count()
@@ -142,14 +147,14 @@ def registering(hook: str, *arguments: Any) -> object:
 )
 def test_nothing_shadows_a_built_in_backend(name: Any) -> None:
     with pytest.raises((PluginError, ConfigError)):
-        load_plugins([registering("register_checkpoint_backends", name, lambda rest: None)])
+        load_plugins([registering("register_checkpoint_backends", name, nothing)])
 
 
 @pytest.mark.parametrize("hook", ["register_models", "register_checkpoint_backends"])
 def test_one_name_of_two_plugins(hook: str) -> None:
     for first, second in (("acme", "acme"), ("acme", "ACME")):
         with pytest.raises(PluginError, match="plugins 'Acme' and 'Acme#2' both provide"):
-            load_plugins([registering(hook, first, lambda rest: None), registering(hook, second, lambda rest: None)])
+            load_plugins([registering(hook, first, nothing), registering(hook, second, nothing)])
     with pytest.raises(PluginError, match="as a factory"):
         load_plugins([registering(hook, "acme", 5)])
 
@@ -175,14 +180,26 @@ def leaves(self: Any, registry: Any) -> None:
     raise SystemExit(3)
 
 
+def gives(self: Any, registry: Any) -> int:
+    return 5
+
+
+def other(self: Any, models: Any) -> None:
+    """Takes something else."""
+
+
+def unknown(self: Any, registry: Any) -> None:
+    """A hook of no name."""
+
+
 ODD = {
     "async": (hooked(late), "gave coroutine back"),
     "generator": (hooked(lazy), "gave generator back"),
-    "value": (hooked(lambda self, registry: 5), "gave int back"),
+    "value": (hooked(gives), "gave int back"),
     "raises": (hooked(fails), "failed in register_models: KeyError"),
     "exits": (hooked(leaves), "failed in register_models: SystemExit"),
-    "other arguments": (hooked(lambda self, models: None), "is none that fits"),
-    "unknown hook": (hooked(lambda self, registry: None, "register_everything"), "is none that fits"),
+    "other arguments": (hooked(other), "is none that fits"),
+    "unknown hook": (hooked(unknown, "register_everything"), "is none that fits"),
     "nothing": (object(), "has no hook"),
     "number": (5, "has no hook"),
 }
@@ -196,7 +213,7 @@ def test_a_plugin_of_another_form(plugin: object, says: str) -> None:
 
 
 def test_the_same_plugin_twice() -> None:
-    plugin = registering("register_models", "acme", lambda rest: None)
+    plugin = registering("register_models", "acme", nothing)
     with pytest.raises(PluginError):
         load_plugins([plugin, plugin])
 

@@ -70,13 +70,13 @@ def test_nothing_stored_is_imported_by_its_name() -> None:
 
 def test_no_code_is_made_of_text() -> None:
     bad = {"eval", "exec", "os.system", "os.popen", "pty.spawn", "subprocess.getoutput", "yaml.load"}
-    assert [(where, name) for where, name, node in calls() if name in bad] == []
+    assert [(where, name) for where, name, _ in calls() if name in bad] == []
     # A default value of a step is compiled to be compared, and never run.
     compiled = [where for where, name, _ in calls() if name == "compile"]
     assert compiled == ["noetic_py/_engine/fingerprint.py"]
     shells = [
         where
-        for where, name, node in calls()
+        for where, _, node in calls()
         for each in node.keywords
         if each.arg == "shell" and not (isinstance(each.value, ast.Constant) and each.value.value is False)
     ]
@@ -92,7 +92,7 @@ def test_nothing_is_unpacked_that_may_grow_without_end() -> None:
         for _, name in imported(parsed(path))
         if name.partition(".")[0] in modules - {"zlib"}
     }
-    callers = {where for where, name, node in calls() if "decompress" in name}
+    callers = {where for where, name, _ in calls() if "decompress" in name}
     assert users | callers == {"noetic_py/tokens.py"}
 
 
@@ -103,7 +103,7 @@ def test_no_statement_of_a_database_is_put_together_from_values() -> None:
     """
     put = [
         f"{where}:{node.lineno}"
-        for where, name, node in calls()
+        for where, _, node in calls()
         if isinstance(node.func, ast.Attribute) and node.func.attr in STATEMENTS and node.args
         if isinstance(node.args[0], ast.JoinedStr | ast.BinOp)
         if not _constants_only(node.args[0])
@@ -121,7 +121,7 @@ def test_no_template_reaches_attributes_of_values() -> None:
     """`format` is called on constants alone, so nobody's text can ask for `{user.__class__}`."""
     formats = [
         f"{where}:{node.lineno}"
-        for where, name, node in calls()
+        for where, _, node in calls()
         if isinstance(node.func, ast.Attribute) and node.func.attr in {"format", "format_map", "safe_substitute"}
         if not isinstance(node.func.value, ast.Constant)
         if not dotted(node.func.value).isupper()
@@ -167,7 +167,7 @@ def test_the_core_opens_no_connection_and_starts_no_process() -> None:
         if name.partition(".")[0] in modules and name != "urllib.parse" and not name.startswith("urllib.parse.")
     }
     # A pair of connected ends in this process, which wakes up whoever waits for a signal.
-    signals = {("noetic_py/cli/signals.py", "socket")}
+    signals = {("noetic_py/signals.py", "socket")}
     assert {user for user in users if not user[0].startswith("noetic_py/testing/")} == signals
 
 

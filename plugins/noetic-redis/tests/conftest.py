@@ -9,7 +9,7 @@ from _pytest.terminal import TerminalReporter
 
 # The helpers beside this file are imported by name, whatever pytest's import mode.
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite(
+SHARED = (
     "tests.crash.talks",
     "tests.servers.conversations",
     "tests.servers.journeys",
@@ -17,6 +17,8 @@ pytest.register_assert_rewrite(
     "tests.servers.processes",
     "tests.servers.together",
 )
+# In a run of everything the tests of the core have imported them, and had them rewritten, before.
+pytest.register_assert_rewrite(*[name for name in SHARED if name not in sys.modules])
 
 from redis_server import RedisServer  # noqa: E402  # only now can it be found
 
