@@ -25,6 +25,7 @@ from noetic_py import (
     step,
 )
 from noetic_py.checkpoints import SqliteBackend
+from noetic_py.checkpoints._sqlite.store import _HEADS
 from noetic_py.errors import StepFailed
 from tests.crash.folders import quick_folder
 from tests.properties.checks import SEED, examples, left_over, tasks
@@ -240,6 +241,8 @@ async def test_nothing_is_kept_of_sessions_that_nobody_uses(store: str, record_p
     assert not PRIMITIVES & set(grown), grown
     # A store in memory is made of objects. Of others some are there at any moment, however many sessions there were.
     if store == "sqlite":
+        # The ends of the journals that were written last, of which a store keeps so many and no more.
+        assert grown.pop("Run", 0) <= _HEADS
         assert grown.total() < max(200, SESSIONS // 20), grown.most_common(10)
         record_property("objects more after the second half of them", grown.total())
     record_property("sessions", SESSIONS)

@@ -33,7 +33,6 @@ from noetic_py.checkpoints.conversation import Conversation, edited, ended, star
 from noetic_py.checkpoints.packing import pack, unpack
 from noetic_py.checkpoints.stored import _LOAD, load_record
 from noetic_py.codec import Codec, from_wire_json, to_wire_json
-from noetic_py.codec.text import is_dict
 from noetic_py.errors import NoeticError
 from noetic_py.items import (
     FunctionCall,
@@ -270,9 +269,10 @@ def changed(seeds: list[bytes], chance: random.Random) -> bytes:
 
 
 def _grafted(tree: Any, chance: random.Random) -> Any:
-    if chance.random() < 0.15 or not tree or not isinstance(tree, list | dict):
+    kind: Any = tree.__class__
+    if chance.random() < 0.15 or not tree or kind not in (list, dict):
         return chance.choice(TREES)
-    if is_dict(tree):
+    if kind is dict:
         key = chance.choice(list(tree))
         if chance.random() < 0.2:
             return {other: part for other, part in tree.items() if other != key}
