@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from noetic_py._engine import family as bounds
 from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.execute import HANDLERS, as_error, execute
 from noetic_py._engine.inbox import Inbox
@@ -17,6 +18,7 @@ from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ConfigError, LoopLimit, NoOutput
 from noetic_py.events import LoopIteration
+from noetic_py.redaction import without_secrets
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.until import Predicate, Snapshot, Until, Verdict
 
@@ -53,7 +55,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
         except Exception as error:  # noqa: BLE001 # its verdict
             verdict = _raised(error)
         if bus.active:
-            bus.publish(LoopIteration(frame.at, iteration, verdict.stop, verdict.reason, verdict.feedback))
+            bus.publish(LoopIteration(frame.at, iteration, *_told(verdict)))
         if verdict.stop:
             value = NOTHING if inbox is None else await inbox.next(iteration + 1)
             if value is NOTHING:
@@ -67,8 +69,13 @@ async def run_loop(value: Any, frame: Frame) -> Any:
 
 def _counted(frame: Frame, name: str) -> str:
     """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already."""
-    if frame.node is None or not frame.node.holds(name):
-        frame.x.run.family.iterate()
+    node = frame.node
+    if node is None or not node.holds(name):
+        # Counted here, as every iteration comes by.
+        family = frame.x.run.family
+        if family.iterations >= bounds.MAX_ITERATIONS:
+            family.iterate()
+        family.iterations += 1
     return name
 
 
@@ -113,8 +120,13 @@ async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
             verdict = await _wait(verdict)
     except Exception as error:  # noqa: BLE001 # what a predicate raises is its verdict too
         verdict = _raised(error)
-    decided(frame, key, [verdict.stop, verdict.reason, verdict.feedback])
+    decided(frame, key, list(_told(verdict)))
     return verdict
+
+
+def _told(verdict: Verdict) -> tuple[bool, str | None, str | None]:
+    """A verdict as it leaves the process."""
+    return verdict.stop, without_secrets(verdict.reason), without_secrets(verdict.feedback)
 
 
 def _raised(error: Exception) -> Verdict:
@@ -133,7 +145,7 @@ def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
     x = frame.x
     if x.run.store is None:
         x.run.journal.append(Decision(frame.path, "verdict", verdict))
-    x.run.verdict = (frame.at, verdict.reason)
+    x.run.verdict = (frame.at, without_secrets(verdict.reason))
     last = x.last_step
     if output is None and last is not None and last.tool_calls:
         raise NoOutput(

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any, Generic, Literal, Protocol, overload
 
-from attrs import field, frozen
+from attrs import frozen
 from typing_extensions import TypeVar
 
 from noetic_py.budget import TokenUsage
 from noetic_py.context import Context, StepMeta
 from noetic_py.errors import ConfigError
-from noetic_py.redaction import without_secrets
 
 __all__ = [
     "Snapshot",
@@ -51,8 +50,8 @@ class Verdict:
     """
 
     stop: bool
-    reason: str | None = field(default=None, converter=without_secrets)
-    feedback: str | None = field(default=None, converter=without_secrets)
+    reason: str | None = None
+    feedback: str | None = None
 
 
 GO_ON = Verdict(False)
