@@ -571,6 +571,10 @@ class Outside:
     parent_context: Context[Any, Any] | None = None
     user_id: str | None = None
     session: SessionKey | None = None
+    adopted: bool
+    trusted: int
+    thread_id: str
+    named: bool
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None) -> None:
         self.adopted, self.trusted = False, 0
@@ -578,7 +582,7 @@ class Outside:
         self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
         self.request_id = request_id
         self.services: Services = Services()
-        self.attrs = Attributes()
+        self.attrs: Attributes = Attributes()
         self.metadata: Mapping[str, JsonValue] = {}
         self.root_context = ctx
         self._began = SYSTEM.monotonic()

@@ -22,7 +22,6 @@ from noetic_py.state import StateBag
 from noetic_py.steps.step import Step, is_seconds
 
 if TYPE_CHECKING:
-    from noetic_py._engine.state import Run
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, ModelSettings
     from noetic_py.pending import Answer
@@ -237,7 +236,7 @@ def outside_of(ctx: object) -> Outside:
     return engine
 
 
-def launch_options(run: Run, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
+def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
     """The options of a run that another one starts."""
     given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
     told = {name: value for name, value in given.items() if value is not None}

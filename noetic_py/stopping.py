@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -16,7 +16,6 @@ from noetic_py.signals import Signals
 from noetic_py.steps.step import is_seconds
 
 if TYPE_CHECKING:
-    from noetic_py._engine.state import Run
     from noetic_py.memory.view import View
     from noetic_py.sessions.keys import SessionKey
 
@@ -38,7 +37,7 @@ class Living:
     """
 
     def __init__(self, refuse: Callable[[], None]) -> None:
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, Any] = {}
         self._refuse = refuse
         self._closing = False
         # What becomes of answers in flight, once the time is over.
@@ -47,7 +46,7 @@ class Living:
         # What a model was shown last in the runs that have ended last.
         self._views: dict[str, tuple[View, str | None, SessionKey | None]] = {}
 
-    def get(self, run_id: str) -> Run | None:
+    def get(self, run_id: str) -> Any:
         """A run that goes on."""
         return self._runs.get(run_id)
 
@@ -68,7 +67,7 @@ class Living:
         asking = CURRENT.get()
         return asking is not None and asking.run_id in self._runs
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Any) -> None:
         """A run begins.
 
         Raises:
@@ -79,9 +78,10 @@ class Living:
             run.family.children += 1
         self._runs[run.run_id] = run
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: Any) -> None:
         """A run has ended; once more is no error."""
-        if self._runs.get(run.run_id) is not run:
+        there: Any = self._runs.get(run.run_id)
+        if there is not run:
             return
         del self._runs[run.run_id]
         run.family.children -= run.depth > 0

@@ -23,7 +23,6 @@ from noetic_py.sessions.keys import SessionKey
 
 if TYPE_CHECKING:
     from noetic_py._engine.resume import Past
-    from noetic_py._engine.state import Run
     from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.desk import Desk
@@ -190,7 +189,7 @@ class Guard(Door):
         thing = thing_of_run(info_of(entry))
         return await self.allows("read", thing) and await self.allows("delete", thing)
 
-    def live(self, run: Run | None, *actions: AccessAction) -> Run | None:
+    def live(self, run: Any, *actions: AccessAction) -> Any:
         """Ask about a run that goes on."""
         thing = Thing() if run is None else thing_of_run(run)
         if not self.allows_now("read", thing) or run is None:
@@ -230,14 +229,14 @@ class Guard(Door):
 
         return GuardedSession(key, run, stream, desk, self)
 
-    def stream(self, run: Run) -> RunStream[Any, Any]:
+    def stream(self, run: Any) -> RunStream[Any, Any]:
         """A stream that asks."""
         from noetic_py.guard.given import GuardedStream
 
         return GuardedStream(run, self)
 
 
-def thing_of_run(run: Run | RunInfo) -> Thing:
+def thing_of_run(run: Any) -> Thing:
     """A run."""
     return Thing(run.run_id, run.user_id, run.session)
 

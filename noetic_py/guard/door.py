@@ -11,7 +11,6 @@ from noetic_py.streams import RunStream
 
 if TYPE_CHECKING:
     from noetic_py._engine.resume import Past
-    from noetic_py._engine.state import Run
     from noetic_py.access import AccessAction, AccessPolicy
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.runtime import Runtime
@@ -69,7 +68,7 @@ class Door:
             AccessDenied: They may not.
         """
 
-    def live(self, run: Run | None, *actions: AccessAction) -> Run | None:
+    def live(self, run: Any, *actions: AccessAction) -> Any:
         """Something is to be done to a run that goes on; `None` when it is not there for whoever asks.
 
         Raises:
@@ -105,7 +104,7 @@ class Door:
         made: Session[Any] = Session(key, run, stream, desk)
         return made
 
-    def stream(self, run: Run) -> RunStream[Any, Any]:
+    def stream(self, run: Any) -> RunStream[Any, Any]:
         """What a harness gives to whoever watches a run."""
         return RunStream(run)
 

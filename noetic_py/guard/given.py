@@ -19,7 +19,6 @@ from noetic_py.streams import RunStream
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from noetic_py._engine.state import Run
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.checkpoints.backend import CheckpointBackend, RunEntry, Stats
     from noetic_py.checkpoints.records import JournalRecord
@@ -127,7 +126,7 @@ class GuardedRuns(Runs):
 class GuardedStream(RunStream[O_co, S_co]):
     """A run under way, of which what changes it asks the policy first."""
 
-    def __init__(self, run: Run, guard: Guard) -> None:
+    def __init__(self, run: Any, guard: Guard) -> None:
         super().__init__(run)
         self._guard = guard
 

@@ -69,7 +69,7 @@ class Hold:
         self._backend = backend
         self._lease = lease
         self.position: int = position
-        self.run: Run | None = None
+        self.run: Any = None
 
     async def beat(self) -> None:
         """Keep it, until cancelled. Whoever has lost it is told by the next step of the turn, or the next write."""
