@@ -349,7 +349,7 @@ _HOMES = {
     "RunStream": "noetic_py.streams",
     "Runs": "noetic_py.runs",
     "Runtime": "noetic_py.runtime",
-    "Secret": "noetic_py.secret",
+    "Secret": "noetic_py.secret",  # pragma: allowlist secret
     "Services": "noetic_py.context",
     "Session": "noetic_py.sessions.session",
     "SessionEdit": "noetic_py.sessions.desk",

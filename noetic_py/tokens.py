@@ -216,7 +216,7 @@ def _any_of(*patterns: str) -> str:
 _CONTRACTION: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _ENCODINGS: Final[Mapping[str, _Ranks]] = {
     "o200k_base": _Ranks(
-        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",  # pragma: allowlist secret
         _any_of(
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + _CONTRACTION,
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + _CONTRACTION,
@@ -228,7 +228,7 @@ _ENCODINGS: Final[Mapping[str, _Ranks]] = {
         ),
     ),
     "cl100k_base": _Ranks(
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",  # pragma: allowlist secret
         _any_of(
             r"'(?i:[sdmt]|ll|ve|re)",
             r"[^\r\n\p{L}\p{N}]?+\p{L}++",

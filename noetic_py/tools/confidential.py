@@ -18,7 +18,7 @@ _VALUES = frozenset({"default", "const", "enum", "examples"})
 
 
 def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The parameters in whose schema something is `writeOnly` or a password: `Secret`, pydantic's `SecretStr`."""
+    """The parameters whose schema holds something `writeOnly`, or of the format of a password."""
     properties = schema.get("properties")
     definitions = schema.get("$defs")
     known = definitions if is_dict(definitions) else {}
