@@ -124,8 +124,7 @@ class Runs:
             RunBusy: Another process holds the run.
             AccessDenied: One is given in another's name than that of who acts.
         """
-        from noetic_py._engine.keeping import when_free
-        from noetic_py._engine.requests import write_answers
+        from noetic_py._engine.keeping import when_free, write_answers
         from noetic_py.access import signed
 
         runs = {answer.run_id for answer in answers}

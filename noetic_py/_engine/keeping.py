@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -11,8 +12,9 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.dry_run import check
 from noetic_py._engine.fingerprint import fingerprint
-from noetic_py._engine.fold import visible
+from noetic_py._engine.fold import tree, visible
 from noetic_py._engine.limits import budget_of, limits_of
+from noetic_py._engine.requests import answers_for, open_requests, told
 from noetic_py._engine.resume import Past, answer, past_of, read_journal, take_over
 from noetic_py._engine.revision import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py._engine.run import RunPlan
@@ -26,15 +28,16 @@ from noetic_py.checkpoints.delta import field_trees
 from noetic_py.checkpoints.envelope import refuse_sealed
 from noetic_py.checkpoints.naming import stream_of
 from noetic_py.checkpoints.plain import PlainCodec
-from noetic_py.checkpoints.records import Change, Opening, RunStarted
+from noetic_py.checkpoints.records import Change, JournalRecord, Opening, RunEnded, RunStarted
 from noetic_py.checkpoints.stored import Stored, dump_record
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump, inside
 from noetic_py.context import Domain
 from noetic_py.control import RunResult
-from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RunBusy, RunNotFound
+from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
 from noetic_py.items import Item, Opaque
 from noetic_py.log import ItemLog
+from noetic_py.pending import Answer
 from noetic_py.redaction import logger
 from noetic_py.runtime import Runtime
 from noetic_py.state import StateBag
@@ -53,6 +56,7 @@ __all__ = [
     "left_of",
     "load_past",
     "when_free",
+    "write_answers",
 ]
 
 AnyStep = Step[Any, Any, Any, Any]
@@ -263,13 +267,47 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     if past.ended is not None and past.ended.control is not None and past.ended.control.shutdown is not None:
         # It goes on, and so a shutdown has not the last word any more.
         store.tell()
-    run.keep_in(store)
-    take_over(run, past)
-    if past.answered:
-        # Before anything is done because of them.
-        await store.commit(run.journal, force=True)
+    try:
+        run.keep_in(store)
+        take_over(run, past)
+        if past.answered:
+            # Before anything is done because of them.
+            await store.commit(run.journal, force=True)
+    except BaseException:
+        await give_up(kept.backend, lease)
+        raise
     _tell_unknown(run.run_id, past)
     return plan
+
+
+async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> int:
+    """Commit answers to what a suspended run waits for; it stays suspended until somebody goes on with it.
+
+    Returns:
+        How many records the journal holds now.
+
+    Raises:
+        RunBusy: Another process has the run.
+        RunNotFound: There is no such run.
+        AnswerError: One is not taken; then none is.
+    """
+    lease, _ = await owned(backend, run_id)
+    try:
+        codec = PlainCodec()
+        journal = await read_journal(backend, run_id, codec)
+        made = answers_for(run_id, tree(journal), answers, now)
+        if not made:
+            return len(journal)
+        last = journal[-1] if journal else None
+        if not isinstance(last, RunEnded) or last.status != "suspended":
+            raise RequestNotFound(f"run {run_id!r} is not suspended", hint="look at harness.runs.get(run_id).status")
+        still = open_requests([*journal, *made])
+        ended = RunEnded((), "suspended", told(list(still.values())), None, tuple(still))
+        written: list[JournalRecord] = [*made, ended]
+        records = [dump_record(each, codec) for each in written]
+        return await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records)
+    finally:
+        await give_up(backend, lease)
 
 
 async def _beginning(started: RunStarted, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:

@@ -8,12 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import anyio
-
 from noetic_py._engine.fold import Node, tree
 from noetic_py.checkpoints.plain import PlainCodec, load_records
 from noetic_py.checkpoints.records import Answered, Pending, RunEnded
-from noetic_py.checkpoints.stored import dump_record
 from noetic_py.codec.text import dump
 from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestExpired, RequestNotFound
 from noetic_py.pending import Answer, PendingRequest
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.items import JsonValue
 
-__all__ = ["answers_for", "open_requests", "read_all", "request_of", "told", "waiting", "write_answers"]
+__all__ = ["answers_for", "open_requests", "request_of", "told", "waiting"]
 
 
 def open_requests(journal: Sequence[JournalRecord]) -> dict[int, Pending]:
@@ -63,54 +60,6 @@ async def waiting(backend: CheckpointBackend, run_id: str, position: int) -> lis
 async def _record(backend: CheckpointBackend, run_id: str, position: int, codec: PlainCodec) -> JournalRecord | None:
     page = await backend.read(run_id, after=position, limit=1)
     return next(iter(load_records(page, codec, run_id, position)), None)
-
-
-async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> int:
-    """Commit answers to what a suspended run waits for; it stays suspended until somebody goes on with it.
-
-    Returns:
-        How many records the journal holds now.
-
-    Raises:
-        RunBusy: Another process has the run.
-        RunNotFound: There is no such run.
-        AnswerError: One is not taken; then none is.
-    """
-    lease = await backend.acquire(run_id, ttl=_TTL)
-    try:
-        journal = list(await read_all(backend, run_id))
-        made = answers_for(run_id, tree(journal), answers, now)
-        last = journal[-1] if journal else None
-        if not isinstance(last, RunEnded) or last.status != "suspended":
-            if made:
-                raise RequestNotFound(
-                    f"run {run_id!r} is not suspended", hint="look at harness.runs.get(run_id).status"
-                )
-            return len(journal)
-        if not made:
-            return len(journal)
-        still = open_requests([*journal, *made])
-        ended = RunEnded((), "suspended", told(list(still.values())), None, tuple(still))
-        codec = PlainCodec()
-        written: list[JournalRecord] = [*made, ended]
-        records = [dump_record(each, codec) for each in written]
-        return await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await backend.release(lease)
-
-
-async def read_all(backend: CheckpointBackend, run_id: str) -> list[JournalRecord]:
-    """A whole journal, read without the code of its flow."""
-    codec = PlainCodec()
-    found: list[JournalRecord] = []
-    while page := await backend.read(run_id, after=len(found)):
-        found += load_records(page, codec, run_id, len(found))
-    return found
-
-
-_TTL = 30.0
-"""Seconds for which a run is held while answers are written."""
 
 
 def _open(node: Node) -> Iterator[tuple[Pending, int]]:
