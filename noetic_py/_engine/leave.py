@@ -17,7 +17,7 @@ from noetic_py.items import FunctionCall
 from noetic_py.steps.step import Step
 from noetic_py.tools import Tool
 
-__all__ = ["ONCE", "Wanted", "later_result", "refused"]
+__all__ = ["ONCE", "Wanted", "later_result", "may_ask", "refused"]
 
 # The work of a tool as a step of its own: one that takes long is not started twice, and one that may be done only once
 # is marked so when nobody has to give leave any more.
@@ -53,6 +53,11 @@ class Wanted:
         tool = self.tool
         essence = [self.call_id, tool.name, self.plain, fingerprint_of(tool)]
         return Request("approval", essence, self.call_id, tool.name, self.arguments, why, expires=tool.expires)
+
+
+def may_ask(frame: Frame, tool: Tool[..., Any, Any, Any], asks: str | None) -> bool:
+    """Whether anybody may have to give leave, which most calls never need."""
+    return asks is not None or tool.needs_approval is not False or frame.node is not None
 
 
 async def refused(frame: Frame, wanted: Wanted, call: FunctionCall, asks: str | None) -> str | None:

@@ -10,7 +10,7 @@ import anyio
 from attrs import frozen
 
 from noetic_py._engine.execute import HANDLERS, execute
-from noetic_py._engine.leave import ONCE, Wanted, later_result, refused
+from noetic_py._engine.leave import ONCE, Wanted, later_result, may_ask, refused
 from noetic_py._engine.memory import after_tool_call, appended, before_tool_call
 from noetic_py._engine.state import Frame
 from noetic_py.context import CURRENT, StepMeta
@@ -141,7 +141,7 @@ async def _called(frame: Frame, value: Call) -> Any:
     sent = call.arguments if value.given is None else restored(call.arguments, value.given, tool.secret_parameters)
     values = tool.parse(sent)
     wanted = Wanted(tool, call.call_id, call.arguments, values)
-    refusal = await refused(frame, wanted, call, value.asks)
+    refusal = await refused(frame, wanted, call, value.asks) if may_ask(frame, tool, value.asks) else None
     if refusal is not None:
         return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
     if tool.long_running:
@@ -259,22 +259,32 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     except ToolArgumentsInvalid as error:
         error.at(frame.path)
         raise
+    if tool.long_running or may_ask(frame, tool, None):
+        output = await _waited_for(frame, tool, args, values)
+    else:
+        output = await _made(frame, tool, values)
+    frame.x.last_step = StepMeta()
+    return output
+
+
+async def _made(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
+    _count(frame, tool)
+    return await call_tool(frame, tool, values)
+
+
+async def _waited_for(frame: Frame, tool: Tool[..., Any, Any, Any], args: object, values: dict[str, object]) -> object:
+    """Make a call that may need somebody's leave, or whose result comes later.
+
+    Raises:
+        Rejected: Whoever was asked does not want it.
+    """
     call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
     call = conceal(call, tool.secret_parameters)
     wanted = Wanted(tool, "", call.arguments, values)
     refusal = await refused(frame, wanted, call, None)
     if refusal is not None:
         raise Rejected(refusal, path=frame.path)
-    output = await _output_of(frame, wanted)
-    frame.x.last_step = StepMeta()
-    return output
-
-
-async def _output_of(frame: Frame, wanted: Wanted) -> Any:
-    if not wanted.tool.long_running:
-        _count(frame, wanted.tool)
-        return await call_tool(frame, wanted.tool, wanted.values)
-    return await later_result(frame, wanted)
+    return await (later_result(frame, wanted) if tool.long_running else _made(frame, tool, values))
 
 
 def _binding() -> RunBinding | None:
