@@ -17,9 +17,8 @@ from attrs import frozen
 
 from noetic_py._engine.custody import going_on, keep
 from noetic_py._engine.execute import HANDLERS, call_from_body
-from noetic_py._engine.state import DOORS, Frame
+from noetic_py._engine.state import DOORS, Frame, acting
 from noetic_py.channels import Channel, Live, Reader
-from noetic_py.context import CURRENT
 from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError, NoeticWarning
 from noetic_py.steps.step import Step
 
@@ -127,11 +126,12 @@ def _reader(frame: Frame, live: Live) -> Reader:
 
 
 def _acting(frame: Frame) -> Frame:
-    """Asked through `ctx.root` or `ctx.parent`: it belongs to the body that asks."""
-    if frame.virtual:
-        asking = CURRENT.get()
-        if isinstance(asking, Frame):
-            frame = asking
+    """The body that asks.
+
+    Raises:
+        ConcurrentStepCall: It has ended.
+    """
+    frame = acting(frame)
     if frame.token is None:
         raise ConcurrentStepCall(
             f"{'/'.join(frame.at)} used a channel after it had ended",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from anyio.lowlevel import checkpoint as let_others_run
 
 from noetic_py._engine import ledger
-from noetic_py._engine.state import DOORS, Frame
-from noetic_py.context import CURRENT
+from noetic_py._engine.state import DOORS, Frame, acting
 
 __all__ = ["checkpoint"]
 
@@ -17,9 +16,7 @@ async def checkpoint(frame: Frame) -> None:
     It shows in the run's conversation and state from now on. When the process dies the body still starts again, and
     what it had written itself is then replaced.
     """
-    if frame.virtual:
-        asking = CURRENT.get()
-        frame = asking if isinstance(asking, Frame) else frame
+    frame = acting(frame)
     store = frame.x.run.store
     await let_others_run()
     if store is None:

@@ -21,7 +21,7 @@ from noetic_py._engine.launched import note
 from noetic_py._engine.layers import layers_for
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.spawn import head, run_child
-from noetic_py._engine.state import DOORS, Execution, Frame, Run
+from noetic_py._engine.state import DOORS, Execution, Frame, Run, acting
 from noetic_py.budget import Budget, Lease
 from noetic_py.channels import Channel, ChannelHandle
 from noetic_py.checkpoints.records import StepFailed, StepOpened
@@ -54,9 +54,7 @@ def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, o
 
     `own` says whether it was asked for in the run's own thread, and not by a sync tool, for which its thread waits.
     """
-    if frame.virtual:
-        asking = CURRENT.get()
-        frame = asking if isinstance(asking, Frame) else frame
+    frame = acting(frame)
     require_step(step, "spawn_detached")
     _check(options, frame)
     resources = frame.x.run.resources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from noetic_py.errors import LimitExceeded
 
-__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "MAX_ITERATIONS", "Family"]
+__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "MAX_ITERATIONS", "Family", "too_many_iterations"]
 
 MAX_DEPTH = 16
 """Spawns below one another."""
@@ -38,14 +38,9 @@ class Family:
         if self.children >= MAX_CHILDREN:
             raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
 
-    def iterate(self) -> None:
-        """Count an iteration.
 
-        Raises:
-            LimitExceeded: There were too many.
-        """
-        if self.iterations >= MAX_ITERATIONS:
-            raise LimitExceeded(
-                "iterations of a run", MAX_ITERATIONS, hint="end loops sooner, or start a run for each part of the work"
-            )
-        self.iterations += 1
+def too_many_iterations() -> LimitExceeded:
+    """Why there is no further iteration in a run that has had `MAX_ITERATIONS`."""
+    return LimitExceeded(
+        "iterations of a run", MAX_ITERATIONS, hint="end loops sooner, or start a run for each part of the work"
+    )

@@ -74,7 +74,7 @@ def _counted(frame: Frame, name: str) -> str:
         # Counted here, as every iteration comes by.
         family = frame.x.run.family
         if family.iterations >= bounds.MAX_ITERATIONS:
-            family.iterate()
+            raise bounds.too_many_iterations()
         family.iterations += 1
     return name
 

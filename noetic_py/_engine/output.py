@@ -11,9 +11,9 @@ from noetic_py.errors import CodecError, ConfigError
 from noetic_py.models.base import JsonValue, OutputSchema
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["OutputPlan", "output_plan"]
+__all__ = ["OutputPlan", "misfit", "output_plan"]
 
 _WRAPPED = "value"
 
@@ -45,10 +45,13 @@ class OutputPlan:
         try:
             return self.adapter.validate_json(answer)
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]
-            )
-            raise CodecError(f"the answer does not fit: {problems}") from None
+            raise CodecError(misfit(error)) from None
+
+
+def misfit(error: ValidationError) -> str:
+    """Why an answer is not of its type, in words that tell who gave it what to mend."""
+    problems = [f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]]
+    return f"the answer does not fit: {'; '.join(problems)}"
 
 
 def _unwrap(value: Any) -> object:

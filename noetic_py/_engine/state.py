@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
 
-__all__ = ["Execution", "Frame", "Resources", "Run"]
+__all__ = ["Execution", "Frame", "Resources", "Run", "acting"]
 
 NO_ITEMS: tuple[Item, ...] = ()
 
@@ -763,6 +763,12 @@ class Frame(Context[Any, Any]):
         if not self.touched:
             self.x.touch(self)
         self.domain.cells = cells
+
+
+def acting(frame: Frame) -> Frame:
+    """Whose work it is: what is asked for through `ctx.root` or `ctx.parent` belongs to the body that asks."""
+    asking = CURRENT.get() if frame.virtual else None
+    return asking if isinstance(asking, Frame) else frame
 
 
 def _place() -> tuple[int, Family]:

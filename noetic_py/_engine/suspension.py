@@ -18,12 +18,12 @@ from attrs import frozen
 
 from noetic_py._engine import ledger
 from noetic_py._engine.execute import HANDLERS, call_from_body
+from noetic_py._engine.output import misfit
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.requests import request_of
-from noetic_py._engine.state import DOORS, Frame
+from noetic_py._engine.state import DOORS, Frame, acting
 from noetic_py.checkpoints.records import Answered, Pending
 from noetic_py.codec.text import dump
-from noetic_py.context import CURRENT
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
 from noetic_py.events import RequestMade
 from noetic_py.pending import Ask
@@ -154,11 +154,7 @@ ASK: Step[Any, Any, Any, Any] = Step(id="ask", kind="ask")
 
 async def ask(frame: Frame, question: Ask[Any]) -> Any:
     """Ask from a body: a child step of its own, so that what was answered is not asked again."""
-    if frame.virtual:
-        # Asked through `ctx.root` or `ctx.parent`: it belongs to the body that asks.
-        asking = CURRENT.get()
-        frame = asking if isinstance(asking, Frame) else frame
-    tree = await call_from_body(frame, ASK, question)
+    tree = await call_from_body(acting(frame), ASK, question)
     return _fitting(question, tree)
 
 
@@ -190,8 +186,7 @@ def _fitting(question: Ask[Any], tree: Any) -> Any:
         # Strict: who answers means what is there, and "1" is no number.
         return question.adapter().validate_json(json.dumps(tree), strict=True)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in error.errors()[:5]]
-        raise AnswerInvalid(f"the answer does not fit: {'; '.join(problems)}") from None
+        raise AnswerInvalid(misfit(error)) from None
 
 
 DOORS.ask = ask

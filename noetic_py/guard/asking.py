@@ -72,11 +72,13 @@ class Guard(Door):
         Raises:
             AccessDenied: Nobody is known to act, or the policy has raised, which is the cause.
         """
-        request = _request(action, thing)
+        return await self._says(_request(action, thing))
+
+    async def _says(self, request: AccessRequest) -> bool:
         try:
             return await self._policy.allows(request) is True
         except Exception as error:  # whatever it is, who cannot say yes says no
-            raise _broken(action) from error
+            raise _broken(request.action) from error
 
     async def needs(self, action: AccessAction, thing: Thing) -> None:
         """The same, of something whose being there is no secret.
@@ -144,11 +146,7 @@ class Guard(Door):
         return options, partial(self._begins, _request("run", Thing(run_id, options.get("user_id")), thread_id))
 
     async def _begins(self, request: AccessRequest) -> None:
-        try:
-            allowed = await self._policy.allows(request) is True
-        except Exception as error:  # whatever it is, who cannot say yes says no
-            raise _broken("run") from error
-        if not allowed:
+        if not await self._says(request):
             raise _denied("run")
 
     async def reopen(self, run_id: str, options: Options) -> Options:
