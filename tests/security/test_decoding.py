@@ -32,11 +32,15 @@ from noetic_py.checkpoints import Record
 from noetic_py.checkpoints.stored import load_record
 from noetic_py.codec import Codec, from_wire_json
 from noetic_py.errors import NoeticError
-import noetic_py.memory, noetic_py.sessions, cattrs.gen, pydantic, zoneinfo, tzdata  # loaded before the watch begins
+import noetic_py.memory, noetic_py.sessions, cattrs.gen, pydantic, zoneinfo  # loaded before the watch begins
+try:
+    import tzdata  # where a package brings the zones along
+except ImportError:
+    pass
 
 MODULES = ["os", "sys", "builtins", "subprocess", "socket", "shutil", "ctypes", "importlib", "pickle", "marshal",
            "code", "posix", "webbrowser", "antigravity", "this", "noetic_py", "noetic_py.codec.stored",
-           "noetic_py.testing",           "tests.security.gadget", "__main__"]
+           "noetic_py.testing", "tests.security.gadget", "__main__"]
 THINGS = ["system", "popen", "eval", "exec", "__import__", "Popen", "getenv", "__reduce__", "__class__",
           "__subclasses__", "rmtree", "CDLL", "import_module", "loads", "Codec", "Gadget", "__init__", "open"]
 names = [f"{module}{dot}{thing}" for module, thing in itertools.product(MODULES, THINGS) for dot in (".", ":")]
@@ -239,6 +243,7 @@ READERS: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_refused_at_once(bomb: str, reader: str) -> None:
