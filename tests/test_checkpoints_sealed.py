@@ -78,7 +78,8 @@ class Veil(RecordTransform):
 
     def _turned(self, place: RecordPlace, payload: bytes) -> bytes:
         key = hashlib.sha256(told(place)).digest()
-        return bytes(each ^ key[index % 32] for index, each in enumerate(payload))
+        mask = (key * (len(payload) // 32 + 1))[: len(payload)]
+        return (int.from_bytes(payload) ^ int.from_bytes(mask)).to_bytes(len(payload))
 
     def seal(self, place: RecordPlace, payload: bytes) -> bytes:
         return self._turned(place, payload)

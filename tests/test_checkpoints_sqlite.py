@@ -613,7 +613,7 @@ async def test_a_run_that_begins_while_a_file_is_checked(tmp_path: Path, monkeyp
         return connection
 
     def look() -> None:
-        connection, _, _ = schema.open_database(schema.Place.find(schema.Settings(path, 5.0, 0o600, exclusive=False)))
+        connection, _, _ = schema.open_database(schema.Place.find(schema.Settings(path, 0.5, 0o600, exclusive=False)))
         connection.close()
 
     original = schema.connect

@@ -27,6 +27,7 @@ from noetic_py import (
     step,
     until,
 )
+from noetic_py._engine import grace
 from noetic_py.checkpoints.records import (
     CallStarted,
     Decision,
@@ -190,7 +191,8 @@ async def test_plans_of_another_flow(again: Callable[[], AnyStep], plan: list[tu
 @pytest.mark.parametrize(
     ("flow", "action"), [(one >> charge, "unknown"), (one >> charge_known, "run")], ids=["nobody knows", "reconcile"]
 )
-async def test_a_step_that_may_run_only_once(flow: AnyStep, action: str) -> None:
+async def test_a_step_that_may_run_only_once(flow: AnyStep, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grace, "GRACE", 0.02)
     one_ = harness()
     async with one_.stream(flow, 1, run_id="r") as stream:
         async for event in stream.events:

@@ -1,0 +1,47 @@
+"""Of all tests, the library's and the plugins': which of them say what they have covered.
+
+Saying so more than doubles what a test costs. What a second event loop, random programs, killed processes and servers
+run is the same code once more, so with coverage switched on it is not watched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+UNWATCHED = tuple(
+    str(ROOT / folder)
+    for folder in ("tests/crash", "tests/properties", "plugins/noetic-postgres", "plugins/noetic-redis")
+)
+ASKED = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
+
+
+def watched(item: pytest.Item) -> bool:
+    """Whether what a test covers is noted."""
+    second = "[trio" in item.nodeid or item.get_closest_marker("timed") is not None
+    return not second and not str(item.path).startswith(UNWATCHED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test, and if need be what it starts, without anybody watching."""
+    asked = {name: os.environ[name] for name in ASKED if name in os.environ}
+    if not asked or watched(item):
+        return (yield)
+    from coverage import Coverage
+
+    watch = Coverage.current()
+    for name in asked:
+        del os.environ[name]
+    if watch is not None:
+        watch.stop()
+    try:
+        return (yield)
+    finally:
+        os.environ.update(asked)
+        if watch is not None:
+            watch.start()
