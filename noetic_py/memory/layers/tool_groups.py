@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
@@ -16,11 +16,16 @@ from noetic_py.tools.base import Tool, ToolSource
 
 __all__ = ["ToolGroup", "ToolGroups"]
 
+_ON_OFF: Final = ("off", "on")
 AnyTool: TypeAlias = Tool[..., Any, Any, Any] | ToolSource
 
 
 def _bad(what: str, hint: str | None = None) -> ConfigError:
     return ConfigError(what, code="tool-groups", hint=hint)
+
+
+def _as_tuple(tools: Sequence[AnyTool]) -> tuple[AnyTool, ...]:
+    return tuple(tools)
 
 
 @frozen(eq=False)
@@ -39,7 +44,7 @@ class ToolGroup:
     """
 
     name: str
-    tools: Sequence[AnyTool] = field(converter=tuple)
+    tools: Sequence[AnyTool] = field(converter=_as_tuple)
     description: str = ""
     active: bool = False
     by_model: bool = False
@@ -165,12 +170,12 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
             # As one that is not there: what the model may not switch it need not know of.
             raise self._unknown(group, "switch", by_model=True)
         self._decide("switch", group, active)
-        return f"The group {group!r} is {'on' if active else 'off'}."
+        return f"The group {group!r} is {_ON_OFF[active]}."
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The groups that the model may switch."""
         lines = [
-            f"- {group.name} ({'on' if self.is_active(group.name) else 'off'}) {one_line(group.description, 500)}".rstrip()
+            f"- {group.name} ({_ON_OFF[self.is_active(group.name)]}) {one_line(group.description, 500)}".rstrip()
             for group in self.groups
             if group.by_model
         ]
