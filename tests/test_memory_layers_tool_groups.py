@@ -28,6 +28,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.memory import PermissionRule, Permissions, ToolGroup, ToolGroups
+from noetic_py.models.base import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -119,12 +120,11 @@ async def test_a_call_of_no_tool_is_refused_as_before() -> None:
 
 
 async def test_the_model_switches_what_it_may_and_has_it_from_the_next_request_on() -> None:
-    on, off = calls("groups__switch", group="files", active=True), calls("groups__switch", group="files", active=False)
     model = ScriptedModel("first")
     async with harness() as h:
         await h.run(loop(call_model(model), until=until.no_tool_calls()), "go")
     (name,) = offered(model)[0]
-    on, off = (FunctionCall(name=name, arguments=each.arguments) for each in (on, off))
+    on, off = (calls(name, group="files", active=active) for active in (True, False))
     # The call beside the switch belongs to the same answer, for which the group was not active.
     model, flow = agent([on, calls("read", path="x")], calls("read", path="y"), [off], "done")
     async with harness() as h:
@@ -137,7 +137,10 @@ async def test_the_model_switches_what_it_may_and_has_it_from_the_next_request_o
 
 
 async def test_the_model_cannot_switch_what_it_may_not() -> None:
-    model, flow = agent(lambda request: calls(str(request.tools[0]["name"]), group="mail", active=True), "done")
+    def wants(request: ModelRequest) -> FunctionCall:
+        return calls(str(request.tools[0]["name"]), group="mail", active=True)
+
+    model, flow = agent(wants, "done")
     async with harness() as h:
         result = await h.run(flow, "go")
     assert told(result) == ["there is no tool group 'mail'\nthe groups are files"]

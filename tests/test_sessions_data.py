@@ -43,7 +43,7 @@ KEY, OTHER = SessionKey("ada", "trip"), SessionKey("bob", "trip", app="web")
 
 @define
 class Trip:
-    places: list[str] = field(factory=list)
+    places: list[str] = field(factory=list[str])
 
 
 class Shelf(MemoryLayer[list[str]]):

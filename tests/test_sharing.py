@@ -103,9 +103,10 @@ async def test_what_says_no_or_nothing_is_fine_everywhere() -> None:
 
 
 def test_sessions_of_several_machines_are_written_with_each_turn() -> None:
-    for bad in ({"shared": True, "persist": "manual"}, {"shared": 1}):
+    refused: list[dict[str, Any]] = [{"shared": True, "persist": "manual"}, {"shared": 1}]
+    for bad in refused:
         with pytest.raises(errors.ConfigError) as error:
-            SessionPolicy(**bad)  # type: ignore[arg-type] # what it refuses
+            SessionPolicy(**bad)
         assert error.value.code == "session-policy"
     assert SessionPolicy(persist="manual").distributed is False
 

@@ -20,7 +20,6 @@ __all__ = ["LayerData", "SessionData", "StateData"]
 
 # What a document puts around what is stored by itself.
 _AROUND: Final = 8
-_STATUSES: Final[frozenset[str]] = frozenset(get_args(RunStatus))
 _FIELDS: Final = ("schema_version", "app", "user", "session", "status", "turns", "items", "states", "layers")
 
 
@@ -172,10 +171,13 @@ def _key(fields: Mapping[str, Any]) -> SessionKey | None:
 
 
 def _status(found: Any) -> RunStatus | None:
-    if found is not None and (not isinstance(found, str) or found not in _STATUSES):
-        raise CodecError(f"{found!r:.60} is no status of a run", where="status", hint=", ".join(sorted(_STATUSES)))
-    status: RunStatus | None = found
-    return status
+    for status in get_args(RunStatus):
+        if found == status:
+            known: RunStatus = status
+            return known
+    if found is not None:
+        raise CodecError(f"{found!r:.60} is no status of a run", where="status")
+    return None
 
 
 def _items(tree: object) -> tuple[Item, ...]:

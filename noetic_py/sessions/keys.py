@@ -123,7 +123,8 @@ class SessionPolicy:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} is unknown", code="session-policy", hint=", ".join(values)
                 )
-        if not isinstance(self.shared, bool) or (self.shared and self.persist == "manual"):
+        shared: object = self.shared
+        if not isinstance(shared, bool) or (shared and self.persist == "manual"):
             raise ConfigError(
                 f"shared={self.shared!r} does not go with persist={self.persist!r}",
                 code="session-policy",
