@@ -278,6 +278,21 @@ async def test_layers_migrate_check_and_are_not_invented() -> None:
             await h.sessions.load(data)
 
 
+async def test_what_was_not_a_document_is_checked_too() -> None:
+    async with harness() as h:
+        with pytest.raises(errors.CodecError, match=r"states\.Trip: "):
+            await h.sessions.load(SessionData(key=KEY, states={"Trip": StateData({"$": "object"})}))
+        assert not await h.sessions.exists(KEY)
+
+
+async def test_a_layer_may_keep_values_and_no_state() -> None:
+    data = SessionData(key=KEY, layers={"shelf": LayerData(None, {"Brest": {"text": "x"}})})
+    async with harness() as h:
+        await h.sessions.load(data)
+        assert await h.session("ada", "trip").dump() == data
+        assert (await h.session("ada", "trip").run(visit, "Cork", state=Trip())).value == ["Brest", "Cork"]
+
+
 async def test_of_several_versions_the_layer_s_own_counts() -> None:
     backend = InMemoryBackend()
     await visited(backend, "Brest")

@@ -134,6 +134,7 @@ async def load_into(desk: Desk, key: SessionKey, data: SessionData, *, replace: 
         SessionConflict: There is such a session, and it is not to be replaced, or has a turn that has not ended.
     """
     _check_items(data)
+    _check_states(data)
     layers = {name: _checked(desk, name, each) for name, each in data.layers.items()}
     states = {name: {"w": each.value, "v": each.version} for name, each in data.states.items()}
     codec = Codec()
@@ -168,6 +169,15 @@ def _check_items(data: SessionData) -> None:
         raise
     except (TypeError, LogError) as error:
         raise CodecError(f"are no conversation: {error}", where="items") from error
+
+
+def _check_states(data: SessionData) -> None:
+    codec = Codec()
+    for name, state in data.states.items():
+        try:
+            codec.check(state.value)
+        except CodecError as error:
+            raise inside(error, f"states.{name}") from error
 
 
 def _checked(desk: Desk, name: str, data: LayerData) -> _Checked:
