@@ -89,6 +89,18 @@ class StateBag:
             self._data[key] = value
         return self
 
+    @overload
+    def pop(self, key: str) -> object: ...
+    @overload
+    def pop(self, key: str, default: T) -> object | T: ...
+    def pop(self, key: str, default: object = _NOTHING) -> object:
+        """Remove a key and give its value; `default` when the key is missing.
+
+        Raises:
+            KeyError: The key is missing and there is no `default`.
+        """
+        return self._data.pop(key) if default is _NOTHING else self._data.pop(key, default)
+
     def view(self) -> Mapping[str, object]:
         """A live read-only view."""
         return MappingProxyType(self._data)
