@@ -125,6 +125,7 @@ class Run:
         "attrs",
         "bare",
         "bus",
+        "context_turns",
         "custody",
         "depth",
         "detached",
@@ -197,6 +198,8 @@ class Run:
         self.bare = tracer is None
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         self.executed = self.turns = self.stopping = 0
+        # Model calls over the life of the context it goes on with: those before it and, once it is over, its own too.
+        self.context_turns = 0
         self.depth, self.family = _place()
         self.unpriced = self._over = self.waits = False
         self.view: View | None = None

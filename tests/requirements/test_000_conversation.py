@@ -191,7 +191,9 @@ def test_000_18_items_are_counted() -> None:
     ctx = Context()
     assert len(ctx.items) == 0
     assert not ctx.items
-    ctx.items.extend([Message.user("a"), FunctionCall(name="f", call_id="c"), FunctionCallOutput(call_id="c", output="")])
+    ctx.items.extend(
+        [Message.user("a"), FunctionCall(name="f", call_id="c"), FunctionCallOutput(call_id="c", output="")]
+    )
     assert len(ctx.items) == 3
     assert ctx.items
 
