@@ -722,7 +722,7 @@ class Outside:
 
 
 CURRENT: ContextVar[Context[Any, Any] | None] = ContextVar("noetic_context", default=None)
-# What `bind` has put over the context that the engine had made the current one; a step that begins there is not under it.
+# What `bind` has put over the one that the engine has made the current one; a step that begins there is not under it.
 _BOUND: ContextVar[tuple[Context[Any, Any], Context[Any, Any] | None] | None] = ContextVar("noetic_bound", default=None)
 
 

@@ -89,7 +89,8 @@ async def test_000_15_a_spawn_counts_its_own() -> None:
 async def rounds(stop: until.Until) -> list[int]:
     """How many model calls each of two runs with one context makes."""
     model = ScriptedModel(*map(str, range(12)))
-    ctx, made = Context(), []
+    ctx = Context()
+    made: list[int] = []
     async with Harness(model=model) as harness:
         for _ in range(2):
             before = len(model.requests)
