@@ -27,6 +27,7 @@ from noetic_py.log import ItemLog
 from noetic_py.protocol import Engine
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
+from noetic_py.snapshots import Conversation, pack, unpack
 from noetic_py.state import NO_CELLS, Cells, StateBag, copy_state, share_state
 
 if TYPE_CHECKING:
@@ -599,6 +600,34 @@ class Context(Generic[M_co, S_co]):
             made.items.append(Message.user(request))
         child: Context[M_co, S_co] = made
         return child
+
+    def snapshot(self) -> bytes:
+        """The conversation, the state, the turns and the ids as JSON, for `Context.restore`.
+
+        Raises:
+            CodecError: The state or an item cannot be stored.
+        """
+        kept = Conversation(self.items.snapshot(), self.state, self.turns, self.thread_id, self.request_id)
+        return pack(kept)
+
+    @overload
+    @classmethod
+    def restore(cls, data: bytes, /) -> Context[Memory, StateBag]: ...
+    @overload
+    @classmethod
+    def restore(cls, data: bytes, /, *, state_type: type[S2]) -> Context[Memory, S2]: ...
+    @classmethod
+    def restore(cls, data: bytes, /, *, state_type: type[Any] = StateBag) -> Any:
+        """A context outside of any run that goes on where `snapshot` was taken.
+
+        Raises:
+            CodecError: The data are no snapshot, or the state in them is no `state_type`.
+            ForgedEvent: They hold an item that only a run makes, such as a call without its output.
+        """
+        kept = unpack(data, state_type)
+        made = Context(state=kept.state, items=kept.items, thread_id=kept.thread_id, request_id=kept.request_id)
+        made.engine.turns = kept.turns
+        return made
 
     @contextmanager
     def bind(self) -> Generator[Self]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -27,6 +27,9 @@ from noetic_py import (
 )
 from noetic_py.errors import ConfigError, ForgedEvent, NoContextError, StepFailed
 from noetic_py.testing import ScriptedModel
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +130,61 @@ async def test_000_15_a_run_that_goes_on_in_another_process_knows_the_turns_befo
     broken.clear()
     async with Harness(model=ScriptedModel(), checkpoints=backend) as harness:
         assert (await harness.resume(failed.run_id, flow)).value == 2
+
+
+# ----------------------------------------------------------------------------------------------------------- request id
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Spans of the test; the provider is gone afterwards."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # The API lets a provider be set only once in a process.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return exporter
+
+
+async def test_000_23_a_request_id_goes_with_the_run_apart_from_the_trace(spans: InMemorySpanExporter) -> None:
+    seen: list[tuple[str | None, int]] = []
+
+    @step
+    async def look(text: str, ctx: Context) -> str:
+        seen.append((ctx.request_id, ctx.span.get_span_context().trace_id))
+        return text
+
+    ctx = Context(request_id="checkout 7")
+    async with Harness() as harness:
+        await harness.run(look >> spawn(look), "x", ctx=ctx)
+        await harness.run(look, "x", ctx=ctx)
+        await harness.run(look, "x", ctx=ctx, request_id="another")
+        await harness.run(look, "x")
+    assert [request_id for request_id, _ in seen] == ["checkout 7"] * 3 + ["another", None]
+    traces = [trace_id for _, trace_id in seen]
+    assert traces[0] == traces[1]
+    assert len(set(traces)) == 4
+    assert {span.context.trace_id for span in spans.get_finished_spans() if span.context} == set(traces)
+    assert ctx.request_id == "checkout 7"
+
+
+async def test_000_23_a_stored_run_keeps_its_request_id() -> None:
+    @step
+    async def look(_: str, ctx: Context) -> str | None:
+        if fails:
+            raise ValueError
+        return ctx.request_id
+
+    fails = [True]
+    async with Harness(checkpoints=InMemoryBackend()) as harness:
+        failed = await harness.run(look, "x", request_id="checkout 7", on_error="result")
+        fails.clear()
+        assert (await harness.resume(failed.run_id, look)).value == "checkout 7"
 
 
 # ------------------------------------------------------------------------------------------------------------- children
