@@ -534,8 +534,7 @@ class Harness(Generic[M_co]):
             bus=Bus(),
             tracer=tracer(),
         )
-        run.attrs = Attributes(options.get("attrs"))
-        run.context_turns = 0 if outside is None else outside.turns
+        run.attrs, run.context_turns = Attributes(options.get("attrs")), 0 if outside is None else outside.turns
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
