@@ -233,7 +233,7 @@ async def test_000_17_a_copy_is_independent_both_ways() -> None:
     assert (ctx.turns, copied.turns) == (1, 2)
 
 
-async def test_000_27_a_child_takes_over_the_history_and_gets_a_request() -> None:
+async def test_a_child_takes_over_the_history_and_gets_a_request() -> None:
     ctx = await lived()
     child = ctx.child(request="and then?")
     assert [(item.role, item.text) for item in child.items.view(Message)] == [
@@ -251,7 +251,7 @@ async def test_000_27_a_child_takes_over_the_history_and_gets_a_request() -> Non
     assert len(ctx.items) == 2
 
 
-async def test_000_27_items_and_state_are_chosen_separately() -> None:
+async def test_items_and_state_are_chosen_separately() -> None:
     ctx = await lived()
     child = ctx.child(items="copy", state="new", request="and then?")
     assert texts(child) == ["question", "answer", "and then?"]
@@ -259,7 +259,7 @@ async def test_000_27_items_and_state_are_chosen_separately() -> None:
     assert len(ctx.state) == 2
 
 
-async def test_000_28_a_child_takes_over_the_state_alone() -> None:
+async def test_a_child_takes_over_the_state_alone() -> None:
     ctx = await lived()
     child = ctx.child(items="new", request="look it up")
     assert texts(child) == ["look it up"]
@@ -271,7 +271,7 @@ async def test_000_28_a_child_takes_over_the_state_alone() -> None:
 
 
 @pytest.mark.parametrize(("how", "same", "same_values"), [("share", True, True), ("deepcopy", False, False)])
-async def test_000_28_how_the_state_is_taken_over_can_be_chosen(how: Any, same: bool, same_values: bool) -> None:
+async def test_how_the_state_is_taken_over_can_be_chosen(how: Any, same: bool, same_values: bool) -> None:
     ctx = await lived()
     child = ctx.child(items="new", state=how)
     assert child.state == ctx.state
