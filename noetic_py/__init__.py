@@ -102,8 +102,12 @@ if TYPE_CHECKING:
     from noetic_py.runtime import Runtime as Runtime
     from noetic_py.secret import Secret as Secret
     from noetic_py.sessions.desk import SessionEdit as SessionEdit
+    from noetic_py.sessions.feed import SessionStream as SessionStream
     from noetic_py.sessions.keys import SessionKey as SessionKey
     from noetic_py.sessions.keys import SessionPolicy as SessionPolicy
+    from noetic_py.sessions.mail import Delivery as Delivery
+    from noetic_py.sessions.mail import QueuedMessage as QueuedMessage
+    from noetic_py.sessions.mail import Sent as Sent
     from noetic_py.sessions.session import Session as Session
     from noetic_py.sessions.session import Sessions as Sessions
     from noetic_py.state import StateBag as StateBag
@@ -151,6 +155,7 @@ __all__ = [
     "CheckpointBackend",
     "ContentPart",
     "Context",
+    "Delivery",
     "DetachedRun",
     "Emitted",
     "Event",
@@ -195,6 +200,7 @@ __all__ = [
     "Partial",
     "PendingRequest",
     "Principal",
+    "QueuedMessage",
     "ReadContext",
     "Reasoning",
     "ReasoningDelta",
@@ -217,11 +223,13 @@ __all__ = [
     "Runs",
     "Runtime",
     "Secret",
+    "Sent",
     "Services",
     "Session",
     "SessionEdit",
     "SessionKey",
     "SessionPolicy",
+    "SessionStream",
     "Sessions",
     "Settled",
     "StateBag",
@@ -353,6 +361,10 @@ _HOMES = {
     "Services": "noetic_py.context",
     "Session": "noetic_py.sessions.session",
     "SessionEdit": "noetic_py.sessions.desk",
+    "SessionStream": "noetic_py.sessions.feed",
+    "Delivery": "noetic_py.sessions.mail",
+    "QueuedMessage": "noetic_py.sessions.mail",
+    "Sent": "noetic_py.sessions.mail",
     "SessionKey": "noetic_py.sessions.keys",
     "SessionPolicy": "noetic_py.sessions.keys",
     "Sessions": "noetic_py.sessions.session",

@@ -180,7 +180,8 @@ class Harness(Generic[M_co]):
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory)
-        self._living = Living(self._desk.gate.shut)
+        self._resources.mail = self._desk.mail.between
+        self._living = Living(self._desk.shut)
         self._door = door_of(access, self._backend, runtime)
 
     @property
@@ -352,7 +353,8 @@ class Harness(Generic[M_co]):
         options = {"budget": plan.budget, "deadline": plan.deadline}
         run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, asks=False)
         try:
-            return await self._go(run, former), former.domain
+            with self._desk.again(run):
+                return await self._go(run, former), former.domain
         finally:
             self._living.remove(run)
 
