@@ -412,7 +412,9 @@ class Desk:
     async def _letters(self, key: SessionKey, made: Made) -> Sequence[QueuedMessage]:
         """The messages that a turn has taken."""
         took = await self.mail.took(key, made.items)
-        return took if made.letter is None else [*took, made.letter]
+        if made.letter is None:
+            return took
+        return [*(each for each in took if each.delivery_id != made.letter.delivery_id), made.letter]
 
     async def write(
         self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec

@@ -116,6 +116,8 @@ class Mail:
         self._takers = Gate()
         # What a turn has taken that persist="manual" has not written.
         self._held: dict[SessionKey, set[str]] = {}
+        # What the turns that go on are the answers to.
+        self._answered: dict[SessionKey, set[str]] = {}
         self._listening: dict[SessionKey, list[anyio.Event]] = {}
 
     # -- sending
@@ -206,7 +208,9 @@ class Mail:
 
     async def between(self, key: SessionKey) -> Sequence[Message]:
         """What a turn under way is to be told before its next round; it leaves out what it has been told."""
-        return [each.item for each in await self.waiting(key) if each.deliver == "between_rounds"]
+        its_own = self._answered.get(key, ())
+        waiting = [each for each in await self.waiting(key) if each.delivery_id not in its_own]
+        return [each.item for each in waiting if each.deliver == "between_rounds"]
 
     async def pick(self, key: SessionKey, conversation: Conversation) -> QueuedMessage | None:
         """The message that the next turn answers: of a turn that was left, of an interrupt, or the oldest."""
@@ -272,6 +276,15 @@ class Mail:
         for each in await self.waiting(key):
             await self._backend.remove(_scope(key), each.key)
         self._held.pop(key, None)
+
+    @contextmanager
+    def answering(self, key: SessionKey, ids: set[str]) -> Generator[None]:
+        """A turn goes on that is the answer to these, so that they do not come in between its rounds as well."""
+        self._answered[key] = ids
+        try:
+            yield
+        finally:
+            del self._answered[key]
 
     def taking(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
         """Let one at a time take messages."""

@@ -116,10 +116,21 @@ class Turn:
         hold.run = self._run
         conversation = await desk.read(key)
         if plan.past is not None:
-            return await self._resumed(hold, conversation)
+            with desk.mail.answering(key, self._answers(conversation)):
+                return await self._resumed(hold, conversation)
         if plan.value is NEXT:
             return await self._next(hold, conversation)
-        return await self._begun(hold, conversation)
+        with desk.mail.answering(key, self._answers(conversation)):
+            return await self._begun(hold, conversation)
+
+    def _answers(self, conversation: Conversation) -> set[str]:
+        """What the messages were delivered as that this turn is an answer to, or might be."""
+        former, shut = conversation.open, conversation.shut
+        runs = {each.run_id for each in (former, shut) if each is not None}
+        if self._plan.past is not None:
+            runs.add(self._run.run_id)
+        found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
+        return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
 
     async def _next(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
         """The turn of the message that waits for one, which is chosen now that nobody else can take it.
@@ -135,7 +146,8 @@ class Turn:
         self._plan = evolve(self._plan, value=letter.message, delivery_id=letter.delivery_id)
         before = letter.delivery_id in conversation.delivered
         try:
-            return await self._begun(hold, conversation)
+            with mail.answering(key, self._answers(conversation)):
+                return await self._begun(hold, conversation)
         except RunNotFound:
             if not before:
                 raise
@@ -237,11 +249,16 @@ class Turn:
             said = desk.ends(key, run)
             left = result or run.left
             if left is not None:
-                items = [*log.since(begun), *map(Message.user, said)]
+                own, letter = log.since(begun), self._answer_to(left) if result or not desk.durable else None
+                spoken = [Message.user(each) for each in said]
+                if letter is not None and not own and left.status not in ("completed", "suspended"):
+                    # Its run has kept nothing, and what was said is not lost with that.
+                    spoken.insert(0, letter.item)
+                items = [*own, *spoken]
                 cut = _cut(left, items)
-                made = Made(run.run_id, left.status, items, left.state, position, seen, states, len(said), cut)
-                if result is not None or not desk.durable:
-                    made = evolve(made, letter=self._answer_to(left))
+                made = Made(
+                    run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut, letter=letter
+                )
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
 
