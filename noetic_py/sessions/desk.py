@@ -225,6 +225,8 @@ class Desk:
         if known is None or not begins <= known.position <= position:
             # Never read here, or deleted since, and perhaps made anew.
             known = Conversation(position=begins, noted=position > 0)
+        # Others may have written since it was found empty, and they have said whose it is, and where it begins.
+        known.noted = known.noted or position > 0
         try:
             if known.position != position:
                 await read_conversation(self.backend, key.stream, codec or Codec(), known=known)
