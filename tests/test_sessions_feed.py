@@ -6,10 +6,10 @@ import gc
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
-from noetic_py import Context, Harness, Memory, Message, SessionPolicy, StateBag, call_model, step
+from noetic_py import Context, Harness, Memory, Message, Session, SessionPolicy, StateBag, call_model, step
+from noetic_py.errors import ConfigError
 from noetic_py.events import Event, RunFinished, RunStarted
 from noetic_py.items import Reasoning
 from noetic_py.sessions.feed import SessionStream
@@ -93,9 +93,15 @@ async def test_who_does_not_keep_up_loses_the_oldest_of_its_own(monkeypatch: pyt
                 await session.run(echo, str(number))
             events = stream.events
         left = [event async for event in events]
-        assert len(left) == 4 and isinstance(left[-1], RunFinished)
+        assert len(left) == 4
+        assert isinstance(left[-1], RunFinished)
         assert stream.dropped > 20
         assert len(harness._desk.feeds) == 0
+
+
+async def a_look(session: Session[Any]) -> str:
+    async with session.watch() as stream:
+        return (await anext(stream.items)).type
 
 
 async def test_who_leaves_early_leaves_nothing() -> None:
@@ -104,11 +110,7 @@ async def test_who_leaves_early_leaves_nothing() -> None:
         session = harness.session("ada", "trip")
         await session.run(echo, "one")
         for _ in range(20):
-            async with session.watch() as stream:
-                async for item in stream.items:
-                    assert item.type == "message"
-                    break
-        del stream, item
+            assert await a_look(session) == "message"
         with pytest.raises(LookupError):
             async with session.watch():
                 raise LookupError
@@ -143,9 +145,8 @@ async def test_a_deleted_session_lets_go_who_watches_it() -> None:
         assert [event async for event in after.events] == []
 
 
-@pytest.mark.parametrize("name", ["history", "max_queued"])
-async def test_what_is_no_limit_is_refused(name: str) -> None:
-    from noetic_py.errors import ConfigError
-
+async def test_what_is_no_limit_is_refused() -> None:
     with pytest.raises(ConfigError):
-        SessionPolicy(**{name: -1})
+        SessionPolicy(history=-1)
+    with pytest.raises(ConfigError):
+        SessionPolicy(max_queued=-1)

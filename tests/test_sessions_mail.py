@@ -78,6 +78,11 @@ async def echo(text: str, ctx: Ctx) -> str:
     return text
 
 
+@step
+async def given(message: str | Message, ctx: Ctx) -> str:
+    return message if isinstance(message, str) else " ".join(getattr(part, "text", "") for part in message.content)
+
+
 class Search:
     """An agent whose one tool waits to be let go."""
 
@@ -122,7 +127,8 @@ async def test_a_turn_for_each_message_in_the_order_of_arrival(store: str, tmp_p
         assert [each.message for each in await session.queued()] == ["one", "two", "three"]
         assert [result.value for result in await drained(session, echo)] == ["one", "two", "three"]
         assert said(await session.items()) == ["one", "two", "three"]
-        assert await session.queued() == () and await session.next_turn(echo) is None
+        assert await session.queued() == ()
+        assert await session.next_turn(echo) is None
         assert [each.message for each in await other.queued()] == ["not hers"]
 
 
@@ -180,8 +186,7 @@ async def test_a_path_of_its_own_takes_nothing_that_is_for_the_conversation() ->
         await search.begun.wait()
         await session.send("hurry", deliver="between_rounds")
         search.go.set()
-        async with anyio.create_task_group():
-            [result] = await drained(session, echo)
+        [result] = await drained(session, echo)
         assert result.value == "hurry"
         assert not any("hurry" in said(request) for request in search.requests)
 
@@ -270,8 +275,9 @@ async def test_a_process_later_the_message_is_still_there(tmp_path: Path) -> Non
             else:
                 first, second = await session.queued()
                 assert (first.message, first.deliver) == ("hello", "interrupt")
-                assert isinstance(second.message, Message) and second.message.content == pictured.content
-                assert (await session.next_turn(echo)).value == "hello"
+                assert isinstance(second.message, Message)
+                assert second.message.content == pictured.content
+                assert [result.value for result in await drained(session, given)] == ["hello", "look there"]
 
 
 async def test_so_many_and_no_more_wait() -> None:
@@ -282,7 +288,9 @@ async def test_so_many_and_no_more_wait() -> None:
         with pytest.raises(errors.LimitExceeded) as caught:
             await session.send("three")
         assert caught.value.limit == 2
-        assert (await session.next_turn(echo)).value == "one"
+        first = await session.next_turn(echo)
+        assert first is not None
+        assert first.value == "one"
         await session.send("three")
         assert [result.value for result in await drained(session, echo)] == ["two", "three"]
 

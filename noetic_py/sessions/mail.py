@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final, Literal, TypeAlias, get_args
 
 import anyio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py.admission import admit
 from noetic_py.checkpoints.backend import CheckpointBackend, Scope, StoredValue
@@ -72,7 +72,7 @@ class QueuedMessage:
     def item(self) -> Message:
         """What a conversation holds of it; its id tells one message from all others."""
         message = Message.user(self.message) if isinstance(self.message, str) else self.message
-        return evolve_id(message, _IDS + sha256(self.delivery_id.encode(errors="surrogatepass")).hexdigest()[:32])
+        return evolve(message, id=_IDS + sha256(self.delivery_id.encode(errors="surrogatepass")).hexdigest()[:32])
 
 
 @frozen
@@ -90,11 +90,6 @@ class Sent:
     duplicate: bool
     interrupted: bool
     durable: bool
-
-
-def evolve_id(message: Message, id: str) -> Message:
-    """The same message with another id."""
-    return Message(role=message.role, content=message.content, id=id, status=message.status, extra=message.extra)
 
 
 class Mail:

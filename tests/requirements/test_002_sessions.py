@@ -119,14 +119,18 @@ async def test_002_53_delivered_between_two_rounds() -> None:
         waiting.go.set()
     assert [result.value for result in waiting.results] == ["At noon."]
     call, output, told = waiting.model.requests[1].items[1:]
-    assert isinstance(call, FunctionCall) and isinstance(output, FunctionCallOutput)
-    assert isinstance(told, Message) and told.text == "In Brest."
+    assert isinstance(call, FunctionCall)
+    assert isinstance(output, FunctionCallOutput)
+    assert isinstance(told, Message)
+    assert told.text == "In Brest."
     async with Harness(plugins=()) as harness:
         # Nothing goes on that could be told, so that a turn is begun for it.
         session = harness.session("ada", "trip")
         await session.send("hello", deliver="between_rounds")
         result = await session.next_turn(echo)
-        assert result is not None and result.value == "hello" and await session.queued() == ()
+        assert result is not None
+        assert result.value == "hello"
+        assert await session.queued() == ()
 
 
 async def test_002_53_delivered_as_an_interrupt() -> None:
@@ -140,9 +144,12 @@ async def test_002_53_delivered_as_an_interrupt() -> None:
         assert (await session.send("Stop.", deliver="interrupt")).interrupted
     assert [result.status for result in waiting.results] == ["interrupted", "completed", "completed"]
     first, call, output, told = waiting.model.requests[1].items
-    assert isinstance(first, Message) and first.text == "When is high water?"
-    assert isinstance(call, FunctionCall) and isinstance(output, FunctionCallOutput)
-    assert isinstance(told, Message) and told.text == "Stop."
+    assert isinstance(first, Message)
+    assert first.text == "When is high water?"
+    assert isinstance(call, FunctionCall)
+    assert isinstance(output, FunctionCallOutput)
+    assert isinstance(told, Message)
+    assert told.text == "Stop."
     assert said(waiting.model.requests[2].items)[-1] == "And today?"
 
 
