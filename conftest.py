@@ -22,8 +22,10 @@ ASKED = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
 def watched(item: pytest.Item) -> bool:
     """Whether what a test covers is noted."""
-    second = "[trio" in item.nodeid or item.get_closest_marker("timed") is not None
-    return not second and not str(item.path).startswith(UNWATCHED)
+    if item.get_closest_marker("watched") is not None:
+        return True
+    again = "[trio" in item.nodeid or str(item.path).startswith(UNWATCHED)
+    return not again and item.get_closest_marker("timed") is None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py import codec
+from noetic_py import Secret, codec
 from noetic_py.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
 from noetic_py.codec import text as json_text
 from noetic_py.codec.text import kind_name
@@ -68,6 +68,22 @@ class Report(Extension):
     raw: bytes = b""
     day: date | None = None
     price: Decimal | None = None
+
+
+@attrs.frozen
+class Keyed:
+    key: Secret[str]
+    more: Secret[list[int]]
+
+
+@attrs.frozen
+class Other:
+    n: int
+
+
+@attrs.frozen
+class More(Other):
+    name: str
 
 
 def nested(depth: int) -> Any:
@@ -465,6 +481,36 @@ def test_deep_nesting_is_refused(depth: int) -> None:
     assert (caught.value.what, caught.value.limit) == ("nesting", 64)
     with pytest.raises(LimitExceeded):
         from_wire_json(b'{"type":"x","a":' + bomb[:-depth] + b"]" * depth + b"}")
+
+
+def test_deep_down_in_a_stack_the_limit_is_met_sooner() -> None:
+    def down(left: int) -> Any:
+        return Codec().encode(nested(60)) if left == 0 else down(left - 1)
+
+    with pytest.raises(LimitExceeded) as caught:
+        down(sys.getrecursionlimit() - len(inspect.stack(0)) - 50)
+    assert caught.value.what == "nesting"
+
+
+def test_a_secret_that_a_type_declares() -> None:
+    found = Codec().loads(b'{"key":"k1","more":[1]}', Keyed)
+    assert (found.key.reveal(), found.more.reveal()) == ("k1", [1])
+    # What is one already stays as it is: its name is all that was stored.
+    kept = Codec().loads(
+        Codec().dumps(Keyed(Secret("k1", name="db", stored="name"), Secret([1], name="m", stored="name"))), Keyed
+    )
+    assert (kept.key.name, kept.more.name) == ("db", "m")
+
+
+def test_a_stored_instance_of_another_class_than_the_declared_one() -> None:
+    store = Codec([Keyed, Other])
+    with pytest.raises(CodecError, match="is a Keyed, not"):
+        store.loads(store.dumps(Other(1)), Keyed)
+
+
+def test_a_stored_instance_of_a_class_below_the_declared_one() -> None:
+    store = Codec([Other, More])
+    assert store.loads(store.dumps([More(1, "x")]), list[Other]) == [More(1, "x")]
 
 
 def test_nesting_up_to_the_limit_is_fine() -> None:

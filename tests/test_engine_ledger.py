@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, StateBag, sequence, step
+from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, StateBag, Step, sequence, step
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +55,23 @@ async def test_a_take_below_what_may_be_tried_again_is_taken_by_who_asked_for_th
         if kept:
             again = await harness.resume("r", flow)
             assert (again.status, again.value) == ("completed", "tea")
+
+
+async def test_what_a_once_step_has_tried_in_vain_is_no_outcome() -> None:
+    tries: list[int] = []
+
+    def flow() -> Step[int, int, Memory, StateBag]:
+        @step(replay="once", retry=3, version="1")
+        async def pay(x: int) -> int:
+            tries.append(x)
+            if len(tries) % 2:
+                raise OSError("not now")
+            return x + 1
+
+        return sequence(pay, id="flow")
+
+    result = await Harness(plugins=[], checkpoints=InMemoryBackend()).run(flow(), 1)
+    assert (result.value, tries) == (2, [1, 1])
 
 
 async def test_work_that_cannot_be_stored_is_not_kept_of_an_attempt_that_asked_for_the_end() -> None:

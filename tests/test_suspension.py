@@ -16,6 +16,7 @@ from noetic_py import (
     Answer,
     Ask,
     Budget,
+    Channel,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -616,6 +617,30 @@ async def _thrice(x: int, ctx: Ctx) -> list[int]:
 
 async def _sum(x: list[int], ctx: Ctx) -> int:
     return sum(x)
+
+
+@pytest.mark.parametrize("retry", [1, 2])
+async def test_what_was_taken_before_a_question_is_taken_again_with_its_answer(
+    backend: InMemoryBackend, retry: int
+) -> None:
+    orders = Channel("orders", str, mode="queue")
+    taken: list[str] = []
+
+    @step
+    async def order(x: int, ctx: Ctx) -> int:
+        await ctx.send(orders, "tea")
+        return x
+
+    @step
+    async def serve(x: int, ctx: Ctx) -> str:
+        taken.append(await ctx.recv(orders))
+        sugar = await ctx.ask(Ask("sugar?", int))
+        return f"{taken[-1]}, {sugar}"
+
+    flow = sequence(order, serve.with_options(retry=retry), id="flow")
+    first = await begin(backend, flow)
+    result = await go_on(backend, flow, first.pending[0].answer(2))
+    assert (result.value, taken) == ("tea, 2", ["tea", "tea"])
 
 
 async def test_nobody_can_catch_it(backend: InMemoryBackend, ledger: Ledger) -> None:

@@ -281,9 +281,8 @@ def stopped(frame: Frame) -> None:
 def parked(frame: Frame) -> None:
     """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
     run = frame.x.run
-    frame.parks = True
-    if frame.up is not None:
-        frame.up.parks = True
+    around = frame.up or frame
+    frame.parks = around.parks = True
     if run.custody is not None:
         custody.give_back(run, frame.at, below=False)
         custody.release(run, frame)

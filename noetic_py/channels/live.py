@@ -377,7 +377,9 @@ class _Topic(_Base):
 
     def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
         super().__init__(channel, lost)
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Listener, None] = {}
+        # Those of steps, which end without a word.
+        self._readers: dict[Listener, None] = {}
         # How many there may be before those whose step has ended are looked for.
         self._many = _FEW
 
@@ -395,7 +397,9 @@ class _Topic(_Base):
         self.place(self._entry(), value)
 
     def reader(self, alive: Callable[[], bool]) -> Reader:
-        return self._add(Listener(self, alive))
+        reader = self._add(Listener(self, alive))
+        self._readers[reader] = None
+        return reader
 
     def listen(self) -> Listener:
         return self._add(Listener(self))
@@ -403,19 +407,20 @@ class _Topic(_Base):
     def _add(self, listener: Listener) -> Listener:
         if len(self._listeners) >= self._many:
             # Nobody sends, so nobody has noticed who is gone; twice as many as are left makes this cheap.
-            self._listeners = [each for each in self._listeners if each.alive]
+            for gone in [each for each in self._readers if not each.alive]:
+                self.forget(gone)
             if len(self._listeners) >= MAX_LISTENERS:
                 raise LimitExceeded(
                     f"listeners of channel {self.channel.name!r}", MAX_LISTENERS, hint="leave a stream that is not read"
                 )
             self._many = min(max(_FEW, 2 * len(self._listeners)), MAX_LISTENERS)
-        self._listeners.append(listener)
+        self._listeners[listener] = None
         return listener
 
     def forget(self, listener: Listener) -> None:
         """The listener is gone."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        self._listeners.pop(listener, None)
+        self._readers.pop(listener, None)
 
     def close(self) -> None:
         self.closed = True
