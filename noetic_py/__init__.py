@@ -103,8 +103,12 @@ if TYPE_CHECKING:
     from noetic_py.secret import Secret as Secret
     from noetic_py.sessions.data import SessionData as SessionData
     from noetic_py.sessions.desk import SessionEdit as SessionEdit
+    from noetic_py.sessions.feed import SessionStream as SessionStream
     from noetic_py.sessions.keys import SessionKey as SessionKey
     from noetic_py.sessions.keys import SessionPolicy as SessionPolicy
+    from noetic_py.sessions.mail import Delivery as Delivery
+    from noetic_py.sessions.mail import QueuedMessage as QueuedMessage
+    from noetic_py.sessions.mail import Sent as Sent
     from noetic_py.sessions.session import Session as Session
     from noetic_py.sessions.session import Sessions as Sessions
     from noetic_py.state import StateBag as StateBag
@@ -152,6 +156,7 @@ __all__ = [
     "CheckpointBackend",
     "ContentPart",
     "Context",
+    "Delivery",
     "DetachedRun",
     "Emitted",
     "Event",
@@ -196,6 +201,7 @@ __all__ = [
     "Partial",
     "PendingRequest",
     "Principal",
+    "QueuedMessage",
     "ReadContext",
     "Reasoning",
     "ReasoningDelta",
@@ -218,12 +224,14 @@ __all__ = [
     "Runs",
     "Runtime",
     "Secret",
+    "Sent",
     "Services",
     "Session",
     "SessionData",
     "SessionEdit",
     "SessionKey",
     "SessionPolicy",
+    "SessionStream",
     "Sessions",
     "Settled",
     "StateBag",
@@ -356,6 +364,10 @@ _HOMES = {
     "Session": "noetic_py.sessions.session",
     "SessionData": "noetic_py.sessions.data",
     "SessionEdit": "noetic_py.sessions.desk",
+    "SessionStream": "noetic_py.sessions.feed",
+    "Delivery": "noetic_py.sessions.mail",
+    "QueuedMessage": "noetic_py.sessions.mail",
+    "Sent": "noetic_py.sessions.mail",
     "SessionKey": "noetic_py.sessions.keys",
     "SessionPolicy": "noetic_py.sessions.keys",
     "Sessions": "noetic_py.sessions.session",

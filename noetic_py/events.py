@@ -26,6 +26,8 @@ __all__ = [
     "BudgetWarning",
     "Bus",
     "ChannelDropped",
+    "CommittedItems",
+    "Deltas",
     "Emitted",
     "Event",
     "ItemsAppended",
@@ -311,6 +313,38 @@ class Subscription:
             self._wake = anyio.Event()
             await self._wake.wait()
         return self._buffer.popleft()
+
+
+class Deltas(AsyncIterator[str]):
+    """Of a listener's events the pieces of one kind."""
+
+    def __init__(self, events: Subscription, kind: type[TextDelta | ReasoningDelta]) -> None:
+        self._events = events
+        self._kind = kind
+
+    async def __anext__(self) -> str:
+        async for event in self._events:
+            if isinstance(event, self._kind):
+                return event.delta
+        raise StopAsyncIteration
+
+
+class CommittedItems(AsyncIterator["Item"]):
+    """Of a listener's events the items that were committed."""
+
+    def __init__(self, events: Subscription) -> None:
+        self._events = events
+        self._ready: list[Item] = []
+
+    async def __anext__(self) -> Item:
+        while not self._ready:
+            async for event in self._events:
+                if isinstance(event, ItemsAppended):
+                    self._ready = list(reversed(event.items))
+                    break
+            else:
+                raise StopAsyncIteration
+        return self._ready.pop()
 
 
 class Bus:

@@ -165,7 +165,6 @@ class Harness(Generic[M_co]):
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
             name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
         }
-        settings: Any = dict(model_settings or {})
         self._resources = Resources(
             runtime=runtime,
             layers=layers_for(Memory() if memory is None else memory),
@@ -174,7 +173,7 @@ class Harness(Generic[M_co]):
             models=self._plugins.models,
             tools=tuple(tools),
             lease=Lease(budget, now=runtime.monotonic()),
-            settings=settings,
+            settings=dict(model_settings or {}),
         )
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
@@ -182,7 +181,7 @@ class Harness(Generic[M_co]):
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
-        self._living = Living(self._desk.gate.shut)
+        self._living = Living(self._desk.shut)
         self._door = door_of(access, self._backend, runtime)
 
     @property
@@ -354,7 +353,8 @@ class Harness(Generic[M_co]):
         options = {"budget": plan.budget, "deadline": plan.deadline}
         run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, asks=False)
         try:
-            return await self._go(run, former), former.domain
+            with self._desk.again(run):
+                return await self._go(run, former), former.domain
         finally:
             self._living.remove(run)
 

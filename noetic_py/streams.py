@@ -11,7 +11,7 @@ import anyio
 from noetic_py._types import O_co, S_co, T
 from noetic_py.control import RunResult
 from noetic_py.errors import NoeticError, RunBusy, StepFailed
-from noetic_py.events import Event, ItemsAppended, Subscription, TextDelta
+from noetic_py.events import CommittedItems, Deltas, Event, Subscription, TextDelta
 
 if TYPE_CHECKING:
     from noetic_py._engine.state import Run
@@ -58,12 +58,12 @@ class RunStream(Generic[O_co, S_co]):
     @property
     def text(self) -> AsyncIterator[str]:
         """The answers' text, piece by piece."""
-        return _Text(self._subscription("text"))
+        return Deltas(self._subscription("text"), TextDelta)
 
     @property
     def items(self) -> AsyncIterator[Item]:
         """Items as they are committed, of every step, in the order of the commits."""
-        return _Items(self._subscription("items"))
+        return CommittedItems(self._subscription("items"))
 
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
@@ -119,33 +119,6 @@ class RunStream(Generic[O_co, S_co]):
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
         self._run.stop_from_outside("interrupt", reason)
-
-
-class _Text(AsyncIterator[str]):
-    def __init__(self, events: Subscription) -> None:
-        self._events = events
-
-    async def __anext__(self) -> str:
-        async for event in self._events:
-            if isinstance(event, TextDelta):
-                return event.delta
-        raise StopAsyncIteration
-
-
-class _Items(AsyncIterator["Item"]):
-    def __init__(self, events: Subscription) -> None:
-        self._events = events
-        self._ready: list[Item] = []
-
-    async def __anext__(self) -> Item:
-        while not self._ready:
-            async for event in self._events:
-                if isinstance(event, ItemsAppended):
-                    self._ready = list(reversed(event.items))
-                    break
-            else:
-                raise StopAsyncIteration
-        return self._ready.pop()
 
 
 class RunHandle(Generic[O_co, S_co]):

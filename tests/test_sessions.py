@@ -1049,3 +1049,18 @@ async def test_a_turn_that_died_and_was_closed_by_another_one_is_delivered_again
             assert (await session.run(talk, "one", state=Notes(), delivery_id="d")).value == "re: one"
         said = texts(await session.items())
         assert sorted(said) == ["one", "re: one", "re: two", "two"]
+
+
+async def test_who_has_looked_before_the_first_turn_forgets_none_of_those_of_others() -> None:
+    @step
+    async def note(text: str, ctx: Ctx) -> None:
+        ctx.items.append(Message.user(text))
+
+    backend = InMemoryBackend()
+    first, second, third = (Harness(plugins=(), checkpoints=backend).session("ada", "trip") for _ in range(3))
+    assert await first.items() == ()
+    for text in ("one", "two"):
+        await second.run(note, text)
+    await first.run(note, "three")
+    for session in (first, second, third):
+        assert [item.text for item in await session.items() if isinstance(item, Message)] == ["one", "two", "three"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py._engine.answer import ANSWER, Ask
+from noetic_py._engine.between import between_rounds
 from noetic_py._engine.execute import HANDLERS, execute, restore_log
 from noetic_py._engine.flow import Path, first_of, run_paths
 from noetic_py._engine.memory import appended, is_guided, remember
@@ -47,7 +48,7 @@ class _Fit:
 async def run_model(value: Any, frame: Frame) -> Any:
     """Ask, run the tools, read the output; ask again while it does not fit."""
     spec: ModelSpec = frame.step.spec
-    await _append(frame, _input(frame, value))
+    await _append(frame, [*_input(frame, value), *await between_rounds(frame)])
     model = _model(frame, spec)
     offered = await offer(frame, spec)
     plan = _plan(spec)

@@ -59,7 +59,7 @@ class Resources:
     """What a harness lends to its runs."""
 
     __slots__ = (
-        "_storage", "group", "launch", "layers", "lease", "model", "models", "runtime", "settings", "tools",
+        "_storage", "group", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class Resources:
         # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.launch: Launch | None = None
+        self.mail: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
 
     @property
     def storage(self) -> CheckpointBackend:

@@ -100,6 +100,7 @@ class Conversation:
         delivered: The runs of the turns by what their messages were delivered as.
         unfinished: Of these runs, and of those that wait for an answer, those that have not completed: how many items
             of theirs are written, the position at which they were, and how they stood.
+        taken: What messages were delivered as that came in between the rounds of a turn.
         shut: The turn that a shutdown has interrupted, until somebody writes again.
         turns: How many turns have begun.
         status: How the last turn stood that has ended.
@@ -112,6 +113,7 @@ class Conversation:
     open: OpenTurn | None = None
     delivered: dict[str, str] = field(factory=dict[str, str])
     unfinished: dict[str, tuple[int, int, str]] = field(factory=dict[str, tuple[int, int, str]])
+    taken: set[str] = field(factory=set[str])
     shut: ShutTurn | None = None
     turns: int = 0
     status: RunStatus | None = None
@@ -124,6 +126,7 @@ class Conversation:
             CodecError: One of them cannot be read; the message says which.
         """
         begun, before = self.log.size, evolve(self, delivered=dict(self.delivered), unfinished=dict(self.unfinished))
+        before.taken = set(self.taken)
         for record in records:
             try:
                 self._take(record, codec)
@@ -136,8 +139,8 @@ class Conversation:
     def _restore(self, before: Conversation, length: int) -> None:
         before.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.unfinished, self.shut, self.turns, self.status = (
-            before.delivered, before.unfinished, before.shut, before.turns, before.status,
+        self.delivered, self.unfinished, self.taken, self.shut, self.turns, self.status = (
+            before.delivered, before.unfinished, before.taken, before.shut, before.turns, before.status,
         )  # fmt: skip
 
     def _take(self, record: Record, codec: Codec) -> None:
@@ -151,6 +154,9 @@ class Conversation:
         elif record.kind == _ENDED:
             items = read_items(fields.get("i"), codec)
             self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
+            took: list[str] = fields.get("took", [])
+            self.taken.update(took)
+            self.delivered.update(dict.fromkeys(took, fields["run"]))
             if fields.get("down") and not fields.get("said"):
                 self.shut = ShutTurn(fields["run"], len(items))
             self.open = None
@@ -249,6 +255,7 @@ def ended(
     said: int = 0,
     cut: int | None = None,
     back: int = 0,
+    took: Sequence[str] = (),
 ) -> Record:
     """A turn has ended, and this is what it adds.
 
@@ -261,6 +268,7 @@ def ended(
         said: How many of the last items are not its run's.
         cut: When a shutdown has interrupted it, how many of the items before those are of an answer that was cut off.
         back: How many of the session's last items it takes back, because it has gone on and all of its own follow.
+        took: What the messages were delivered as that it has taken in between its rounds.
 
     Raises:
         CodecError: An item cannot be stored.
@@ -268,6 +276,8 @@ def ended(
     fields: dict[str, Any] = {"run": run_id, "status": status}
     if back:
         fields["back"] = back
+    if took:
+        fields["took"] = list(took)
     if items:
         fields["i"] = write_items(tuple(items), codec)
     if said:

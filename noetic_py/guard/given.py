@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.checkpoints.transforms import Anchor, VerificationReport
     from noetic_py.control import RunStatus
-    from noetic_py.items import Item
+    from noetic_py.items import Item, Message
     from noetic_py.pending import Answer
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.data import SessionData
     from noetic_py.sessions.desk import Desk
+    from noetic_py.sessions.feed import SessionStream
     from noetic_py.sessions.keys import SessionKey
+    from noetic_py.sessions.mail import Delivery, QueuedMessage, Sent
 
 __all__ = ["GuardedRuns", "GuardedSession", "GuardedSessions", "GuardedStream"]
 
@@ -155,6 +157,32 @@ class GuardedSession(Session[M_co]):
     ) -> None:
         super().__init__(key, run, stream, desk)
         self._guard = guard
+
+    async def send(
+        self, message: str | Message, *, deliver: Delivery = "next_turn", delivery_id: str | None = None
+    ) -> Sent:
+        """Asks for `"send"`, and for `"abort"` as well when it interrupts."""
+        await self._guard.session("send", self._key)
+        if deliver == "interrupt":
+            await self._guard.session("abort", self._key)
+        return await super().send(message, deliver=deliver, delivery_id=delivery_id)
+
+    async def queued(self) -> Sequence[QueuedMessage]:
+        """Asks for `"read"`."""
+        await self._guard.session("read", self._key)
+        return await super().queued()
+
+    async def _next_turn(self, step: Any, options: Any) -> Any:
+        """Asks for `"run"`, before anybody is told whether a message waits."""
+        await self._guard.session("run", self._key)
+        return await super()._next_turn(step, options)
+
+    @asynccontextmanager
+    async def _watch(self) -> AsyncGenerator[SessionStream]:
+        """Asks for `"read"`."""
+        await self._guard.session("read", self._key)
+        async with super()._watch() as stream:
+            yield stream
 
     async def items(self) -> Sequence[Item]:
         """Asks for `"read"`."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +42,15 @@ from noetic_py.errors import (
     SessionLoadError,
     StoreUnavailable,
 )
-from noetic_py.items import Item
+from noetic_py.items import Item, Message
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory, MemoryLayer, layers_of
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runtime import Runtime
+from noetic_py.sessions.feed import Feeds
 from noetic_py.sessions.gate import Gate
 from noetic_py.sessions.keys import SessionKey, SessionPolicy
+from noetic_py.sessions.mail import Delivery, Mail, QueuedMessage, Sent
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
@@ -117,6 +119,7 @@ class Made:
         said: How many of the last items are not the run's.
         cut: When a shutdown has interrupted it, how many of those before are of an answer that was cut off.
         back: How many of the session's last items it takes back.
+        letter: The message that it has answered, when nothing more is to be done for that.
     """
 
     run_id: str
@@ -129,6 +132,7 @@ class Made:
     said: int = 0
     cut: int | None = None
     back: int = 0
+    letter: QueuedMessage | None = None
 
 
 class SessionEdit:
@@ -178,10 +182,16 @@ class Desk:
         }
         self._resources = resources
         self.gate: Gate = Gate()
+        self.mail: Mail = Mail(self.backend, runtime, policy, durable=self.durable)
+        # A turn under way asks for what comes in between its rounds.
+        resources.mail = self.mail.between
+        self.feeds: Feeds = Feeds(policy)
         # What was read last, newest at the end; compared with the backend before it is believed.
         self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
         self._said: dict[str, list[str]] = {}
+        # Turns of earlier processes that go on because their messages have come again.
+        self._again: list[Run] = []
         # Turns that were made and not written, of persist="manual".
         self._unsaved: dict[SessionKey, list[tuple[Made, Codec]]] = {}
 
@@ -232,6 +242,8 @@ class Desk:
         if known is None or not begins <= known.position <= position:
             # Never read here, or deleted since, and perhaps made anew.
             known = Conversation(position=begins, noted=position > 0)
+        # Others may have written since it was found empty, and they have said whose it is, and where it begins.
+        known.noted = known.noted or position > 0
         try:
             if known.position != position:
                 await read_conversation(self.backend, key.stream, codec or Codec(), known=known)
@@ -260,6 +272,7 @@ class Desk:
     def begins(self, key: SessionKey, run: Any) -> None:
         """A turn's run begins."""
         self._live.setdefault(key, []).append(run)
+        self.feeds.attend(run)
 
     def ends(self, key: SessionKey, run: Any) -> Sequence[str]:
         """A turn's run is over; what was said by those who have interrupted it."""
@@ -267,6 +280,7 @@ class Desk:
         runs.remove(run)
         if not runs:
             del self._live[key]
+        self.mail.wake(key)
         return self._said.pop(run.run_id, ())
 
     def interrupt(self, key: SessionKey, message: str | None) -> bool:
@@ -280,10 +294,41 @@ class Desk:
             run.stop_from_outside("interrupt", "interrupted by the session's user" if message is None else message)
         return bool(runs)
 
+    async def send(self, key: SessionKey, message: str | Message, deliver: Delivery, delivery_id: str | None) -> Sent:
+        """See [`Session.send`][noetic_py.Session.send]."""
+        # Those that go on now: once the message is there, a turn that takes it may be one more.
+        live = self._going(key) if deliver == "interrupt" else []
+        letter = await self.mail.send(key, message, deliver, delivery_id, self.read)
+        if letter is None:
+            return Sent(delivery_id or "", True, False, self.durable)
+        going = [run for run in live if run in self._going(key)]
+        for run in going:
+            run.stop_from_outside("interrupt", "interrupted by a message to the session")
+        return Sent(letter.delivery_id, False, bool(going), self.durable)
+
+    def _going(self, key: SessionKey) -> list[Run]:
+        return [*self._live.get(key, ()), *(run for run in self._again if run.session == key)]
+
+    @contextmanager
+    def again(self, run: Run) -> Generator[None]:
+        """A turn of an earlier process goes on because its message has come again."""
+        self._again.append(run)
+        self.feeds.attend(run)
+        try:
+            yield
+        finally:
+            self._again.remove(run)
+
+    def shut(self) -> None:
+        """Let no new turn begin."""
+        self.gate.shut()
+        self.mail.wake()
+
     # -- what is not written yet
 
-    def hold_back(self, key: SessionKey, made: Made, codec: Codec) -> None:
+    async def hold_back(self, key: SessionKey, made: Made, codec: Codec) -> None:
         """Keep a turn for `save`."""
+        self.mail.hold(key, await self._letters(key, made))
         self._unsaved.setdefault(key, []).append((made, codec))
 
     def unsaved(self, key: SessionKey) -> Sequence[tuple[Made, Codec]]:
@@ -358,6 +403,8 @@ class Desk:
             await self.backend.remove(_index_of(key.app, key.user), key.session)
             for layer in self.layers:
                 await forget(self.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
+            await self.mail.forget(key)
+            self.feeds.forget(key)
             self._known.pop(key, None)
             self._unsaved.pop(key, None)
 
@@ -373,10 +420,20 @@ class Desk:
         nothing = before is None and isinstance(made.state, StateBag) and not stored
         change = None if nothing else state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
+        letters = await self._letters(key, made)
+        took = [each.delivery_id for each in letters if each is not made.letter]
         record = ended(
-            made.run_id, made.status, made.items, states, codec, said=made.said, cut=made.cut, back=made.back
+            made.run_id, made.status, made.items, states, codec, said=made.said, cut=made.cut, back=made.back, took=took
         )
         await self.write(hold, key, conversation, [record], codec)
+        await self.mail.remove(key, letters)
+
+    async def _letters(self, key: SessionKey, made: Made) -> Sequence[QueuedMessage]:
+        """The messages that a turn has taken."""
+        took = await self.mail.took(key, made.items)
+        if made.letter is None:
+            return took
+        return [*(each for each in took if each.delivery_id != made.letter.delivery_id), made.letter]
 
     async def write(
         self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec

@@ -92,6 +92,9 @@ class SessionPolicy:
             that other machines do not see, and so is `persist="manual"`, for what waits in one process is seen by no
             other.
         cache_size: How many conversations are kept in memory. What is kept is compared with the backend at every turn.
+        max_queued: How many messages may wait for a session; `send` raises `LimitExceeded` for one more.
+        history: How many events of a session's turns are remembered for those who begin to watch it later; 0 for none.
+            So it is for as many sessions as `cache_size` says, and in this process.
     """
 
     gate: Literal["queue", "reject", "none"] = "queue"
@@ -103,6 +106,8 @@ class SessionPolicy:
     on_load_error: Literal["raise", "fresh"] = "raise"
     shared: bool = False
     cache_size: int = 256
+    max_queued: int = 1000
+    history: int = 100
 
     @property
     def distributed(self) -> bool:
@@ -130,10 +135,11 @@ class SessionPolicy:
                 code="session-policy",
                 hint='shared=True with persist="run" or "step"',
             )
-        counts = (self.cache_size, 0 if self.max_waiting is None else self.max_waiting)
+        waiting = 0 if self.max_waiting is None else self.max_waiting
+        counts = (self.cache_size, self.max_queued, self.history, waiting)
         if not is_seconds(self.wait) or not all(type(count) is int and count >= 0 for count in counts):
             raise ConfigError(
-                "wait is a number of seconds, cache_size and max_waiting are whole numbers, and none is below 0",
+                "wait is a number of seconds, the other limits are whole numbers, and none is below 0",
                 code="session-policy",
                 hint="SessionPolicy(wait=5.0, cache_size=256, max_waiting=100)",
             )

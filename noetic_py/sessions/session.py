@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+import anyio
 from typing_extensions import Unpack
 
 from noetic_py._types import M, M_co, R, S, T
 from noetic_py.codec import Codec
 from noetic_py.control import RunResult
-from noetic_py.errors import CodecError
-from noetic_py.items import Item
+from noetic_py.errors import CodecError, ConfigError, RunBusy, SessionSuspended, ShuttingDown
+from noetic_py.items import Item, Message
 from noetic_py.state import StateBag
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from noetic_py.streams import RunStream
 
 from noetic_py.sessions.desk import Desk, SessionEdit, state_of
+from noetic_py.sessions.feed import SessionStream
 from noetic_py.sessions.keys import SessionKey
+from noetic_py.sessions.mail import NEXT, Delivery, LetterGone, NothingQueued, QueuedMessage, Sent
+from noetic_py.steps.step import is_seconds
 
-__all__ = ["Session", "SessionEdit", "Sessions", "as_data"]
+__all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions", "as_data"]
 
 
 class Session(Generic[M_co]):
@@ -86,6 +90,148 @@ class Session(Generic[M_co]):
     def stream(self, step: Any, input: Any, **options: Any) -> Any:
         """Do a turn and watch it; errors come out of `stream.result()`."""
         return self._stream(step, input, session=self._key, **options)
+
+    async def send(
+        self, message: str | Message, *, deliver: Delivery = "next_turn", delivery_id: str | None = None
+    ) -> Sent:
+        """Say something to the session, and do not wait for what comes of it.
+
+        The message waits, in the backend when there is one, until a turn has taken it: one that `serve` or `next_turn`
+        begins, or, between two rounds of a model, one that goes on.
+
+        Args:
+            message: A text, or a message of the user.
+            deliver: `"next_turn"`: it is the input of a turn of its own, in the order of arrival. `"between_rounds"`: a
+                turn that goes on, in whatever process, reads it before its next round; when it has none, the message is
+                delivered as the next turn. `"interrupt"`: the turn that goes on in this harness is interrupted, keeps
+                what it has, and the message is the first to be delivered next.
+            delivery_id: What it was delivered as; one that was taken, or waits, is not taken a second time.
+
+        Raises:
+            ConfigError: It is no message of a user, or cannot be delivered so; codes `"session-message"` and
+                `"session-delivery"`.
+            LimitExceeded: As many messages wait as `SessionPolicy.max_queued` says.
+            InvalidId: `delivery_id` is no text of 1 to 256 characters.
+            ForgedEvent: The message carries what only a run makes.
+            CodecError: It cannot be stored.
+        """
+        return await self._desk.send(self._key, message, deliver, delivery_id)
+
+    async def queued(self) -> Sequence[QueuedMessage]:
+        """The messages that wait, in the order of arrival; what a turn under way has read waits until that has ended.
+
+        Raises:
+            CodecError: What is stored is no message.
+        """
+        return tuple(await self._desk.mail.waiting(self._key))
+
+    @overload
+    async def next_turn(
+        self: Session[M], step: Step[T, R, M, StateBag], **options: Unpack[RunOptions]
+    ) -> RunResult[R, StateBag] | None: ...
+    @overload
+    async def next_turn(
+        self: Session[M], step: Step[T, R, M, S], *, state: S, **options: Unpack[RunOptions]
+    ) -> RunResult[R, S] | None: ...
+    async def next_turn(self, step: Any, **options: Any) -> Any:
+        """Do the turn of the message that is to be delivered next; `None` when none waits.
+
+        A turn that an earlier process has left goes on. In one process, one caller at a time takes a message.
+
+        Args:
+            step: The step; its input is the message, as it was sent.
+            **options: As of `run`, but for the ids of the run and of the delivery.
+
+        Raises:
+            ConfigError: An id was given; code `"session-delivery"`.
+            RunBusy: Another process has the session.
+            SessionSuspended: A turn of it waits for an answer.
+            NoeticError: As of `run`; the message is taken when its turn has begun, also when that fails.
+        """
+        return await self._next_turn(step, options)
+
+    async def _next_turn(self, step: Any, options: Any) -> Any:
+        given = {"run_id", "delivery_id", "session"} & options.keys()
+        if given:
+            raise ConfigError(
+                f"{', '.join(sorted(given))}= is the message's", code="session-delivery", hint="send(..., delivery_id=)"
+            )
+        async with self._desk.mail.taking(self._key):
+            while await self._desk.mail.waiting(self._key):
+                try:
+                    return await self._run(step, NEXT, session=self._key, **options)
+                except LetterGone:
+                    continue
+                except NothingQueued:
+                    break
+            return None
+
+    @overload
+    async def serve(
+        self: Session[M],
+        step: Step[T, R, M, StateBag],
+        *,
+        on_turn: Callable[[RunResult[R, StateBag]], Awaitable[object]] | None = ...,
+        poll: float = ...,
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    @overload
+    async def serve(
+        self: Session[M],
+        step: Step[T, R, M, S],
+        *,
+        state: S,
+        on_turn: Callable[[RunResult[R, S]], Awaitable[object]] | None = ...,
+        poll: float = ...,
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    async def serve(self, step: Any, *, on_turn: Any = None, poll: float = 1.0, **options: Any) -> None:
+        """Do a turn for each message that is sent, one after the other, until cancelled or the harness is shut down.
+
+        While another process has the session, or a turn of it waits for an answer, the messages wait.
+
+        Args:
+            step: The step; its input is the message, as it was sent.
+            on_turn: Told each result.
+            poll: Seconds between two looks for messages that other processes have sent; those of this one come at once.
+            **options: As of `next_turn`. With `on_error="result"` a turn that has failed is a result like others.
+
+        Raises:
+            ConfigError: `poll` is no number of seconds above 0, or as of `next_turn`; code `"session-delivery"`.
+            NoeticError: A turn has failed.
+        """
+        if not is_seconds(poll) or not poll:
+            raise ConfigError(
+                f"poll={poll!r} is no number of seconds above 0", code="session-delivery", hint="poll=1.0"
+            )
+        mail, gate = self._desk.mail, self._desk.gate
+        while not gate.is_shut:
+            with mail.listening(self._key) as woken:
+                result: Any = None
+                try:
+                    result = await self.next_turn(step, **options)
+                except (RunBusy, SessionSuspended):
+                    pass
+                except ShuttingDown:
+                    return
+                if result is None and not gate.is_shut:
+                    with anyio.move_on_after(poll if self._desk.durable else None):
+                        await woken.wait()
+            if result is not None and on_turn is not None:
+                await on_turn(result)
+
+    def watch(self) -> AbstractAsyncContextManager[SessionStream]:
+        """Watch the turns of this harness: `async with session.watch() as stream`, then `stream.text` and others.
+
+        It begins with what is remembered of the turns before, `SessionPolicy.history` events at most, of which
+        `stream.missed` have gone; and goes on with what happens, until the block is left.
+        """
+        return self._watch()
+
+    @asynccontextmanager
+    async def _watch(self) -> AsyncGenerator[SessionStream]:
+        with self._desk.feeds.watch(self._key) as stream:
+            yield stream
 
     async def items(self) -> Sequence[Item]:
         """What was said so far, calls that were left open closed; a copy.

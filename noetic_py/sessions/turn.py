@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 from noetic_py.sessions.desk import Desk, Hold, Made, state_of
 from noetic_py.sessions.keys import SessionKey
+from noetic_py.sessions.mail import NEXT, LetterGone, NothingQueued, QueuedMessage
 
 __all__ = ["Again", "Go", "take_turn"]
 
@@ -84,9 +85,10 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
             hint='Harness(checkpoints="sqlite:runs.db")',
         )
     turn = Turn(desk, run, plan, key, go, again)
-    if desk.policy.gate == "none" and plan.past is None:
+    queued = plan.value is NEXT
+    if desk.policy.gate == "none" and plan.past is None and not queued:
         return await turn.beside_others()
-    if desk.policy.gate == "reject" and desk.gate.is_taken(key):
+    if desk.policy.gate == "reject" and not queued and desk.gate.is_taken(key):
         raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or gate="queue"')
     # What a step of a turn in flight asks for is a part of that.
     new = not run.depth
@@ -105,6 +107,8 @@ class Turn:
         self._go = go
         self._again = again
         self._codec = codec_for(plan.step, type(plan.domain.state))
+        # The message that it answers, when that was waiting.
+        self._letter: QueuedMessage | None = None
 
     async def alone(self, hold: Hold) -> RunResult[Any, Any]:
         """The turn, while nobody else writes."""
@@ -112,7 +116,47 @@ class Turn:
         hold.run = self._run
         conversation = await desk.read(key)
         if plan.past is not None:
-            return await self._resumed(hold, conversation)
+            with desk.mail.answering(key, self._answers(conversation)):
+                return await self._resumed(hold, conversation)
+        if plan.value is NEXT:
+            return await self._next(hold, conversation)
+        with desk.mail.answering(key, self._answers(conversation)):
+            return await self._begun(hold, conversation)
+
+    def _answers(self, conversation: Conversation) -> set[str]:
+        """What the messages were delivered as that this turn is an answer to, or might be."""
+        former, shut = conversation.open, conversation.shut
+        runs = {each.run_id for each in (former, shut) if each is not None}
+        if self._plan.past is not None:
+            runs.add(self._run.run_id)
+        found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
+        return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
+
+    async def _next(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
+        """The turn of the message that waits for one, which is chosen now that nobody else can take it.
+
+        Raises:
+            NothingQueued: There is none.
+            LetterGone: There was one, and its turn has come and was forgotten.
+        """
+        mail, key = self._desk.mail, self._key
+        letter = self._letter = await mail.pick(key, conversation)
+        if letter is None:
+            raise NothingQueued
+        self._plan = evolve(self._plan, value=letter.message, delivery_id=letter.delivery_id)
+        before = letter.delivery_id in conversation.delivered
+        try:
+            with mail.answering(key, self._answers(conversation)):
+                return await self._begun(hold, conversation)
+        except RunNotFound:
+            if not before:
+                raise
+            await mail.remove(key, [letter])
+            raise LetterGone from None
+
+    async def _begun(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
+        """The turn, from what there is; or an earlier one goes on, whose message this is too."""
+        desk, key, plan = self._desk, self._key, self._plan
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
         if delivery is None and conversation.shut is not None:
@@ -127,6 +171,7 @@ class Turn:
                 await self._write(hold, conversation, self._made(result, domain, conversation, begun))
             else:
                 await self._write_rest(hold, conversation, result, domain.log.since(begun))
+            await self._answered(result)
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
             raise RunNotFound(
@@ -205,9 +250,15 @@ class Turn:
             said = desk.ends(key, run)
             left = result or run.left
             if left is not None:
-                items = [*log.since(begun), *map(Message.user, said)]
+                own, letter = log.since(begun), self._answer_to(left) if result or not desk.durable else None
+                spoken = [Message.user(each) for each in said]
+                if letter is not None and not own and left.status not in ("completed", "suspended"):
+                    # Its run has kept nothing, and what was said is not lost with that.
+                    spoken.insert(0, letter.item)
+                items = [*own, *spoken]
+                cut = _cut(left, items)
                 made = Made(
-                    run.run_id, left.status, items, left.state, position, seen, states, len(said), _cut(left, items)
+                    run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut, letter=letter
                 )
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
@@ -217,7 +268,7 @@ class Turn:
     ) -> None:
         try:
             if self._desk.policy.persist == "manual" and made.status != "suspended":
-                self._desk.hold_back(self._key, made, self._codec)
+                await self._desk.hold_back(self._key, made, self._codec)
             else:
                 await write(made)
         except NoeticError as error:
@@ -250,7 +301,9 @@ class Turn:
         else:
             return
         rest = _missing(items, written, [] if back else conversation.log.frozen())
-        if conversation.position != position and self._desk.policy.on_conflict == "fail":
+        # What was queued is nobody's to give once more, so that it finds its place behind the others.
+        strict = self._desk.policy.on_conflict == "fail" and self._letter is None
+        if conversation.position != position and strict:
             error = SessionConflict(
                 f"session {self._key.session!r} was written by other turns before this one was delivered again",
                 hint='the error carries the result; SessionPolicy(on_conflict="merge") adds it at the end',
@@ -348,6 +401,7 @@ class Turn:
         """
         items: Sequence[Item] = ()
         states: dict[str, Any] = {}
+        mail = self._desk.mail
         past = await self._past(run_id)
         if past is None:
             # Nothing of it was done, so that what was delivered is still to be.
@@ -367,12 +421,27 @@ class Turn:
             name = StateBag.__name__ if name == "dict" else name
             change = deltas_change(conversation.states.get(name), begun, deltas)
             states = {} if change is None else {name: change}
-        records = [ended(run_id, "suspended" if waits else "interrupted", items, states, self._codec)]
+        letters = await mail.took(self._key, items)
+        took = [each.delivery_id for each in letters]
+        records = [ended(run_id, "suspended" if waits else "interrupted", items, states, self._codec, took=took)]
         await self._desk.write(hold, self._key, conversation, records, self._codec)
+        await mail.remove(self._key, letters)
+
+    def _answer_to(self, result: RunResult[Any, Any]) -> QueuedMessage | None:
+        """The message that is answered so; one that a shutdown has cut off is to be gone on with."""
+        return None if result.shutdown and self._desk.durable else self._letter
+
+    async def _answered(self, result: RunResult[Any, Any]) -> None:
+        letter = self._answer_to(result)
+        if letter is not None:
+            with anyio.CancelScope(shield=True):
+                await self._desk.mail.remove(self._key, [letter])
 
     async def _write(self, hold: Hold, conversation: Conversation, made: Made) -> None:
         if made.status == "suspended" and conversation.open is not None and conversation.open.run_id == made.run_id:
             # The turn has not ended: its run holds what there is of it, and writes it when it does.
+            if made.letter is not None:
+                await self._desk.mail.remove(self._key, [made.letter])
             return
         await self._desk.write_turn(hold, self._key, conversation, made, self._codec)
 

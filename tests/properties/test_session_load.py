@@ -217,7 +217,8 @@ async def test_no_session_waits_for_another(store: str, record_property: Figure)
 @STORES
 async def test_nothing_is_kept_of_sessions_that_nobody_uses(store: str, record_property: Figure) -> None:
     dice = random.Random(f"{SEED} {store}")
-    policy = SessionPolicy(cache_size=CACHED)
+    # What is remembered for watchers is full soon, and grows no more.
+    policy = SessionPolicy(cache_size=CACHED, history=4)
     async with kept_in(store) as backend, Harness(plugins=[], checkpoints=backend, sessions=policy) as harness:
 
         async def wave(numbers: Sequence[int]) -> None:
@@ -257,6 +258,8 @@ def empty(harness: Harness) -> None:
     assert (desk.in_use, desk._live, desk._said, desk._unsaved) == (0, {}, {}, {})
     assert (harness._living._runs, harness._launched) == ({}, {})
     assert len(desk._known) <= desk.policy.cache_size
+    assert len(desk.feeds) <= desk.policy.cache_size
+    assert (desk.mail._held, desk.mail._answered, desk.mail._listening) == ({}, {}, {})
 
 
 def alive() -> Counter[str]:

@@ -136,7 +136,8 @@ class World:
         keys = await self.backend.scan(("sessions", "-", "-", "user", "ada"))
         with acting_as(ADMIN):
             said = await self.harness.session("ada", "trip").items()
-        return [*sorted(runs, key=str), [key.key for key in keys], len(said), list(RAN), self.handle.done]
+            waiting = [await self.harness.session("ada", name).queued() for name in ("trip", "now")]
+        return [*sorted(runs, key=str), [key.key for key in keys], len(said), waiting, list(RAN), self.handle.done]
 
 
 def a_harness(backend: CheckpointBackend, policy: AccessPolicy = POLICY) -> Harness[Any]:
@@ -355,6 +356,40 @@ async def items(w: World) -> object:
 @deed("Session.state", "read")
 async def state(w: World) -> object:
     return await w.harness.session(w.key.user, w.key.session).state(StateBag)
+
+
+@deed("Session.send", "read", "send")
+async def send(w: World) -> object:
+    return (await w.harness.session(w.key.user, w.key.session).send("x", delivery_id="d")).durable
+
+
+@deed("Session.send", "read", "send", "abort")
+async def send_and_interrupt(w: World) -> object:
+    session = w.harness.session(w.turning.user, w.turning.session)
+    return (await session.send("x", deliver="interrupt", delivery_id="d")).durable
+
+
+@deed("Session.queued", "read")
+async def queued(w: World) -> object:
+    return len(await w.harness.session(w.key.user, w.key.session).queued())
+
+
+@deed("Session.next_turn", "read", "run")
+async def next_turn(w: World) -> object:
+    return await w.harness.session(w.key.user, w.key.session).next_turn(hello)
+
+
+@deed("Session.serve", "read", "run")
+async def serve(w: World) -> object:
+    with anyio.move_on_after(0.01):
+        await w.harness.session(w.key.user, w.key.session).serve(hello)
+    return None
+
+
+@deed("Session.watch", "read")
+async def watch(w: World) -> object:
+    async with w.harness.session(w.key.user, w.key.session).watch() as stream:
+        return stream.dropped
 
 
 @deed("Session.interrupt", "read", "abort")
