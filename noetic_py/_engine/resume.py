@@ -165,7 +165,7 @@ def _iterations(records: Sequence[JournalRecord]) -> int:
     )
 
 
-_COUNTED = frozenset({"code", "model", "tool"})
+_COUNTED = frozenset({"code", "handing", "model", "tool"})
 
 
 def _steps(record: StepFinished | StepFailed | StepStopped) -> int:
