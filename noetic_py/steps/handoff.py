@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeAlias
 
 from attrs import define, evolve, field, frozen
+from typing_extensions import TypeIs
 
 from noetic_py._types import O_co, T
 from noetic_py.errors import ConfigError
-from noetic_py.steps.step import Body, Step, is_step, is_whole, require_step
+from noetic_py.steps.step import Body, Step, is_whole, require_step
 
 __all__ = ["Handed", "HandingSpec", "Handoff", "HandoffSpec", "HandsTo", "Targets", "changed", "handing", "undeclared"]
 
@@ -104,19 +105,11 @@ def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
     Raises:
         ConfigError: `hands_to` or `max_handoffs` is something else than it has to be; code `"handoff"`.
     """
-    if is_step(hands_to) or isinstance(hands_to, str) or not (callable(hands_to) or isinstance(hands_to, Iterable)):
-        raise ConfigError(
-            f"hands_to={hands_to!r} is neither steps nor a function that gives them",
-            code="handoff",
-            hint="hands_to=[other], or hands_to=lambda: [other] for one that is defined further down",
-        )
     if not is_whole(limit, 1):
         raise ConfigError(
             f"max_handoffs={limit!r} is not a whole number, 1 or more", code="handoff", hint="max_handoffs=100"
         )
-    targets = Targets(hands_to if callable(hands_to) else tuple(hands_to))
-    if not callable(hands_to):
-        targets.steps()
+    targets = _targets(hands_to)
     body = step.body
     first = evolve(
         step,
@@ -135,6 +128,28 @@ def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
     )
 
 
+def _targets(hands_to: object) -> Targets:
+    if _is_given(hands_to):
+        if callable(hands_to):
+            return Targets(hands_to)
+        targets = Targets(tuple(hands_to))
+        targets.steps()
+        return targets
+    raise ConfigError(
+        f"hands_to={hands_to!r} is neither steps nor a function that gives them",
+        code="handoff",
+        hint="hands_to=[other], or a function that returns [other] for one that is defined further down",
+    )
+
+
+def _is_given(hands_to: object) -> TypeIs[HandsTo]:
+    return not isinstance(hands_to, (Step, str)) and (callable(hands_to) or isinstance(hands_to, Iterable))
+
+
+def _is_handoff(output: object) -> TypeIs[Handoff[Any]]:
+    return isinstance(output, Handoff)
+
+
 def changed(spec: HandoffSpec, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a chain whose first step is to have other options."""
     first = evolve(spec.first, **{name: value for name, value in fields.items() if name != "tags"})
@@ -147,9 +162,9 @@ def _told(body: Body, targets: Targets) -> Body:
 
     async def run(given: Any, ctx: Any) -> Any:
         output = await body(given, ctx)
-        if not isinstance(output, Handoff):
+        if not _is_handoff(output):
             return output
-        to: Handoff[Any] = output
+        to = output
         if targets.steps().get(to.step.id) is not to.step:
             raise ConfigError(
                 f"a step handed over to {to.step!r}, which its hands_to does not name",
