@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from noetic_py.runs import Runs as Runs
     from noetic_py.runtime import Runtime as Runtime
     from noetic_py.secret import Secret as Secret
+    from noetic_py.sessions.data import SessionData as SessionData
     from noetic_py.sessions.desk import SessionEdit as SessionEdit
     from noetic_py.sessions.keys import SessionKey as SessionKey
     from noetic_py.sessions.keys import SessionPolicy as SessionPolicy
@@ -221,6 +222,7 @@ __all__ = [
     "Secret",
     "Services",
     "Session",
+    "SessionData",
     "SessionEdit",
     "SessionKey",
     "SessionPolicy",
@@ -355,6 +357,7 @@ _HOMES = {
     "Secret": "noetic_py.secret",  # pragma: allowlist secret
     "Services": "noetic_py.context",
     "Session": "noetic_py.sessions.session",
+    "SessionData": "noetic_py.sessions.data",
     "SessionEdit": "noetic_py.sessions.desk",
     "SessionKey": "noetic_py.sessions.keys",
     "SessionPolicy": "noetic_py.sessions.keys",

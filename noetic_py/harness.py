@@ -31,6 +31,7 @@ from noetic_py.options import (
     check_options,
     check_parts,
     check_resume_options,
+    checked_backend,
     domain_of,
     launch_options,
     outside_of,
@@ -156,7 +157,8 @@ class Harness(Generic[M_co]):
 
         check_parts(memory, model, budget, tools)
         self._plugins = load_plugins(plugins, runtime=runtime)
-        self._backend = self._plugins.backend(checkpoints, record_transforms)
+        backend = self._plugins.backend(checkpoints, record_transforms)
+        self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
         # A backend that was named and not given is the harness's own to close.
         self._made_backend = isinstance(checkpoints, str)
         self._services = dict(services or {})
@@ -179,7 +181,7 @@ class Harness(Generic[M_co]):
         self._closed = False
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
-        self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory)
+        self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
         self._living = Living(self._desk.gate.shut)
         self._door = door_of(access, self._backend, runtime)
 

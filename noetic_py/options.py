@@ -12,19 +12,22 @@ from noetic_py._types import Durability, OnDiverge
 from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
+from noetic_py.checkpoints.sharing import check_shared
 from noetic_py.context import Context, Domain, Outside
 from noetic_py.errors import ConfigError, InvalidId, RunBusy
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
-from noetic_py.memory.layer import Memory
+from noetic_py.memory.layer import Memory, layers_of
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.state import StateBag
 from noetic_py.steps.step import Step, is_seconds
 
 if TYPE_CHECKING:
+    from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.items import Item
     from noetic_py.models.base import JsonValue, ModelSettings
     from noetic_py.pending import Answer
+    from noetic_py.plugins import Plugins
 
 __all__ = [
     "MAX_ID",
@@ -35,6 +38,7 @@ __all__ = [
     "check_outside_id",
     "check_parts",
     "check_resume_options",
+    "checked_backend",
     "conversation_of",
     "domain_of",
     "launch_options",
@@ -300,6 +304,33 @@ def check_parts(memory: object, model: object, budget: object, tools: Sequence[o
             raise ConfigError(
                 f"tools= holds {tool!r}, which is no tool", code="tools", hint="put @tool on the function"
             )
+
+
+def checked_backend(
+    backend: CheckpointBackend | None,
+    plugins: Plugins,
+    sessions: object,
+    memory: Memory | None,
+    parts: Sequence[object],
+    services: Mapping[type[Any], object] | None,
+) -> CheckpointBackend | None:
+    """The backend, when it is one for all that the harness is made of.
+
+    Raises:
+        ConfigError: A part works across machines, and others do not see the backend; code `"not-shared"`.
+    """
+    layers = {} if memory is None else layers_of(memory)
+    known = {**plugins.services.by_type, **(services or {})}
+    check_shared(
+        backend,
+        [
+            ("SessionPolicy(shared=True)", sessions),
+            *((f"memory layer {layer.id!r}", layer) for layer in layers.values()),
+            *((f"{type(part).__name__} {getattr(part, 'name', '')}".rstrip(), part) for part in parts),
+            *((f"service {kind.__name__}", service) for kind, service in known.items()),
+        ],
+    )
+    return backend
 
 
 def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:

@@ -367,6 +367,7 @@ _LAYERS = {
     "steering": "Steering",
     "task-state": "TaskState",
     "temporal": "Temporal",
+    "tool-groups": "ToolGroups",
     "tool-memory": "ToolMemory",
     "working-memory": "WorkingMemory",
 }

@@ -49,13 +49,23 @@ ANSWER: Step[Any, Any, Any, Any] = Step(id="answer", kind="answer")
 
 @frozen(eq=False)
 class Ask:
-    """What one model round asks for, and the arguments as the model sent them of calls that have masks, by call id."""
+    """What one model round asks for.
+
+    Attributes:
+        model: Whom.
+        spec: The step's.
+        tools: The tools that are offered, by their names on the wire.
+        schema: What the answer has to fit.
+        given: The arguments as the model sent them of calls that have masks, by call id.
+        withheld: Why tools that there are are not offered, by their names.
+    """
 
     model: Model
     spec: ModelSpec
     tools: Mapping[str, Tool[..., Any, Any, Any]]
     schema: OutputSchema | None
     given: dict[str, str] = field(factory=dict[str, str])
+    withheld: Mapping[str, str] = field(factory=dict[str, str])
 
 
 async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:

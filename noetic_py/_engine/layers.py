@@ -13,6 +13,7 @@ from noetic_py.events import Emitted
 from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import functions_of
 from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
+from noetic_py.memory.layers.tool_groups import ToolGroups
 from noetic_py.memory.routing import has_place, is_routed, route
 from noetic_py.reading import ReadView
 
@@ -34,7 +35,7 @@ AnyLayer = MemoryLayer[Any]
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "tools")
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "groups", "has_place", "memory", "tools")
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -55,8 +56,13 @@ class Layers:
         self.codecs: dict[str, Codec] = {}
         self._order[""] = by_slot
         self.tools: tuple[Tool[..., Any, Any, Any], ...] = tuple(
-            made.tool(layer.id) for layer in declared for made in functions_of(type(layer)).values() if made.model
+            made.tool(layer.id)
+            for layer in declared
+            for made in functions_of(type(layer)).values()
+            if made.model and (not isinstance(layer, ToolGroups) or layer.by_model)
         )
+        # Those that have a say in which tools are offered.
+        self.groups: tuple[ToolGroups, ...] = tuple(each for each in declared if isinstance(each, ToolGroups))
 
     def __bool__(self) -> bool:
         return bool(self.by_id)

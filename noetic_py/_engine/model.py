@@ -14,6 +14,7 @@ from noetic_py._engine.execute import HANDLERS, execute, restore_log
 from noetic_py._engine.flow import Path, first_of, run_paths
 from noetic_py._engine.memory import appended, is_guided, remember
 from noetic_py._engine.merge import join_cells, join_states
+from noetic_py._engine.offer import offer
 from noetic_py._engine.output import OutputPlan, output_plan
 from noetic_py._engine.state import Frame
 from noetic_py._engine.tool import TOOL_CALL, Call
@@ -26,7 +27,6 @@ from noetic_py.steps.step import frame as frame_name
 
 if TYPE_CHECKING:
     from noetic_py.models.base import Model, ModelResponse
-    from noetic_py.tools import Tool
 
 __all__ = ["run_model"]
 
@@ -49,9 +49,9 @@ async def run_model(value: Any, frame: Frame) -> Any:
     spec: ModelSpec = frame.step.spec
     await _append(frame, _input(frame, value))
     model = _model(frame, spec)
-    tools = await _tools(frame, spec)
+    offered = await offer(frame, spec)
     plan = _plan(spec)
-    ask = Ask(model, spec, tools, None if plan is None else plan.schema)
+    ask = Ask(model, spec, offered.tools, None if plan is None else plan.schema, withheld=offered.withheld)
     if spec.output_retries < 0:
         raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
     guided = 0
@@ -135,27 +135,6 @@ def _model(frame: Frame, spec: ModelSpec) -> Model:
     return resources.models(wanted) if isinstance(wanted, str) else wanted
 
 
-async def _tools(frame: Frame, spec: ModelSpec) -> dict[str, Tool[..., Any, Any, Any]]:
-    """One set by name on the wire; the step's own tools win over the harness's."""
-    given: tuple[Any, ...] = (*frame.x.run.resources.tools, *_functions(frame), *spec.tools)
-    if not given:
-        return {}
-    found: dict[str, Tool[..., Any, Any, Any]] = {}
-    for each in given:
-        listed = await each.tools() if hasattr(each, "tools") else (each,)
-        for tool in listed:
-            found[tool.wire_name] = tool
-    return found
-
-
-def _functions(frame: Frame) -> Sequence[Tool[..., Any, Any, Any]]:
-    """The functions of the layers that are in this execution."""
-    layers = frame.x.layers
-    if not layers.tools:
-        return ()
-    return [tool for tool in layers.tools if tool.name.partition("/")[0] in frame.domain.cells]
-
-
 def _plan(spec: ModelSpec) -> OutputPlan | None:
     if not spec.outputs:
         return None
@@ -227,7 +206,9 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) ->
     paths = [
         Path(
             TOOL_CALL,
-            Call(call, tools.get(call.name), tuple(tools), ask.given.get(call.call_id)),
+            Call(
+                call, tools.get(call.name), tuple(tools), ask.given.get(call.call_id), why=ask.withheld.get(call.name)
+            ),
             f"{call.name if call.name in tools else 'tool'}[{index}]",
         )
         for index, call in enumerate(calls)

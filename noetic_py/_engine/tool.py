@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.leave import ONCE, Wanted, later_result, may_ask, refused
@@ -60,6 +60,8 @@ class Call:
     given: str | None = None
     # Why a layer wants somebody to approve it; `None` when none does.
     asks: str | None = None
+    # Why a tool that there is was not offered; `None` of what nobody knows.
+    why: str | None = None
 
 
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
@@ -72,7 +74,7 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
         answer = await before_tool_call(frame, call)
         if isinstance(answer, str):
             return _blocked(frame, call, answer)
-        value = Call(answer[0], value.tool, value.known, value.given, answer[1])
+        value = evolve(value, call=answer[0], asks=answer[1])
     try:
         output = await _called(frame, value)
         frame.x.tool_failures.pop(call.name, None)
@@ -133,7 +135,7 @@ async def _called(frame: Frame, value: Call) -> Any:
     call, tool = value.call, value.tool
     if tool is None:
         raise UnknownTool(
-            f"there is no tool {call.name!r}",
+            f"there is no tool {call.name!r}" if value.why is None else f"there is no tool {call.name!r}: {value.why}",
             tool=call.name,
             path=frame.path,
             hint=f"the tools are {', '.join(value.known) or 'none'}",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from noetic_py.models.base import Model
     from noetic_py.state import Cells
 
-__all__ = ["Upkeep"]
+__all__ = ["Upkeep", "migrated", "state_key"]
 
 
 @frozen(eq=False)
@@ -116,7 +116,7 @@ class Upkeep:
         storage = self.storage(layer, "state")
         kind: Any = self._x.layers.state_type(layer.id)
         written: Any = GenericAlias(tuple, (str, kind))
-        found, version = await storage.get_versioned(_key(layer.schema_version), written)
+        found, version = await storage.get_versioned(state_key(layer.schema_version), written)
         if found is not None:
             return found[1], version, found[0]
         for key, older in await storage.scan(tuple[str, object], limit=1):
@@ -124,7 +124,7 @@ class Upkeep:
             if version == layer.schema_version:
                 # Somebody has written it between the two looks.
                 return await self._stored(layer)
-            return _migrated(layer, self._codec_of(layer), older[1], version, kind), 0, older[0]
+            return migrated(layer, self._codec_of(layer), older[1], version, kind), 0, older[0]
         return _NEVER, 0, ""
 
     def is_behind(self, cells: Cells) -> bool:
@@ -148,7 +148,7 @@ class Upkeep:
                     tell_failed(frame, layer, "mirror", error)
 
     async def _mirror(self, layer: AnyLayer, state: Any) -> None:
-        storage, key = self.storage(layer, "state"), _key(layer.schema_version)
+        storage, key = self.storage(layer, "state"), state_key(layer.schema_version)
         known = self._mirrored.get(layer.id)
         if known is None:
             # A run that goes on in another process: what it had begun with is what it has changed.
@@ -227,11 +227,18 @@ def _place_of(x: Execution) -> str:
     return sha256(json.dumps([x.run_id, root.path, attempts]).encode()).hexdigest()
 
 
-def _key(version: int) -> str:
+def state_key(version: int) -> str:
+    """The key of a layer's state of a version, in its part of the store."""
     return f"v{version}"
 
 
-def _migrated(layer: AnyLayer, codec: Codec, state: Any, version: int, kind: Any) -> Any:
+def migrated(layer: AnyLayer, codec: Codec, state: Any, version: int, kind: Any) -> Any:
+    """A layer's state of an older version in the form of its own.
+
+    Raises:
+        ConfigError: It is of a newer one, or nothing migrates it; code `"layer-version"`.
+        CodecError: What `migrate` has made of it does not fit.
+    """
     if version > layer.schema_version:
         raise ConfigError(
             f"layer {layer.id!r} has a stored state of version {version}, and its own is {layer.schema_version}",

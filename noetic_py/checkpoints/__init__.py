@@ -17,6 +17,7 @@ from noetic_py.checkpoints.backend import (
     Transaction,
 )
 from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.checkpoints.sharing import Distributed
 from noetic_py.checkpoints.spec import backend_from
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = [
     "BackendDurability",
     "CheckedRecord",
     "CheckpointBackend",
+    "Distributed",
     "FileBackend",
     "Finding",
     "Head",

@@ -33,13 +33,14 @@ __all__ = [
     "deltas_change",
     "edited",
     "ended",
+    "loaded",
     "read_conversation",
     "started",
     "state_change",
     "void",
 ]
 
-_STARTED, _ENDED, _EDITED = "TurnStarted", "TurnEnded", "SessionEdited"
+_STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
 _MAX_BYTES = 64 * 1024 * 1024
 _PAGE = 1000
 
@@ -101,6 +102,7 @@ class Conversation:
             of theirs are written, the position at which they were, and how they stood.
         shut: The turn that a shutdown has interrupted, until somebody writes again.
         turns: How many turns have begun.
+        status: How the last turn stood that has ended.
         noted: Whether the stream says whose session it is.
     """
 
@@ -112,6 +114,7 @@ class Conversation:
     unfinished: dict[str, tuple[int, int, str]] = field(factory=dict[str, tuple[int, int, str]])
     shut: ShutTurn | None = None
     turns: int = 0
+    status: RunStatus | None = None
     noted: bool = False
 
     def advance(self, records: Iterable[Record], codec: Codec) -> None:
@@ -133,8 +136,8 @@ class Conversation:
     def _restore(self, before: Conversation, length: int) -> None:
         before.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
-        self.delivered, self.unfinished, self.shut, self.turns = (
-            before.delivered, before.unfinished, before.shut, before.turns,
+        self.delivered, self.unfinished, self.shut, self.turns, self.status = (
+            before.delivered, before.unfinished, before.shut, before.turns, before.status,
         )  # fmt: skip
 
     def _take(self, record: Record, codec: Codec) -> None:
@@ -162,6 +165,10 @@ class Conversation:
             self.log = log
             kept = fields.get("kept")
             self.states = self.states if kept is None else {name: self.states[name] for name in kept}
+        elif record.kind == _LOADED:
+            self.log = ItemLog(read_items(fields.get("i"), codec))
+            self.states = _states({}, fields.get("s") or {})
+            self.turns, self.status = fields["turns"], fields.get("status")
         else:
             raise CodecError("a record of a kind that this version does not know", hint="install a newer noetic-py")
 
@@ -173,7 +180,7 @@ class Conversation:
             return
         delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
         before = self.unfinished.pop(run, None)
-        status = fields["status"]
+        status = self.status = fields["status"]
         if status == "suspended" or (status != "completed" and (delivered or before is not None)):
             written = 0 if before is None or "back" in fields else before[0]
             self.unfinished[run] = (written + own, self.position + 1, status)
@@ -294,6 +301,18 @@ def edited(items: Sequence[Item], states: Iterable[str] | None, codec: Codec) ->
     if states is not None:
         fields["kept"] = sorted(states)
     return Record(_EDITED, (), dump(fields))
+
+
+def loaded(
+    items: Sequence[Item], states: Mapping[str, Any], *, turns: int, status: RunStatus | None, codec: Codec
+) -> Record:
+    """The session is one that was written as data elsewhere: from here on it holds this, and nothing from before.
+
+    Raises:
+        CodecError: An item cannot be stored.
+    """
+    fields = {"i": write_items(tuple(items), codec), "s": dict(states), "turns": turns, "status": status}
+    return Record(_LOADED, (), dump(fields))
 
 
 def state_change(before: StoredState | None, state: object, version: int, codec: Codec) -> Mapping[str, Any] | None:

@@ -118,6 +118,20 @@ class Codec:
         except Unfit as error:
             raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
 
+    def check(self, tree: object) -> None:
+        """Refuse what `encode` cannot have made, whatever classes it holds.
+
+        Raises:
+            CodecError: It is malformed.
+            LimitExceeded: It is nested too deep.
+        """
+        try:
+            _decode(tree)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING) from None
+        except Unfit as error:
+            raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
+
 
 # ---------------------------------------------------------------------------------------------------- writing
 

@@ -13,7 +13,7 @@ from noetic_py.checkpoints.naming import is_stream
 from noetic_py.errors import RunBusy, RunNotFound
 from noetic_py.guard.asking import Guard, Thing, thing_of, thing_of_run
 from noetic_py.runs import DONE, RunInfo, Runs, check_statuses
-from noetic_py.sessions.session import Session, SessionEdit, Sessions
+from noetic_py.sessions.session import Session, SessionEdit, Sessions, as_data
 from noetic_py.streams import RunStream
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.pending import Answer
     from noetic_py.runtime import Runtime
+    from noetic_py.sessions.data import SessionData
     from noetic_py.sessions.desk import Desk
     from noetic_py.sessions.keys import SessionKey
 
@@ -180,6 +181,11 @@ class GuardedSession(Session[M_co]):
         async with super().edit() as edit:
             yield edit
 
+    async def dump(self) -> SessionData:
+        """Asks for `"export"`."""
+        await self._guard.session("export", self._key)
+        return await super().dump()
+
     async def save(self) -> int:
         """Asks for `"run"`."""
         await self._guard.session("run", self._key)
@@ -202,6 +208,19 @@ class GuardedSessions(Sessions):
         """Asks for `"read"`."""
         await self._guard.session("read", key)
         return await super().exists(key)
+
+    async def load(
+        self, data: SessionData | str | bytes, *, into: SessionKey | None = None, replace: bool = False
+    ) -> SessionKey:
+        """Asks for `"run"`, and for `"delete"` too where a session is to be replaced."""
+        from noetic_py.sessions.moving import target_of
+
+        given = as_data(data)
+        key = target_of(given, into)
+        await self._guard.session("run", key)
+        if replace:
+            await self._guard.session("delete", key)
+        return await super().load(given, into=key, replace=replace)
 
     async def delete(self, key: SessionKey) -> None:
         """Asks for `"delete"`."""

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.task import TaskState as TaskState
     from noetic_py.memory.layers.temporal import Moments as Moments
     from noetic_py.memory.layers.temporal import Temporal as Temporal
+    from noetic_py.memory.layers.tool_groups import ToolGroup as ToolGroup
+    from noetic_py.memory.layers.tool_groups import ToolGroups as ToolGroups
     from noetic_py.memory.layers.tools import ToolMemory as ToolMemory
     from noetic_py.memory.layers.tools import ToolUse as ToolUse
     from noetic_py.memory.layers.vectors import Found as Found
@@ -111,6 +113,8 @@ __all__ = [
     "Steering",
     "TaskState",
     "Temporal",
+    "ToolGroup",
+    "ToolGroups",
     "ToolMemory",
     "ToolUse",
     "VectorQuery",
@@ -169,6 +173,8 @@ _HOMES = {
     "TIMEOUTS": "noetic_py.memory.hooks",
     "TaskState": "noetic_py.memory.layers.task",
     "Temporal": "noetic_py.memory.layers.temporal",
+    "ToolGroup": "noetic_py.memory.layers.tool_groups",
+    "ToolGroups": "noetic_py.memory.layers.tool_groups",
     "ToolMemory": "noetic_py.memory.layers.tools",
     "ToolUse": "noetic_py.memory.layers.tools",
     "VectorQuery": "noetic_py.memory.layers.vectors",

@@ -140,6 +140,8 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     __noetic_layer__: ClassVar[bool] = True
     schema_version: ClassVar[int] = 1
     """The version of the state's form; `migrate` makes the newest of an older one."""
+    distributed: ClassVar[bool] = False
+    """Whether what it reaches is seen from other machines, which then needs a backend that is, too."""
 
     id: str = ""
     slot: int = Slot.ENTITY

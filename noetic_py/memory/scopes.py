@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.codec import Codec
 
-__all__ = ["LayerStorage", "Owner", "Scope", "Slot", "forget", "owner_of"]
+__all__ = ["LayerStorage", "Owner", "Scope", "Slot", "forget", "owner_of", "place_of"]
 
 
 class Scope(Enum):
@@ -85,6 +85,11 @@ def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -
 _ROOM: Final = "memory"
 
 
+def place_of(room: str, *, layer: str, scope: Scope, owner: str) -> tuple[str, ...]:
+    """Where a store keeps what is a layer's: its state, or the values beside it, for one owner."""
+    return (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
+
+
 class LayerStorage:
     """The values that a layer keeps beside its state, for its own scope; no key can reach those of another.
 
@@ -111,7 +116,7 @@ class LayerStorage:
         self._codec = codec
         self.owner: Owner = Owner(scope, owner, layer)
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
-        self._scope: tuple[str, ...] = (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
+        self._scope: tuple[str, ...] = place_of(room, layer=layer, scope=scope, owner=owner)
 
     async def get(self, key: str, type: Any = object) -> Any:
         """The value of a key as a type, `None` when it has none.
@@ -182,7 +187,7 @@ class LayerStorage:
 async def forget(backend: CheckpointBackend, *, layer: str, scope: Scope, owner: str) -> None:
     """Remove all that a layer keeps for an owner: its state, and the values beside it."""
     for room in ("state", "data"):
-        place = (_ROOM, room, scope.value, *((owner,) if owner else ()), layer)
+        place = place_of(room, layer=layer, scope=scope, owner=owner)
         while page := await backend.scan(place):
             for value in page:
                 await backend.remove(place, value.key)

@@ -44,7 +44,7 @@ from noetic_py.errors import (
 )
 from noetic_py.items import Item
 from noetic_py.log import ItemLog
-from noetic_py.memory.layer import Memory, layers_of
+from noetic_py.memory.layer import Memory, MemoryLayer, layers_of
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runtime import Runtime
 from noetic_py.sessions.gate import Gate
@@ -52,7 +52,7 @@ from noetic_py.sessions.keys import SessionKey, SessionPolicy
 from noetic_py.state import StateBag, class_of
 
 if TYPE_CHECKING:
-    from noetic_py._engine.state import Run
+    from noetic_py._engine.state import Resources, Run
 
 __all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
 
@@ -152,10 +152,16 @@ class Desk:
         policy: How they behave.
         runtime: The clock.
         memory: The layers that keep something of a session.
+        resources: The harness's, with the store of what layers keep.
     """
 
     def __init__(
-        self, backend: CheckpointBackend | None, policy: SessionPolicy, runtime: Runtime, memory: Memory | None = None
+        self,
+        backend: CheckpointBackend | None,
+        policy: SessionPolicy,
+        runtime: Runtime,
+        memory: Memory | None,
+        resources: Resources,
     ) -> None:
         if not isinstance(policy, SessionPolicy):
             raise ConfigError(
@@ -166,7 +172,11 @@ class Desk:
         self.policy = policy
         self.runtime = runtime
         layers = () if memory is None else layers_of(memory).values()
-        self._layers = [layer.id for layer in layers if layer.scope is Scope.THREAD]
+        # Those that keep something of a session.
+        self.layers: Mapping[str, MemoryLayer[Any]] = {
+            layer.id: layer for layer in layers if layer.scope is Scope.THREAD
+        }
+        self._resources = resources
         self.gate: Gate = Gate()
         # What was read last, newest at the end; compared with the backend before it is believed.
         self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
@@ -174,6 +184,11 @@ class Desk:
         self._said: dict[str, list[str]] = {}
         # Turns that were made and not written, of persist="manual".
         self._unsaved: dict[SessionKey, list[tuple[Made, Codec]]] = {}
+
+    @property
+    def layer_store(self) -> CheckpointBackend:
+        """Where layers keep what is theirs; of a harness without a backend in memory, apart from the sessions."""
+        return self._resources.storage
 
     @property
     def in_use(self) -> int:
@@ -341,8 +356,8 @@ class Desk:
         async with self.gate.enter(key):
             await self.backend.delete(key.stream)
             await self.backend.remove(_index_of(key.app, key.user), key.session)
-            for layer in self._layers:
-                await forget(self.backend, layer=layer, scope=Scope.THREAD, owner=key.stream)
+            for layer in self.layers:
+                await forget(self.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
             self._known.pop(key, None)
             self._unsaved.pop(key, None)
 

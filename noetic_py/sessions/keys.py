@@ -88,6 +88,9 @@ class SessionPolicy:
             its open calls closed, and goes on. Its run can be answered and resumed all the same, and then adds the rest
             where `on_conflict` lets it.
         on_load_error: Whether a session that cannot be read raises `SessionLoadError`, or begins `"fresh"`.
+        shared: Whether turns of one session may come to several machines. The harness is refused then with a backend
+            that other machines do not see, and so is `persist="manual"`, for what waits in one process is seen by no
+            other.
         cache_size: How many conversations are kept in memory. What is kept is compared with the backend at every turn.
     """
 
@@ -98,7 +101,13 @@ class SessionPolicy:
     on_conflict: Literal["fail", "merge", "overwrite"] = "fail"
     on_suspended: Literal["refuse", "close"] = "refuse"
     on_load_error: Literal["raise", "fresh"] = "raise"
+    shared: bool = False
     cache_size: int = 256
+
+    @property
+    def distributed(self) -> bool:
+        """Whether its turns come to several machines."""
+        return self.shared
 
     def __attrs_post_init__(self) -> None:
         """Refuse what is no policy."""
@@ -114,6 +123,13 @@ class SessionPolicy:
                 raise ConfigError(
                     f"{name}={getattr(self, name)!r} is unknown", code="session-policy", hint=", ".join(values)
                 )
+        shared: object = self.shared
+        if not isinstance(shared, bool) or (shared and self.persist == "manual"):
+            raise ConfigError(
+                f"shared={self.shared!r} does not go with persist={self.persist!r}",
+                code="session-policy",
+                hint='shared=True with persist="run" or "step"',
+            )
         counts = (self.cache_size, 0 if self.max_waiting is None else self.max_waiting)
         if not is_seconds(self.wait) or not all(type(count) is int and count >= 0 for count in counts):
             raise ConfigError(

@@ -11,18 +11,20 @@ from typing_extensions import Unpack
 from noetic_py._types import M, M_co, R, S, T
 from noetic_py.codec import Codec
 from noetic_py.control import RunResult
+from noetic_py.errors import CodecError
 from noetic_py.items import Item
 from noetic_py.state import StateBag
 
 if TYPE_CHECKING:
     from noetic_py.options import RunOptions
+    from noetic_py.sessions.data import SessionData
     from noetic_py.steps.step import Step
     from noetic_py.streams import RunStream
 
 from noetic_py.sessions.desk import Desk, SessionEdit, state_of
 from noetic_py.sessions.keys import SessionKey
 
-__all__ = ["Session", "SessionEdit", "Sessions"]
+__all__ = ["Session", "SessionEdit", "Sessions", "as_data"]
 
 
 class Session(Generic[M_co]):
@@ -128,6 +130,22 @@ class Session(Generic[M_co]):
         async with self.edit() as edit:
             edit.items.clear()
 
+    async def dump(self) -> SessionData:
+        """All that is kept of the session, as data: items, states, and what layers of scope thread keep of it.
+
+        `(await session.dump()).to_json()` is a document with a version;
+        [`Sessions.load`][noetic_py.Sessions.load] makes a session of it. Of a turn that goes on there is nothing in it
+        but what layers have stored already; nor is what a policy of `persist="manual"` has not written, which message
+        was delivered as what, nor the runs. A session that does not exist gives one that holds nothing.
+
+        Raises:
+            SessionLoadError: It cannot be read.
+            SessionConflict: It is written all the time.
+        """
+        from noetic_py.sessions.moving import dumped
+
+        return await dumped(self._desk, self._key)
+
     async def save(self) -> int:
         """Write the turns that a policy of `persist="manual"` has not written; returns how many there were."""
         return await self._desk.save(self._key)
@@ -148,6 +166,39 @@ class Sessions:
         entry = await self._desk.backend.entry(key.stream)
         return entry is not None and entry.position > 0
 
+    async def load(
+        self, data: SessionData | str | bytes, *, into: SessionKey | None = None, replace: bool = False
+    ) -> SessionKey:
+        """Make a session of what [`Session.dump`][noetic_py.Session.dump] gave, here or elsewhere.
+
+        Everything is checked before anything is written. What the data say of layers is what these keep from now on,
+        the rules of [`Permissions`][noetic_py.memory.Permissions] and active groups of tools too: take data from
+        nobody who may not decide these, or leave `layers` out of them. States are made of the classes that a turn asks
+        for, and checked then.
+
+        Args:
+            data: The data, or their document.
+            into: Which session to make; the one that the data come from, when left out.
+            replace: Whether a session that is there is replaced, with what layers keep of it; its older records stay in
+                the store.
+
+        Returns:
+            Which session it is now.
+
+        Raises:
+            SessionConflict: The session is there and not to be replaced, or has a turn that has not ended.
+            SessionLoadError: The data are of a newer version, or hold something of a layer that this harness has not.
+            ForgedEvent: An item is one that only a run makes.
+            CodecError: They are no data of a session.
+            RunBusy: Another process has the session.
+        """
+        from noetic_py.sessions.moving import load_into, target_of
+
+        given = as_data(data)
+        key = target_of(given, into)
+        await load_into(self._desk, key, given, replace=replace)
+        return key
+
     async def delete(self, key: SessionKey) -> None:
         """Forget a session, after the turns that wait for it; one that is not there is no error.
 
@@ -158,3 +209,20 @@ class Sessions:
             RunBusy: Another process has it.
         """
         await self._desk.delete(key)
+
+
+def as_data(data: SessionData | str | bytes) -> SessionData:
+    """Data of a session, read where they are a document.
+
+    Raises:
+        SessionLoadError: They are of a newer version.
+        CodecError: They are no data of a session.
+    """
+    from noetic_py.sessions.data import SessionData
+
+    given: object = data
+    if isinstance(given, SessionData):
+        return given
+    if isinstance(given, str | bytes):
+        return SessionData.from_json(given)
+    raise CodecError(f"{given!r:.60} is no data of a session", hint="what session.dump() gave, or its to_json()")

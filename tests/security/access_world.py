@@ -17,6 +17,7 @@ from noetic_py import (
     Memory,
     Principal,
     RunHandle,
+    SessionData,
     SessionKey,
     StateBag,
     acting_as,
@@ -374,6 +375,11 @@ async def clear(w: World) -> object:
     return None
 
 
+@deed("Session.dump", "read", "export")
+async def dump(w: World) -> object:
+    return len((await w.harness.session(w.key.user, w.key.session).dump()).items)
+
+
 @deed("Session.save", "read", "run")
 async def save(w: World) -> object:
     return await w.harness.session(w.key.user, w.key.session).save()
@@ -387,6 +393,16 @@ async def list_sessions(w: World) -> object:
 @deed("Sessions.exists", "read")
 async def exists(w: World) -> object:
     return await w.harness.sessions.exists(w.key)
+
+
+@deed("Sessions.load", "read", "run")
+async def load(w: World) -> object:
+    return (await w.harness.sessions.load(SessionData(), into=SessionKey(w.key.user, "new"))).session
+
+
+@deed("Sessions.load", "read", "run", "delete")
+async def load_over(w: World) -> object:
+    return (await w.harness.sessions.load("{}", into=w.key, replace=True)).app
 
 
 @deed("Sessions.delete", "read", "delete")

@@ -1,9 +1,11 @@
 """Memory: a layer of one's own, typed handles, and what a wrong name is."""
 
+from collections.abc import Sequence
+
 from typing_extensions import assert_type
 
-from noetic_py import Context, Harness, Memory, MemoryLayer, Step, spawn, step, with_memory
-from noetic_py.memory import Recall, Scope, function
+from noetic_py import Context, Harness, Memory, MemoryLayer, SessionData, SessionKey, Step, spawn, step, tool, with_memory
+from noetic_py.memory import Recall, Scope, ToolGroup, ToolGroups, function
 
 
 class Facts(MemoryLayer[list[str]]):
@@ -70,3 +72,39 @@ async def main() -> None:
         await none.run(with_memory(body, memory=Mem()), "x")
     async with Harness(memory=Other()) as other:
         await other.run(body, "x")  # E
+
+
+@tool
+async def look(path: str, ctx: Context[Other]) -> str:
+    return path
+
+
+class Grouped(Memory):
+    groups: ToolGroups = ToolGroups(groups=[ToolGroup("files", [look], "Files.", by_model=True)])
+
+
+ToolGroup("files", ["look"])  # E
+ToolGroups(groups=["files"])  # E
+ToolGroups(group=[])  # E
+
+
+@step
+async def switches(text: str, ctx: Context[Grouped]) -> Sequence[str]:
+    assert_type(await ctx.memory.groups.activate("files"), None)
+    assert_type(await ctx.memory.groups.switch("files", True), str)
+    assert_type(ctx.memory.groups.is_active("files"), bool)
+    await ctx.memory.groups.activate(1)  # E
+    await ctx.memory.groups.enable("files")  # E
+    ctx.memory.groups.active = ()  # E
+    assert_type(ctx.memory.groups.state, dict[str, bool])
+    return ctx.memory.groups.active
+
+
+async def carries(harness: Harness[Grouped], other: SessionKey) -> None:
+    data = await harness.session("ada", "trip").dump()
+    assert_type(data, SessionData)
+    assert_type(data.to_json(), str)
+    assert_type(await harness.sessions.load(data, into=other, replace=True), SessionKey)
+    await harness.sessions.load(data.to_json())
+    await harness.sessions.load(data, other)  # E
+    await harness.sessions.load({"items": []})  # E
