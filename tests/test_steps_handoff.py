@@ -19,6 +19,7 @@ from noetic_py import (
     Step,
     branch,
     call_model,
+    call_tool,
     loop,
     parallel,
     race,
@@ -26,6 +27,7 @@ from noetic_py import (
     spawn,
     step,
     step_tool,
+    tool,
     until,
 )
 from noetic_py.budget import Budget
@@ -225,6 +227,17 @@ async def test_a_handoff_from_where_none_is_followed_is_refused() -> None:
             with pytest.raises(ConfigError, match="where none is followed") as raised:
                 await harness.run(plain, "x")
             assert (raised.value.code, raised.value.path) == ("handoff", ("plain",))
+
+    @tool
+    async def over(text: str) -> object:
+        return Handoff(sell, text)
+
+    model = ScriptedModel(FunctionCall(name="over", arguments='{"text": "x"}', call_id="c1"), "done")
+    async with Harness() as harness:
+        for flow in (call_model(model, tools=[over]), call_tool(over, args={"text": "x"})):
+            with pytest.raises(ConfigError, match="where none is followed") as raised:
+                await harness.run(flow, "x")
+            assert raised.value.code == "handoff"
 
     @step(hands_to=[refund], retry=3)
     async def elsewhere(text: str) -> Handoff[str]:

@@ -12,7 +12,18 @@ from noetic_py._types import O_co, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.step import Body, Step, is_whole, require_step
 
-__all__ = ["Handed", "HandingSpec", "Handoff", "HandoffSpec", "HandsTo", "Targets", "changed", "handing", "undeclared"]
+__all__ = [
+    "Handed",
+    "HandingSpec",
+    "Handoff",
+    "HandoffSpec",
+    "HandsTo",
+    "Targets",
+    "changed",
+    "handing",
+    "is_handoff",
+    "undeclared",
+]
 
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 HandsTo: TypeAlias = Iterable[AnyStep] | Callable[[], Iterable[AnyStep]]
@@ -146,7 +157,8 @@ def _is_given(hands_to: object) -> TypeIs[HandsTo]:
     return not isinstance(hands_to, (Step, str)) and (callable(hands_to) or isinstance(hands_to, Iterable))
 
 
-def _is_handoff(output: object) -> TypeIs[Handoff[Any]]:
+def is_handoff(output: object) -> TypeIs[Handoff[Any]]:
+    """Whether a body has given a handoff."""
     return isinstance(output, Handoff)
 
 
@@ -162,7 +174,7 @@ def _told(body: Body, targets: Targets) -> Body:
 
     async def run(given: Any, ctx: Any) -> Any:
         output = await body(given, ctx)
-        if not _is_handoff(output):
+        if not is_handoff(output):
             return output
         to = output
         if targets.steps().get(to.step.id) is not to.step:
