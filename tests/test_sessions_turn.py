@@ -94,6 +94,20 @@ CALLS = ["function_call"] * 3
 WHOLE = ["user: pay", *CALLS, "output: paid 0", "output: saw 1", "output: paid 2", "assistant: done"]
 
 
+@pytest.mark.parametrize("again", ["resumed", "delivered"])
+async def test_a_session_that_is_edited_while_a_turn_waits_gets_that_turn_and_nothing_else(again: str) -> None:
+    chat = harness(InMemoryBackend())
+    session = chat.session(KEY.user, KEY.session)
+    await say(chat, "hello")
+    first = await say(chat, "pay", delivery_id="d")
+    async with session.edit() as edit:
+        del edit.items[0]
+    await chat.runs.answer(*[request.approve() for request in first.pending])
+    result = await (chat.resume(first.run_id, AGENT) if again == "resumed" else say(chat, "pay", delivery_id="d"))
+    assert result.value == "done"
+    assert await told(chat) == ["assistant: heard hello", *WHOLE]
+
+
 @pytest.mark.parametrize("persist", ["run", "step", "item"])
 async def test_a_turn_that_waits_is_open_until_it_is_answered(tmp_path: Path, persist: str) -> None:
     async with SqliteBackend(tmp_path / "chat.db") as backend:

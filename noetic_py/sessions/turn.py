@@ -122,10 +122,11 @@ class Turn:
         past = None if former is None else await self._past(former)
         if former is not None and past is not None:
             result, domain = await self._again(former, plan)
+            begun = past.started.history
             if conversation.open is not None and conversation.open.run_id == former:
-                await self._write(hold, conversation, self._made(result, domain, conversation))
+                await self._write(hold, conversation, self._made(result, domain, conversation, begun))
             else:
-                await self._write_rest(hold, conversation, result, domain.log.since(past.started.history))
+                await self._write_rest(hold, conversation, result, domain.log.since(begun))
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
             raise RunNotFound(
@@ -268,18 +269,22 @@ class Turn:
             result = await self._go(self._run, self._plan)
         finally:
             self._desk.ends(self._key, self._run)
+        if self._plan.past is None:
+            return result
+        # What it began with: the session may have been edited while it waited.
+        begun, domain = self._plan.past.started.history, self._plan.domain
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
-                await self._write(hold, conversation, self._made(result, self._plan.domain, conversation))
-        elif self._plan.past is not None:
-            items = self._plan.domain.log.since(self._plan.past.started.history)
+                await self._write(hold, conversation, self._made(result, domain, conversation, begun))
+        else:
+            items = domain.log.since(begun)
             shut = conversation.shut is not None and conversation.shut.run_id == self._run.run_id
             if shut or conversation.unfinished.get(self._run.run_id, (0, 0, ""))[2] == "suspended":
                 await self._write_rest(hold, conversation, result, items)
         return result
 
-    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation) -> Made:
-        items, states = domain.log.since(seen.log.size), seen.states
+    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation, begun: int) -> Made:
+        items, states = domain.log.since(begun), seen.states
         cut = _cut(result, items)
         return Made(result.run_id, result.status, items, result.state, seen.position, (), states, cut=cut)
 
