@@ -370,3 +370,16 @@ async def test_a_graph_of_steps_that_hand_over_to_each_other_ends() -> None:
     async with Harness() as harness:
         drawn = harness.graph(counting())
     assert re.search("hands to", drawn)
+
+
+async def test_handoffs_of_an_earlier_process_count_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noetic_py._engine.family.MAX_ITERATIONS", 8)
+    flow = counting()
+    inner = InMemoryBackend()
+    async with Harness(checkpoints=FaultyBackend(inner, dies_at=6, when="after")) as harness:
+        with pytest.raises(BaseException):  # noqa: B017, PT011 # whatever a dying process raises
+            await harness.run(flow, 10, run_id="r")
+    async with Harness(checkpoints=inner) as harness:
+        with pytest.raises(LimitExceeded) as raised:
+            await harness.resume("r", flow)
+    assert raised.value.path == ("ping",)
