@@ -7,25 +7,28 @@ running it is the harness's work, and engine methods on it raise [`NoContextErro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from attrs import define
 
-from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, T
+from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, Share, T
 from noetic_py.admission import admit
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
-from noetic_py.errors import NoContextError
+from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.items import Message
 from noetic_py.log import ItemLog
 from noetic_py.protocol import Engine
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
-from noetic_py.state import NO_CELLS, Cells, StateBag, copy_state
+from noetic_py.snapshots import Conversation, pack, unpack
+from noetic_py.state import NO_CELLS, Cells, StateBag, copy_state, share_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -260,7 +263,10 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def turns(self) -> int:
-        """Model calls of this execution."""
+        """Model calls of this execution; in a run that goes on with a context those of its earlier runs are counted in.
+
+        A context outside a run has those that its runs have made themselves, not in a spawn.
+        """
         return self.engine.turns
 
     @property
@@ -547,6 +553,95 @@ class Context(Generic[M_co, S_co]):
         """A live view that offers nothing to change the run with."""
         return ReadView(self)
 
+    def child(
+        self,
+        *,
+        state: Share = "copy",
+        items: Literal["copy", "new"] = "copy",
+        counters: Literal["keep", "new"] = "new",
+        session: Literal["same", "new"] = "same",
+        request: str | None = None,
+    ) -> Context[M_co, S_co]:
+        """A context outside of any run that takes over of this one what is asked for: `ctx.child(request="And then?")`.
+
+        Neither sees what the other does from then on, but for values that both hold: `"copy"` copies what the state
+        holds by name, and not what is in that. The request id goes along.
+
+        Args:
+            state: The same object, a copy that shares its values, a deep copy, or a new one of its class.
+            items: The conversation so far, or none.
+            counters: Whether `turns` goes on or begins at 0.
+            session: Whether it goes on under this `thread_id`, or under one of its own.
+            request: A message of the user's to end with; it may be empty.
+
+        Raises:
+            ConfigError: The state cannot be copied, code `"state-copy"`, or a new one needs arguments,
+                code `"state-new"`; or an option is unknown, code `"child-option"`.
+        """
+        for name, value, known in (
+            ("state", state, ("share", "copy", "deepcopy", "new")),
+            ("items", items, ("copy", "new")),
+            ("counters", counters, ("keep", "new")),
+            ("session", session, ("same", "new")),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name}={value!r} is unknown", code="child-option", hint=f"one of {known}")
+        same, mine = session == "same", self.engine
+        thread_id = mine.thread_id if same else None
+        made: Any = Context(state=share_state(self.state, state), thread_id=thread_id, request_id=mine.request_id)
+        engine: Outside = made.engine
+        if items == "copy":
+            made.domain.log = self.domain.log.fork()
+            made.domain.log.origin = None
+            engine.trusted = mine.trusted if isinstance(mine, Outside) else len(made.items)
+        engine.turns = mine.turns if counters == "keep" else 0
+        engine.named = same and (not isinstance(mine, Outside) or mine.named)
+        if request is not None:
+            made.items.append(Message.user(request))
+        child: Context[M_co, S_co] = made
+        return child
+
+    def snapshot(self) -> bytes:
+        """The conversation, the state, the turns and the ids as JSON, for `Context.restore`.
+
+        Raises:
+            CodecError: The state or an item cannot be stored.
+        """
+        kept = Conversation(self.items.snapshot(), self.state, self.turns, self.thread_id, self.request_id)
+        return pack(kept)
+
+    @overload
+    @classmethod
+    def restore(cls, data: bytes, /) -> Context[Memory, StateBag]: ...
+    @overload
+    @classmethod
+    def restore(cls, data: bytes, /, *, state_type: type[S2]) -> Context[Memory, S2]: ...
+    @classmethod
+    def restore(cls, data: bytes, /, *, state_type: type[Any] = StateBag) -> Any:
+        """A context outside of any run that goes on where `snapshot` was taken.
+
+        Raises:
+            CodecError: The data are no snapshot, or the state in them is no `state_type`.
+            ForgedEvent: They hold an item that only a run makes, such as a call without its output.
+        """
+        kept = unpack(data, state_type)
+        made = Context(state=kept.state, items=kept.items, thread_id=kept.thread_id, request_id=kept.request_id)
+        made.engine.turns = kept.turns
+        return made
+
+    @contextmanager
+    def bind(self) -> Generator[Self]:
+        """Make this the context that `current_context()` gives in a block: `with ctx.bind(): ...`.
+
+        Tasks and threads that anyio starts in the block see it too, and steps that run in it have their own. The one
+        before is back after it, however it ends.
+        """
+        token = _BOUND.set((self, CURRENT.get()))
+        try:
+            yield self
+        finally:
+            _BOUND.reset(token)
+
 
 class Outside:
     """The engine of a context that no run has adopted: ids, and a refusal for everything else.
@@ -555,11 +650,11 @@ class Outside:
         adopted: Whether a run is going on with the context now.
         named: Whether its maker has chosen its thread.
         trusted: How many items of its log a run has made; those behind come from outside.
+        turns: The model calls of the runs that went on with it.
     """
 
     run_id = ""
     depth = 0
-    turns = 0
     run_turns = 0
     step_count = 0
     tokens = NO_USAGE
@@ -575,9 +670,10 @@ class Outside:
     trusted: int
     thread_id: str
     named: bool
+    turns: int
 
     def __init__(self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None) -> None:
-        self.adopted, self.trusted = False, 0
+        self.adopted, self.trusted, self.turns = False, 0, 0
         self.id: str = SYSTEM.new_id()
         self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
         self.request_id = request_id
@@ -655,6 +751,8 @@ class Outside:
 
 
 CURRENT: ContextVar[Context[Any, Any] | None] = ContextVar("noetic_context", default=None)
+# What `bind` has put over the one that the engine has made the current one; a step that begins there is not under it.
+_BOUND: ContextVar[tuple[Context[Any, Any], Context[Any, Any] | None] | None] = ContextVar("noetic_bound", default=None)
 
 
 @overload
@@ -662,7 +760,7 @@ def current_context() -> Context[Any, Any] | None: ...
 @overload
 def current_context(*, required: Literal[True]) -> Context[Any, Any]: ...
 def current_context(*, required: bool = False) -> Context[Any, Any] | None:
-    """The context of the step or tool that is running here, `None` outside of one.
+    """The context of the step or tool that is running here, or that a block of `bind` puts in its place; or `None`.
 
     Args:
         required: Raise instead of returning `None`.
@@ -670,7 +768,9 @@ def current_context(*, required: bool = False) -> Context[Any, Any] | None:
     Raises:
         NoContextError: `required` and there is none.
     """
-    ctx = CURRENT.get()
+    ctx, bound = CURRENT.get(), _BOUND.get()
+    if bound is not None and bound[1] is ctx:
+        ctx = bound[0]
     if ctx is None and required:
         raise NoContextError("no step is running here", hint="call this from a step or a tool, or pass ctx on")
     return ctx

@@ -367,7 +367,7 @@ class Harness(Generic[M_co]):
         return await keeping.beating(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
-        with adopting(ctx, plan.domain.log):
+        with adopting(ctx, plan.domain.log, run):
             return await self._engine.run_flow(run, plan)
 
     @overload
@@ -534,7 +534,7 @@ class Harness(Generic[M_co]):
             bus=Bus(),
             tracer=tracer(),
         )
-        run.attrs = Attributes(options.get("attrs"))
+        run.attrs, run.context_turns = Attributes(options.get("attrs")), 0 if outside is None else outside.turns
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user

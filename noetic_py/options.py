@@ -248,7 +248,7 @@ def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[
 
 
 @contextmanager
-def adopting(ctx: object, log: ItemLog) -> Generator[None]:
+def adopting(ctx: object, log: ItemLog, run: Any) -> Generator[None]:
     """A run goes on with a context.
 
     Raises:
@@ -263,7 +263,7 @@ def adopting(ctx: object, log: ItemLog) -> Generator[None]:
     try:
         yield
     finally:
-        outside.adopted, outside.trusted = False, len(log)
+        outside.adopted, outside.trusted, outside.turns = False, len(log), run.context_turns
 
 
 def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -> ItemLog:

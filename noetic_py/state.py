@@ -10,10 +10,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias, overload
 
-from noetic_py._types import T
+from noetic_py._types import Share, T
 from noetic_py.errors import ConfigError, StateTypeError
 
-__all__ = ["NO_CELLS", "Cells", "StateBag", "class_of", "copy_state", "restore_state", "state_fields"]
+__all__ = ["NO_CELLS", "Cells", "StateBag", "class_of", "copy_state", "restore_state", "share_state", "state_fields"]
 
 _ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
 _FLAT = frozenset({str, int, float, bool, bytes, type(None), complex})
@@ -89,6 +89,18 @@ class StateBag:
             self._data[key] = value
         return self
 
+    @overload
+    def pop(self, key: str) -> object: ...
+    @overload
+    def pop(self, key: str, default: T) -> object | T: ...
+    def pop(self, key: str, default: object = _NOTHING) -> object:
+        """Remove a key and give its value; `default` when the key is missing.
+
+        Raises:
+            KeyError: The key is missing and there is no `default`.
+        """
+        return self._data.pop(key) if default is _NOTHING else self._data.pop(key, default)
+
     def view(self) -> Mapping[str, object]:
         """A live read-only view."""
         return MappingProxyType(self._data)
@@ -116,6 +128,28 @@ def copy_state(state: object) -> Any:
             f"state of type {type(state).__name__} cannot be copied: {error}",
             code="state-copy",
             hint="keep plain data in the state; pass clients and locks as services=",
+        ) from error
+
+
+def share_state(state: Any, how: Share) -> Any:
+    """What another context gets of a state object: itself, a copy that shares its values, a deep copy, or a new one.
+
+    Raises:
+        ConfigError: It cannot be copied, code `"state-copy"`; or a new one cannot be made of its class alone, code
+            `"state-new"`.
+    """
+    if how == "share":
+        return state
+    if how == "copy":
+        return copy.copy(state)
+    if how == "deepcopy":
+        return copy_state(state)
+    kind = class_of(state)
+    try:
+        return kind()
+    except TypeError as error:
+        raise ConfigError(
+            f"a new {kind.__name__} cannot be made: {error}", code="state-new", hint="give its fields defaults"
         ) from error
 
 

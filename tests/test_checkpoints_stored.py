@@ -105,6 +105,7 @@ openings = st.builds(
     source=st.none() | texts,
     budget=st.none() | st.just({"limits": {"cost": "1.5"}}),
     version=st.integers(1, 3),
+    turns=st.integers(0, 3),
 )
 attempts = st.integers(1, 9)
 statuses = st.sampled_from(["completed", "failed", "aborted"])

@@ -428,7 +428,7 @@ def recover(run: Run, lease: Lease, path: tuple[str, ...], *, attempts: bool = T
 
 def count_turns(x: Execution, path: tuple[str, ...]) -> None:
     """Count the model calls that an execution had made before this process had the run."""
-    x.turns = sum(spent.used.model_calls for spent in x.run.spent if spent.execution == path)
+    x.turns += sum(spent.used.model_calls for spent in x.run.spent if spent.execution == path)
 
 
 def put_down(frame: Frame, node: Node) -> None:

@@ -96,6 +96,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         version=version_of(state.__class__),
         base=plan.base,
         depth=run.depth,
+        turns=run.context_turns,
     )
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     for where, value in begun.items():

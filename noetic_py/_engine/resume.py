@@ -139,6 +139,7 @@ def take_over(run: Run, past: Past) -> None:
     run.spent = _spent(past.records)
     run.once = _once(past.records)
     run.turns = sum(spent.used.model_calls for spent in run.spent)
+    run.context_turns = 0 if past.started.opening is None else past.started.opening.turns
     run.unpriced = any(
         record.calls and record.usage is not None and record.cost is None
         for record in past.records

@@ -81,6 +81,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     lease = Lease(plan.budget, run.resources.lease, now=now)
     x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
+    x.turns = run.context_turns
     # Items that steps make get their ids from the run's own source, so that a second run of it makes the same.
     ids = ID_SOURCE.set(run.runtime.new_id) if run.runtime is not SYSTEM else None
     if run.early is not None:
@@ -126,6 +127,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         # Without these the run would be a ring that only the garbage collector could break.
         run.root = None
         x.frame = None
+        run.context_turns = x.turns
 
 
 async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history: int) -> None:

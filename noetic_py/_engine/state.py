@@ -125,6 +125,7 @@ class Run:
         "attrs",
         "bare",
         "bus",
+        "context_turns",
         "custody",
         "depth",
         "detached",
@@ -196,7 +197,8 @@ class Run:
         # Whether a step without options of its own needs nothing around its body.
         self.bare = tracer is None
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
-        self.executed = self.turns = self.stopping = 0
+        # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
+        self.executed = self.turns = self.context_turns = self.stopping = 0
         self.depth, self.family = _place()
         self.unpriced = self._over = self.waits = False
         self.view: View | None = None

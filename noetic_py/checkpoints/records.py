@@ -106,6 +106,7 @@ class Opening:
         version: The `schema_version` of the state's type.
         base: The session that it is a turn of, whose items at that point are the conversation that it began with.
         depth: How deep below another run it was started.
+        turns: The model calls that its context had seen before.
     """
 
     fingerprint: str
@@ -119,6 +120,7 @@ class Opening:
     version: int = 1
     base: Base | None = None
     depth: int = 0
+    turns: int = 0
 
 
 @frozen

@@ -228,6 +228,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
             **({} if opening.version == 1 else {"v": opening.version}),
             **({} if opening.base is None else {"session": list(astuple(opening.base))}),
             **({} if not opening.depth else {"depth": opening.depth}),
+            **({} if not opening.turns else {"turns": opening.turns}),
         }
     return fields
 
@@ -248,6 +249,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
             given.get("v", 1),
             Base(*given["session"]) if "session" in given else None,
             given.get("depth", 0),
+            given.get("turns", 0),
         )
     return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
 

@@ -279,7 +279,10 @@ def max_steps(n: int, /) -> Until:
 
 
 def max_turns(n: int, /, *, scope: Literal["run", "context"] = "run") -> Until:
-    """Stop after `n` model calls: of the whole run, or of this execution."""
+    """Stop after `n` model calls: of the whole run, or of this execution as `ctx.turns` counts them.
+
+    With `scope="context"` the calls that earlier runs made with the same `Context` are counted in.
+    """
     if scope not in ("run", "context"):
         raise ConfigError(f"scope={scope!r} is unknown", code="until", hint='"run" or "context"')
     read: Callable[[Snapshot[Any]], int] = (lambda s: s.run_turns) if scope == "run" else (lambda s: s.turns)
