@@ -120,6 +120,7 @@ if TYPE_CHECKING:
     from noetic_py.steps.flow import race as race
     from noetic_py.steps.flow import sequence as sequence
     from noetic_py.steps.flow import settle as settle
+    from noetic_py.steps.handoff import Handoff as Handoff
     from noetic_py.steps.loop import every as every
     from noetic_py.steps.loop import loop as loop
     from noetic_py.steps.model import call_model as call_model
@@ -163,6 +164,7 @@ __all__ = [
     "Extension",
     "FunctionCall",
     "FunctionCallOutput",
+    "Handoff",
     "Harness",
     "Head",
     "InMemoryBackend",
@@ -299,6 +301,7 @@ _HOMES = {
     "Extension": "noetic_py.items",
     "FunctionCall": "noetic_py.items",
     "FunctionCallOutput": "noetic_py.items",
+    "Handoff": "noetic_py.steps.handoff",
     "Harness": "noetic_py.harness",
     "Head": "noetic_py.checkpoints.backend",
     "InMemoryBackend": "noetic_py.checkpoints.in_memory",

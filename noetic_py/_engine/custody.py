@@ -56,7 +56,7 @@ class Former:
 
 
 # A failure below these is their own, unless they have an on_error.
-_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", *SPAWNS})
+_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", "handoff", *SPAWNS})
 
 
 def going_on(frame: Frame) -> Iterator[Frame]:

@@ -7,11 +7,13 @@ from typing import Any
 
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.fold import Node
+from noetic_py._engine.graph import members
 from noetic_py._engine.resume import Past
 from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
 from noetic_py.checkpoints.records import Path, StepFailed, StepFinished, StepStopped
 from noetic_py.errors import ReplayDiverged
 from noetic_py.steps.flow import BranchSpec, ParallelSpec, SequenceSpec
+from noetic_py.steps.handoff import HandoffSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 from noetic_py.steps.step import Step
@@ -135,6 +137,10 @@ def _declared(node: Node, step: AnyStep) -> Sequence[Declared]:
             return _chosen(node, spec)
         case ParallelSpec():
             return _paths(node, spec)
+        case HandoffSpec():
+            # As far as it is recorded: what follows is what the steps say.
+            known = {each.id: each for each in members(step)}
+            return [(name, known[own]) for name in node.children if (own := name.partition("#")[0]) in known]
         case _:
             return ()
 

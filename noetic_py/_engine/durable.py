@@ -11,7 +11,7 @@ from noetic_py._engine import ledger
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.fold import COMPOSITES, Node, Own, inside, left_by, tree
 from noetic_py._engine.state import DOORS, Execution, Frame, Run
-from noetic_py._engine.types import declared_output
+from noetic_py._engine.types import declared_input, declared_output
 from noetic_py.budget import NO_USAGE, Lease
 from noetic_py.checkpoints.cells import StoredCells, apply_cells, unlike
 from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields, mismatch
@@ -25,6 +25,7 @@ from noetic_py.items import FunctionCall
 from noetic_py.models.base import ModelResponse
 from noetic_py.state import Cells, copy_state
 from noetic_py.steps.flow import Mode
+from noetic_py.steps.handoff import Handed, HandingSpec
 from noetic_py.steps.spawn import SPAWNS
 from noetic_py.steps.step import NOT_DONE, Step
 
@@ -110,7 +111,7 @@ def call(frame: Frame, name: str) -> None:
 
 
 # What calls one child after the other, and nothing new before all that is recorded.
-_IN_ORDER = frozenset({"sequence", "loop", "branch", "every"})
+_IN_ORDER = frozenset({"sequence", "loop", "branch", "every", "handoff"})
 
 
 def _check_order(parent: Frame, node: Node, name: str) -> None:
@@ -273,9 +274,21 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
         return output_of(node.children[output.name], step, run)
     if not isinstance(output, Stored):
         return output
+    if record.kind == "handing":
+        return _handed(output, step, run.store.codec)
     if record.kind == "answer":
         return _answer(output, record, run.store.codec)
     return _typed(output, output_type(step), run.store.codec)
+
+
+def _handed(output: Stored, step: AnyStep, codec: Codec) -> Any:
+    """What a step gave that might have handed over."""
+    to, value = output.tree["to"], Stored(output.tree["value"])
+    if to is None:
+        return _typed(value, output_type(step), codec)
+    spec: object = step.spec
+    target = spec.targets.steps().get(to) if isinstance(spec, HandingSpec) else None
+    return Handed(to, _typed(value, object if target is None else declared_input(target), codec))
 
 
 def output_type(step: AnyStep) -> Any:
@@ -354,7 +367,7 @@ def _loops(node: Node) -> Iterator[Node]:
 
 def _done(node: Node) -> Iterator[Node]:
     """The bodies at and below a node that have finished in its own execution."""
-    if node.kind in ("code", "model", "tool") and node.finished is not None:
+    if node.kind in ("code", "handing", "model", "tool") and node.finished is not None:
         yield node
     if node.kind not in SPAWNS:
         for child in node.children.values():
@@ -543,6 +556,9 @@ def _output(frame: Frame, value: Any, output: Any) -> Any:
     kind = frame.step.kind
     if kind == "answer":
         return [dump_usage(output.usage), output.cost, output.stop_reason, output.model, output.response_id]
+    if kind == "handing":
+        to, given = (output.step, output.input) if isinstance(output, Handed) else (None, output)
+        return {"to": to, "value": given}
     if kind == "send":
         return [value.channel.name, value.value]
     if kind in ("tool_call", "ask", "result"):

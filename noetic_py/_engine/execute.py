@@ -31,6 +31,7 @@ from noetic_py.errors import (
 )
 from noetic_py.events import StepStarted
 from noetic_py.state import Cells, copy_state, restore_state
+from noetic_py.steps.handoff import Handoff, undeclared
 from noetic_py.steps.step import Body, Step
 from noetic_py.steps.step import frame as frame_name
 from noetic_py.tracing import recorded_span
@@ -88,6 +89,8 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         else:
             frame.lease.take_step(step.counted)
         output = await (body(value, frame) if step.plain and run.bare else _guarded(frame, body, value))
+        if output.__class__ is Handoff:
+            raise undeclared(frame.at, output)
     except BaseException as error:  # noqa: BLE001 # it goes on from there, unless another attempt follows
         output = await _further_attempts(frame, body, value, error, own)
     CURRENT.reset(frame.token)
@@ -99,10 +102,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         ledger.returned(parent, length)
     if run.stopping or run.store is not None:
         last = x.last_step
-        await _committed(x)
-        if step.replay == "once":
-            # It was left in peace until here.
-            await checkpoint_if_cancelled()
+        await _committed(x, step)
         # Others have gone on meanwhile, and whoever asks next asks about this step.
         x.last_step = last
     return output
@@ -131,13 +131,16 @@ async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     return None if run.store is None else durable.look(step, value, parent, name, domain)
 
 
-async def _committed(x: Execution) -> None:
+async def _committed(x: Execution, step: AnyStep) -> None:
     """A step is done once its record is stored; and nothing goes on in an execution that was stopped."""
     run = x.run
     if run.store is not None:
         await run.store.commit(run.journal)
     if run.stopping:
         await _breathe(x)
+    if step.replay == "once":
+        # It was left in peace until here.
+        await checkpoint_if_cancelled()
 
 
 async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
@@ -179,6 +182,8 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
             output = await in_peace(frame, lambda: _limited(frame, body, value))
         else:
             output = await _limited(frame, body, value)
+    if output.__class__ is Handoff:
+        raise undeclared(frame.at, output)
     if durably:
         if frame.parks:
             # The body has caught what nobody is to catch.

@@ -27,6 +27,7 @@ from noetic_py.channels import is_channel
 from noetic_py.codec.text import is_list, is_mapping
 from noetic_py.errors import ConfigError
 from noetic_py.items import ItemBase
+from noetic_py.steps.handoff import HandingSpec, HandoffSpec
 from noetic_py.steps.step import Retry, Step, is_step
 from noetic_py.steps.until import Predicate
 
@@ -71,8 +72,13 @@ def _of_step(step: Step[Any, Any, Any, Any]) -> Iterator[str]:
         # The author's word stands for the source of the step's own functions, and for nothing below.
         yield from (fingerprint(child) for _, child in children(step))
         return
+    spec: object = step.spec
+    if isinstance(spec, HandoffSpec):
+        yield repr(spec.limit)
+        yield from (fingerprint(child) for _, child in children(step))
+        return
     try:
-        yield from _of(step.spec)
+        yield from _of(spec.fn if isinstance(spec, HandingSpec) else spec)
     except OSError as error:
         raise ConfigError(
             f"step {step.id!r} has no source to take a fingerprint of",

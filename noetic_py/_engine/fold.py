@@ -36,7 +36,9 @@ _WALLS = frozenset({*SPAWNS, "parallel", "gather", "every"})
 
 
 # What these do themselves is decided or recorded elsewhere: their layout is their children, in order.
-COMPOSITES = frozenset({"run", "sequence", "loop", "branch", "parallel", "gather", *SPAWNS, "detached", "every"})
+COMPOSITES = frozenset(
+    {"run", "sequence", "loop", "branch", "handoff", "parallel", "gather", *SPAWNS, "detached", "every"}
+)
 
 
 @frozen(eq=False)

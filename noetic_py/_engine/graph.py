@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import BranchSpec, ParallelSpec, SequenceSpec
+from noetic_py.steps.handoff import HandoffSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 from noetic_py.steps.step import Step
 
-__all__ = ["children", "mermaid"]
+__all__ = ["children", "members", "mermaid"]
 
 AnyStep = Step[Any, Any, Any, Any]
 
@@ -29,8 +31,53 @@ def children(step: AnyStep) -> list[tuple[str, AnyStep]]:
             return [("again", spec.body)]
         case SpawnSpec():
             return [("child", spec.step)]
+        case HandoffSpec():
+            return [("hands to" if number else "", each) for number, each in enumerate(members(step))]
         case _:
             return []
+
+
+def members(chain: AnyStep) -> list[AnyStep]:
+    """All steps that a chain of handoffs may run, the one that it begins with first; each once.
+
+    Raises:
+        ConfigError: One of them has the chain itself inside, so that it would be nested ever deeper; code `"handoff"`.
+    """
+    spec: HandoffSpec = chain.spec
+    found = _members(spec)
+    if not spec.checked:
+        waiting = [each for each in found if each.kind != "handing"]
+        seen: set[int] = set()
+        while waiting:
+            step = waiting.pop()
+            if id(step) in seen:
+                continue
+            seen.add(id(step))
+            below = _members(step.spec) if isinstance(step.spec, HandoffSpec) else [each for _, each in children(step)]
+            if spec.first in below:
+                raise ConfigError(
+                    f"{chain!r} hands over to a step that has {chain!r} inside",
+                    code="handoff",
+                    hint="hand over to the step itself, which goes on in the same chain, or put a loop around it",
+                )
+            waiting += below
+        spec.checked.append(True)
+    return found
+
+
+def _members(spec: HandoffSpec) -> list[AnyStep]:
+    found: dict[int, AnyStep] = {id(spec.first): spec.first}
+    waiting = [spec.targets]
+    while waiting:
+        for each in waiting.pop(0).steps().values():
+            inner: object = each.spec
+            member = inner.first if isinstance(inner, HandoffSpec) else each
+            if id(member) in found:
+                continue
+            found[id(member)] = member
+            if isinstance(inner, HandoffSpec):
+                waiting.append(inner.targets)
+    return list(found.values())
 
 
 _SHAPES = {
@@ -63,7 +110,7 @@ def _draw(step: AnyStep, lines: list[str], counter: list[int]) -> str:
 
 def _label(step: AnyStep) -> str:
     kind = step.spec.mode if isinstance(step.spec, ParallelSpec) and step.spec.mode != "all" else step.kind
-    label = step.id if step.kind == "code" or step.id == kind else f"{step.id} ({kind})"
+    label = step.id if step.kind in ("code", "handing") or step.id == kind else f"{step.id} ({kind})"
     if isinstance(step.spec, ParallelSpec) and step.spec.make is not None:
         label += ": paths made while running"
     if isinstance(step.spec, BranchSpec) and step.spec.cases is None:

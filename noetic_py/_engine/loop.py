@@ -38,7 +38,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     bus = frame.x.run.bus
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
-        at = _counted(frame, f"{name}{iteration}]")
+        at = counted(frame, f"{name}{iteration}]")
         try:
             output = await execute(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
@@ -67,7 +67,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     raise LoopLimit(spec.max_iterations, path=frame.at)
 
 
-def _counted(frame: Frame, name: str) -> str:
+def counted(frame: Frame, name: str) -> str:
     """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already."""
     node = frame.node
     if node is None or not node.holds(name):

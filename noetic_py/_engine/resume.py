@@ -155,10 +155,13 @@ def take_over(run: Run, past: Past) -> None:
     run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
 
 
+_REPEATING = frozenset({"loop", "handoff"})
+
+
 def _iterations(records: Sequence[JournalRecord]) -> int:
-    """How often the bodies of loops have ended, in attempts that are void too."""
+    """How often the bodies of loops and the steps of chains of handoffs have ended, in attempts that are void too."""
     kinds = (StepOpened, StepFinished, StepFailed)
-    loops = {record.path for record in records if isinstance(record, kinds) and record.kind == "loop"}
+    loops = {record.path for record in records if isinstance(record, kinds) and record.kind in _REPEATING}
     ended = (record for record in records if isinstance(record, (StepFinished, StepFailed)))
     return sum(
         record.path[:-1] in loops and record.path[-1] != "wrap_up" and getattr(record, "final", True)
@@ -166,7 +169,7 @@ def _iterations(records: Sequence[JournalRecord]) -> int:
     )
 
 
-_COUNTED = frozenset({"code", "model", "tool"})
+_COUNTED = frozenset({"code", "handing", "model", "tool"})
 
 
 def _steps(record: StepFinished | StepFailed | StepStopped) -> int:

@@ -12,6 +12,7 @@ from noetic_py._engine import channels as _channels
 from noetic_py._engine import checkpoint as _checkpoint
 from noetic_py._engine import detached as _detached
 from noetic_py._engine import flow as _flow
+from noetic_py._engine import handoff as _handoff
 from noetic_py._engine import loop as _loop
 from noetic_py._engine import model as _model
 from noetic_py._engine import relaunch as _relaunch
@@ -23,6 +24,7 @@ from noetic_py._engine import upkeep as _upkeep
 from noetic_py._engine.durable import count_turns, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below, visible
+from noetic_py._engine.graph import members
 from noetic_py._engine.memory import close_layers, open_layers
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.requests import open_requests, request_of, told
@@ -42,13 +44,14 @@ from noetic_py.items import ID_SOURCE, Item
 from noetic_py.log import ItemLog
 from noetic_py.runtime import SYSTEM
 from noetic_py.steps.flow import BranchSpec, SequenceSpec
+from noetic_py.steps.handoff import HandoffSpec
 from noetic_py.steps.step import Step
 
 __all__ = ["Run", "RunPlan", "run_flow"]
 
 # Importing a room of the interpreter registers the kinds it interprets.
 INTERPRETERS = (
-    _channels, _checkpoint, _detached, _flow, _loop, _model, _relaunch, _schedule, _spawn, _suspension, _tool,
+    _channels, _checkpoint, _detached, _flow, _handoff, _loop, _model, _relaunch, _schedule, _spawn, _suspension, _tool,
     _upkeep,
 )  # fmt: skip
 
@@ -262,6 +265,9 @@ def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
         return spec.steps[-1] if spec.frames[-1] == frame else None
     if isinstance(spec, BranchSpec):
         return next((each for each in (*(spec.cases or {}).values(), spec.default) if each and each.id == frame), None)
+    if isinstance(spec, HandoffSpec):
+        name, _, _ = frame.partition("#")
+        return next((each for each in members(step) if each.id == name and each.kind != "handing"), None)
     return None
 
 

@@ -37,6 +37,7 @@ from noetic_py.errors import (
 from noetic_py.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
+from noetic_py.steps.handoff import is_handoff, undeclared
 from noetic_py.steps.step import Step
 from noetic_py.steps.tool import ToolSpec
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
@@ -158,10 +159,13 @@ async def run_work(wanted: Wanted, frame: Frame) -> Any:
 
     Raises:
         CodecError: There is no JSON for it.
+        ConfigError: It is a handoff, which a step may return, and a tool may not; code `"handoff"`.
     """
     tool = wanted.tool
     _count(frame, tool)
     result = await call_tool(frame, tool, wanted.values)
+    if is_handoff(result):
+        raise undeclared(frame.at, result)
     try:
         return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 from typing_extensions import TypeIs
@@ -15,6 +16,7 @@ from noetic_py._engine.layers import layers_for
 from noetic_py.codec.structure import is_model, is_named_tuple
 from noetic_py.items import ItemBase
 from noetic_py.steps.flow import ParallelSpec, SequenceSpec
+from noetic_py.steps.handoff import HandingSpec, Handoff, HandoffSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
@@ -35,10 +37,12 @@ def declared_input(step: AnyStep) -> Any:
             return declared_input(spec.body)
         case SpawnSpec():
             return declared_input(spec.step)
+        case HandoffSpec():
+            return declared_input(spec.first)
+        case HandingSpec():
+            return _input_of(spec.fn)
         case _ if step.kind == "code":
-            hints = _hints(spec)
-            parameters = list(inspect.signature(spec).parameters)
-            return hints.get(parameters[0], object) if parameters else object
+            return _input_of(spec)
         case _:
             return object
 
@@ -53,12 +57,32 @@ def declared_output(step: AnyStep) -> Any:
             return declared_output(spec.body)
         case SpawnSpec():
             return declared_output(spec.step)
+        case HandoffSpec():
+            return declared_output(spec.first)
+        case HandingSpec():
+            return without_handoffs(_hints(spec.fn).get("return", object))
         case ModelSpec() if len(spec.outputs) == 1:
             return spec.outputs[0]
         case _ if step.kind == "code":
             return _hints(spec).get("return", object)
         case _:
             return object
+
+
+def _input_of(function: Any) -> Any:
+    hints = _hints(function)
+    parameters = list(inspect.signature(function).parameters)
+    return hints.get(parameters[0], object) if parameters else object
+
+
+def without_handoffs(kind: Any) -> Any:
+    """What a step gives at last, when its annotation names handoffs besides."""
+    if get_origin(kind) is Handoff:
+        return get_args(kind)[0]
+    if get_origin(kind) not in (Union, types.UnionType):
+        return object if kind is Handoff else kind
+    parts = tuple(without_handoffs(each) for each in get_args(kind) if each is not Handoff)
+    return Union[parts] if parts else object  # noqa: UP007 # of a tuple that is only known here
 
 
 def types_in(*kinds: Any) -> list[type]:
@@ -81,6 +105,8 @@ def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
     spec = step.spec
     if step.kind == "code":
         yield from _hints(spec).values()
+    elif isinstance(spec, HandingSpec):
+        yield from map(without_handoffs, _hints(spec.fn).values())
     elif isinstance(spec, ModelSpec):
         yield from spec.outputs
     elif isinstance(spec, MemorySpec):

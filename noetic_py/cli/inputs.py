@@ -38,12 +38,12 @@ def input_type(step: AnyStep) -> Any:
     match step.kind:
         case "code":
             return _of_function(spec, Special.NOTHING)
+        case "handoff":
+            return _of_function(spec.first.spec.fn, Special.NOTHING)
         case "sequence":
             return input_type(spec.steps[0])
-        case "loop":
-            return input_type(spec.body)
-        case "spawn":
-            return input_type(spec.step)
+        case "loop" | "spawn":
+            return input_type(spec.body if step.kind == "loop" else spec.step)
         case "branch":
             return _of_branch(spec)
         case "parallel":

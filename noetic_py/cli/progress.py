@@ -33,7 +33,7 @@ MAX_NODES = 5_000
 """The most nodes a tree has; steps beyond that are counted in a node of their parent's called "(others)"."""
 OTHERS = "(others)"
 # What a budget counts as steps.
-_COUNTED = frozenset({"code", "model", "tool"})
+_COUNTED = frozenset({"code", "handing", "model", "tool"})
 # A part of a round that nobody wrote as a step: its round stands for it.
 _HIDDEN = "answer"
 _PLACE = re.compile(r"(?:\[\d{1,9}\]|#\d{1,9}){1,8}$")

@@ -34,7 +34,7 @@ NOTHING: Any = object()
 """There is no output, which `None` is not."""
 HIDDEN = "answer"
 """The kind of a part that nobody wrote as a step: the model step above stands for it."""
-_COUNTED = frozenset({"code", "model", "tool"})
+_COUNTED = frozenset({"code", "handing", "model", "tool"})
 PLACE = re.compile(r"\[(\d+)\]|#(\d+)")
 """A step's place among others of its id, in a frame of a path."""
 

@@ -19,6 +19,7 @@ NoeticError
 │   ├── StepTimeout             a step ran longer than its timeout (also a TimeoutError)
 │   ├── ParallelFailed          a path of a parallel section failed: succeeded, failed
 │   ├── RouteError              a branch got an unknown key, or something that is no step
+│   ├── HandoffLimit            a chain of handoffs reached max_handoffs
 │   ├── LoopLimit               a loop reached max_iterations
 │   ├── NoOutput                a model round that holds tool calls only was asked for a value
 │   ├── Rejected                somebody has said no to a question, or to a tool that a step calls: reason
@@ -107,6 +108,7 @@ from noetic_py.errors.general import (
     Cancelled,
     ConcurrentStepCall,
     ConfigError,
+    HandoffLimit,
     Interrupted,
     InvalidEntry,
     InvalidId,
@@ -207,6 +209,7 @@ __all__ = [
     "CorruptRecord",
     "DuplicateCall",
     "ForgedEvent",
+    "HandoffLimit",
     "Interrupted",
     "InvalidEntry",
     "InvalidId",

@@ -18,6 +18,7 @@ __all__ = [
     "Cancelled",
     "ConcurrentStepCall",
     "ConfigError",
+    "HandoffLimit",
     "Interrupted",
     "InvalidEntry",
     "InvalidId",
@@ -251,6 +252,17 @@ class LoopLimit(StepError):
     def __init__(self, limit: int, *, path: tuple[str, ...] = ()) -> None:
         hint = "give until= a condition that is met, or raise max_iterations="
         super().__init__(f"the loop did not stop within {limit} iterations", path=path, hint=hint)
+        self.limit = limit
+
+
+class HandoffLimit(StepError):
+    """A chain of handoffs reached `max_handoffs`."""
+
+    limit: int
+
+    def __init__(self, limit: int, *, path: tuple[str, ...] = ()) -> None:
+        hint = "let one of the steps return a value, or raise max_handoffs="
+        super().__init__(f"the steps handed over more than {limit} times", path=path, hint=hint)
         self.limit = limit
 
 

@@ -13,9 +13,13 @@ from typing_extensions import Unpack
 from noetic_py._types import M, R, S, T
 from noetic_py.context import Context
 from noetic_py.errors import ConfigError
+from noetic_py.steps.handoff import Handoff, HandsTo, handing
 from noetic_py.steps.step import Body, Step, StepOptions, check_id, read_options
 
 __all__ = ["step"]
+
+
+_HANDOFFS = 1000
 
 
 class StepDecorator(Protocol):
@@ -29,6 +33,23 @@ class StepDecorator(Protocol):
     def __call__(self, fn: Callable[[], Awaitable[R]], /) -> Step[object, R]: ...
 
 
+class HandingDecorator(Protocol):
+    """What `@step(hands_to=...)` returns."""
+
+    @overload
+    def __call__(self, fn: Callable[[T, Context[M, S]], Awaitable[Handoff[R]]], /) -> Step[T, R, M, S]: ...
+    @overload
+    def __call__(self, fn: Callable[[T, Context[M, S]], Awaitable[R | Handoff[R]]], /) -> Step[T, R, M, S]: ...
+    @overload
+    def __call__(self, fn: Callable[[T], Awaitable[Handoff[R]]], /) -> Step[T, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[T], Awaitable[R | Handoff[R]]], /) -> Step[T, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[], Awaitable[Handoff[R]]], /) -> Step[object, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[], Awaitable[R | Handoff[R]]], /) -> Step[object, R]: ...
+
+
 @overload
 def step(fn: Callable[[T, Context[M, S]], Awaitable[R]], /) -> Step[T, R, M, S]: ...
 @overload
@@ -36,19 +57,26 @@ def step(fn: Callable[[T], Awaitable[R]], /) -> Step[T, R]: ...
 @overload
 def step(fn: Callable[[], Awaitable[R]], /) -> Step[object, R]: ...
 @overload
+def step(*, hands_to: HandsTo, max_handoffs: int = ..., **options: Unpack[StepOptions]) -> HandingDecorator: ...
+@overload
 def step(**options: Unpack[StepOptions]) -> StepDecorator: ...
 def step(fn: Any = None, /, **options: Any) -> Any:
     """Make a step of an async function that takes `(input, ctx)`, `(input)` or nothing.
 
     Args:
         fn: The function.
-        **options: See [`StepOptions`][noetic_py.StepOptions].
+        **options: See [`StepOptions`][noetic_py.StepOptions]. With `hands_to=`, the steps it may hand over to or a
+            function that gives them, the function may return a [`Handoff`][noetic_py.Handoff]; `max_handoffs=` is how
+            many one chain that begins here may have, 1,000 when left out. The options then are those of this step
+            alone, not of the steps that it hands over to.
 
     Returns:
         The step, or with options a decorator.
 
     Raises:
-        ConfigError: The function is sync, a method, or takes something else; code `"step-signature"`.
+        ConfigError: The function is sync, a method, or takes something else; code `"step-signature"`. Or `hands_to` or
+            `max_handoffs` is out of range; code `"handoff"`.
+        HandoffLimit: While running: there were more handoffs than `max_handoffs`.
     """
     if fn is None:
         return partial(_make, options=options)
@@ -56,10 +84,12 @@ def step(fn: Any = None, /, **options: Any) -> Any:
 
 
 def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
+    options = dict(options)
+    hands_to, limit = options.pop("hands_to", None), options.pop("max_handoffs", _HANDOFFS)
     fields = read_options(options)
     parameters = _check(fn)
     name = fields.pop("id", None) or check_id(_name(fn))
-    return Step(
+    made: Step[Any, Any, Any, Any] = Step(
         id=name,
         kind="code",
         spec=fn,
@@ -68,6 +98,7 @@ def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
         goes_on=bool(parameters) and _takes_none(fn, parameters[0]),
         **fields,
     )
+    return made if hands_to is None else handing(made, hands_to, limit)
 
 
 def _name(fn: Any) -> str:

@@ -256,7 +256,12 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         Raises:
             ConfigError: An option is unknown or out of range.
         """
-        return evolve(self, **read_options(options))
+        fields = read_options(options)
+        if self.kind == "handoff":
+            from noetic_py.steps.handoff import changed
+
+            fields = changed(self.spec, fields)
+        return evolve(self, **fields)
 
 
 _KNOWN = ("id", "retry", "timeout", "replay", "reconcile", "budget", "version", "tags")

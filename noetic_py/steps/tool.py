@@ -107,16 +107,19 @@ def step_tool(
 
 
 def _input_type(step: Step[Any, Any, Any, Any]) -> Any:
-    if step.kind == "code":
+    if step.kind == "handoff":
+        return _input_type(step.spec.first)
+    if step.kind in ("code", "handing"):
+        function = step.spec if step.kind == "code" else step.spec.fn
         try:
-            hints = inspect.get_annotations(step.spec, eval_str=True)
+            hints = inspect.get_annotations(function, eval_str=True)
         except Exception as error:
             raise ConfigError(
                 f"the input type of {step!r} is not known: {error}",
                 code="step-tool",
                 hint="step_tool(..., input_type=...)",
             ) from error
-        first = next(iter(inspect.signature(step.spec).parameters), None)
+        first = next(iter(inspect.signature(function).parameters), None)
         if first in hints:
             return hints[first]
     if step.kind == "sequence":
