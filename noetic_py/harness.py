@@ -159,12 +159,12 @@ class Harness(Generic[M_co]):
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
-        # A backend that was named and not given is the harness's own to close.
-        self._made_backend = isinstance(checkpoints, str)
+        self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
         self._services = dict(services or {})
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
             name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
         }
+        settings: Any = dict(model_settings or {})
         self._resources = Resources(
             runtime=runtime,
             layers=layers_for(Memory() if memory is None else memory),
@@ -173,7 +173,7 @@ class Harness(Generic[M_co]):
             models=self._plugins.models,
             tools=tuple(tools),
             lease=Lease(budget, now=runtime.monotonic()),
-            settings=dict(model_settings or {}),
+            settings=settings,
         )
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None

@@ -165,7 +165,7 @@ class Desk:
         policy: SessionPolicy,
         runtime: Runtime,
         memory: Memory | None,
-        resources: Resources,
+        resources: Any,
     ) -> None:
         if not isinstance(policy, SessionPolicy):
             raise ConfigError(
@@ -180,7 +180,7 @@ class Desk:
         self.layers: Mapping[str, MemoryLayer[Any]] = {
             layer.id: layer for layer in layers if layer.scope is Scope.THREAD
         }
-        self._resources = resources
+        self._resources: Resources = resources
         self.gate: Gate = Gate()
         self.mail: Mail = Mail(self.backend, runtime, policy, durable=self.durable)
         # A turn under way asks for what comes in between its rounds.
