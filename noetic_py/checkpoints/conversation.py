@@ -155,8 +155,9 @@ class Conversation:
             items = read_items(fields.get("i"), codec)
             self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
             took: list[str] = fields.get("took", [])
+            run_id: str = fields["run"]
             self.taken.update(took)
-            self.delivered.update(dict.fromkeys(took, fields["run"]))
+            self.delivered.update(dict.fromkeys(took, run_id))
             if fields.get("down") and not fields.get("said"):
                 self.shut = ShutTurn(fields["run"], len(items))
             self.open = None
