@@ -36,6 +36,11 @@ SHOWN = {
         "completed: 400 g, 400 g, 500 g; 1300 g in all\n",
         "weighed: book, lamp, lamp, shoes",
     ],
+    "handoff": [
+        "The tap drips. -> somebody comes tomorrow\n  front desk, repairs\n",
+        "-> nothing to pay: the pipe was ours to mend\n  front desk, bills, repairs, bills\n",
+        "It always drips. -> (the steps handed over more than 4 times)",
+    ],
     "memory": [
         "I was shown 2 blocks of memory; the first begins with",
         "{'asked': 'And on Monday?', 'likes': 'short answers'}",

@@ -1,0 +1,81 @@
+"""A desk where agents take over from each other: who begins decides who goes on, and the conversation is one.
+
+The front desk asks a model what somebody wants, and hands over to the step that knows about it. Whoever finds out that
+it is another's matter hands over again. A chain is flat and has an end: `max_handoffs=` is the most that one may have.
+`clerk` stands for a model.
+"""
+
+from enum import Enum
+
+import anyio
+from attrs import define, field
+
+from noetic_py import Context, Handoff, Harness, Memory, Message, Step, call_model, errors, step
+from noetic_py.models import ModelRequest
+from noetic_py.testing import ScriptedModel
+
+
+class Matter(Enum):
+    BILLS = "bills"
+    REPAIRS = "repairs"
+
+
+@define
+class Case:
+    seen_by: list[str] = field(factory=list[str])
+
+
+Ctx = Context[Memory, Case]
+
+sort_out = call_model(instructions="Whose matter is it: bills or repairs?", output=Matter)
+
+
+def colleagues() -> list[Step[str, str, Memory, Case]]:
+    """Those who stand further down."""
+    return [bills, repairs]
+
+
+@step(hands_to=colleagues, max_handoffs=4)
+async def front_desk(text: str, ctx: Ctx) -> str | Handoff[str]:
+    ctx.state.seen_by.append("front desk")
+    matter = await sort_out(text, ctx)
+    return Handoff(bills if matter is Matter.BILLS else repairs, text)
+
+
+@step(hands_to=colleagues)
+async def bills(text: str, ctx: Ctx) -> str | Handoff[str]:
+    ctx.state.seen_by.append("bills")
+    if "leaks" in text and "repairs" not in ctx.state.seen_by:
+        return Handoff(repairs, text)
+    # What was said at the other desk is known here.
+    said = ctx.items[-1]
+    return f"nothing to pay: {said.text}" if isinstance(said, Message) else "to be paid in May"
+
+
+@step(hands_to=colleagues)
+async def repairs(text: str, ctx: Ctx) -> str | Handoff[str]:
+    ctx.state.seen_by.append("repairs")
+    if "always" in text:
+        return Handoff(repairs, text)
+    ctx.items.append(Message.assistant("the pipe was ours to mend"))
+    return Handoff(bills, text) if "bill" in text else "somebody comes tomorrow"
+
+
+def clerk(request: ModelRequest) -> str:
+    said = [item.text for item in request.items if isinstance(item, Message)]
+    return '{"value": "bills"}' if "bill" in said[-1] else '{"value": "repairs"}'
+
+
+async def main() -> None:
+    async with Harness(model=ScriptedModel(*[clerk] * 3)) as harness:
+        for text in ("The tap drips.", "It leaks, and I got a bill.", "It always drips."):
+            case = Case()
+            try:
+                answer = (await harness.run(front_desk, text, state=case)).value
+            except errors.HandoffLimit as error:
+                answer = f"({error.message})"
+            print(f"{text} -> {answer}\n  {', '.join(case.seen_by)}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
