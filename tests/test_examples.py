@@ -46,6 +46,12 @@ SHOWN = {
         "{'asked': 'And on Monday?', 'likes': 'short answers'}",
         "anchor  notes",
     ],
+    "message_queue": [
+        "('next_turn', 'Thank you.'), ('between_rounds', 'In Brest, please.')]\n",
+        "(I was told: When are the tides? / In Brest, please.)\n(I was told: In Brest, please. / Thank you.)\n",
+        "interrupted: True; the same once more: dropped\n(interrupted)\n(I was told: When are the ferries?",
+        "  a turn that was completed\n  a turn that was interrupted\n  a turn that was completed\n",
+    ],
     "parallel_state": [
         "State(counts={'words': 14, 'tides': 3, 'letters': 52}, notes=['count_tides sees {}'])",
         "State(counts={}, notes=[])",
