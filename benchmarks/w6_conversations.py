@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 from attrs import evolve
@@ -14,6 +15,7 @@ from benchmarks.w1_steps import check
 from noetic_py import Context, Harness, Memory, Message, ModelRequest, StateBag, Step, call_model, step
 from noetic_py.memory import ContextItem, ContextQueue, WorkingMemory
 from noetic_py.memory import Plan as Checklist
+from noetic_py.models import ModelStream
 from noetic_py.testing import ScriptedModel
 
 Make: TypeAlias = Callable[[int], Awaitable[object]]
@@ -53,6 +55,14 @@ async def keep(text: str, ctx: Context[Three]) -> str:
 def answer(request: ModelRequest) -> str:
     """What the model says."""
     return f"an answer to {len(request.items)} items"
+
+
+class Forgetful(ScriptedModel):
+    """A model that answers for ever, and keeps nothing of what it was asked: that would be counted as ours."""
+
+    def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+        """Answer."""
+        return ScriptedModel(answer).respond(request)
 
 
 def measure(plan: Plan) -> list[Figure]:
@@ -113,7 +123,7 @@ def talks(count: int, made: Callable[[], Harness[Any]], first: Step[str, str, An
 
     def begin() -> Make:
         harness = made()
-        flow = first >> call_model(ScriptedModel(*[answer] * (count + FIRST) * ITEMS))
+        flow = first >> call_model(Forgetful())
 
         async def make(number: int) -> Context[Memory, StateBag]:
             ctx: Context[Memory, StateBag] = Context(thread_id=f"conversation {number}")

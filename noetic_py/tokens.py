@@ -93,11 +93,27 @@ _IMAGE_LOW: Final = 85
 _UNSEEN_FILE: Final = 1000
 
 
+class _Counted(weakref.ref["Item"]):
+    """An item that was counted, for as long as it lives, with its identity and its count."""
+
+    __slots__ = ("count", "key")
+
+    key: int
+    count: TokenCount
+
+
 class TextCounter(ABC):
     """A token counter made from a way to count text; remembers the count of each item while the item lives."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Item], TokenCount]] = {}
+        known: dict[int, _Counted] = {}
+
+        def forget(item: _Counted) -> None:
+            known.pop(item.key, None)
+
+        self._known = known
+        # One for all items, of which there may be many.
+        self._forget = forget
 
     @abstractmethod
     def count_text(self, text: str, /) -> TokenCount:
@@ -111,12 +127,12 @@ class TextCounter(ABC):
         """
         known = self._known.get(id(item))
         # Identities are used again, so the item itself has to be the same.
-        if known is not None and known[0]() is item:
-            return known[1]
-        count = self._measure(item)
-        key = id(item)
-        self._known[key] = (weakref.ref(item, lambda _: self._known.pop(key, None)), count)
-        return count
+        if known is not None and known() is item:
+            return known.count
+        counted = _Counted(item, self._forget)
+        counted.key, counted.count = id(item), self._measure(item)
+        self._known[counted.key] = counted
+        return counted.count
 
     def _measure(self, item: Item) -> TokenCount:
         match item:
