@@ -483,9 +483,10 @@ def test_deep_nesting_is_refused(depth: int) -> None:
         from_wire_json(b'{"type":"x","a":' + bomb[:-depth] + b"]" * depth + b"}")
 
 
-def test_deep_down_in_a_stack_the_limit_is_met_sooner() -> None:
-    def down(left: int) -> Any:
-        return Codec().encode(nested(60)) if left == 0 else down(left - 1)
+@pytest.mark.parametrize("work", [Codec().encode, Codec().check, Codec().decode])
+def test_deep_down_in_a_stack_the_limit_is_met_sooner(work: Callable[[Any], object]) -> None:
+    def down(left: int) -> object:
+        return work(nested(60)) if left == 0 else down(left - 1)
 
     with pytest.raises(LimitExceeded) as caught:
         down(sys.getrecursionlimit() - len(inspect.stack(0)) - 50)

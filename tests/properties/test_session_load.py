@@ -235,10 +235,14 @@ async def test_nothing_is_kept_of_sessions_that_nobody_uses(store: str, record_p
             for start in range(first, first + SESSIONS // 4, 20):
                 await wave(range(start, start + 20))
             empty(harness)
-            assert len(harness._desk._known) == CACHED
+            # Who gives up while a session is read takes it out of what is remembered.
+            assert CACHED - 20 < len(harness._desk._known) <= CACHED
+            # Behind all that was handed over to the store and is waited for by nobody.
+            await harness.sessions.list("ada")
             counts.append(alive())
         assert len(await harness.sessions.list("ada")) > SESSIONS * 0.8
-    grown = counts[-1] - counts[1]
+    # What there is by chance was there before too; what is kept of each session is more each time.
+    grown = counts[3] - (counts[1] | counts[2])
     assert not PRIMITIVES & set(grown), grown
     # A store in memory is made of objects. Of others some are there at any moment, however many sessions there were.
     if store == "sqlite":
