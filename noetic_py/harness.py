@@ -15,12 +15,11 @@ from attrs import evolve
 from typing_extensions import Unpack
 
 from noetic_py._types import M2, M, M_co, R, S, T
-from noetic_py.attributes import Attributes
 from noetic_py.budget import Budget, Lease
-from noetic_py.context import Context, Domain, Services
+from noetic_py.context import Context
 from noetic_py.control import Checkpoint, Partial, RunResult
+from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, WrongThread
-from noetic_py.events import Bus
 from noetic_py.guard.door import Leave, Options, door_of
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
@@ -28,14 +27,12 @@ from noetic_py.options import (
     ResumeOptions,
     RunOptions,
     adopting,
-    check_options,
     check_parts,
     check_resume_options,
     checked_backend,
-    domain_of,
     launch_options,
-    outside_of,
 )
+from noetic_py.planning import Planner
 from noetic_py.runs import Runs, fork_run
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.sessions.keys import SessionKey, SessionPolicy
@@ -44,11 +41,9 @@ from noetic_py.steps.spawn import with_memory
 from noetic_py.steps.step import Step, require_step
 from noetic_py.stopping import Living, Stopping, check_shutdown, stopping_on_signals
 from noetic_py.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
-from noetic_py.tracing import tracer
 
 if TYPE_CHECKING:
     from noetic_py._engine.keeping import Kept
-    from noetic_py._engine.resume import Past
     from noetic_py._engine.run import RunPlan
     from noetic_py._engine.state import Run
     from noetic_py.access import AccessAction, AccessPolicy
@@ -160,7 +155,6 @@ class Harness(Generic[M_co]):
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
         self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
-        self._services = dict(services or {})
         self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
             name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
         }
@@ -183,6 +177,8 @@ class Harness(Generic[M_co]):
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
         self._living = Living(self._desk.shut)
         self._door = door_of(access, self._backend, runtime)
+        given = (dict(services or {}), self._plugins.services.by_type)
+        self._planner = Planner(self._resources, self._living, given, self._backend, self.flows)
 
     @property
     def budget(self) -> Budget | None:
@@ -327,7 +323,7 @@ class Harness(Generic[M_co]):
         self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]
     ) -> RunResult[Any, Any]:
         self._check_home()
-        run, plan = self._plan(step, input, state, ctx, options)
+        run, plan = self._planner.new(step, input, state, ctx, options)
         return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: Any, leave: Leave | None = None) -> RunResult[Any, Any]:
@@ -395,7 +391,7 @@ class Harness(Generic[M_co]):
         self, step: Any, input: Any, state: Any, ctx: Any, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         self._check_home()
-        run, plan = self._plan(step, input, state, ctx, await self._door.run(options, ctx))
+        run, plan = self._planner.new(step, input, state, ctx, await self._door.run(options, ctx))
         async with self._watched(run, plan, ctx, options) as stream:
             yield stream
 
@@ -458,7 +454,7 @@ class Harness(Generic[M_co]):
                 code="harness-not-entered",
                 hint="async with Harness() as harness:",
             )
-        run, plan = self._plan(step, input, state, ctx, options)
+        run, plan = self._planner.new(step, input, state, ctx, options)
         if again and plan.kept is not None:
             plan = evolve(plan, kept=evolve(plan.kept, again=True))
         # What a run has started is its own, and asks nobody.
@@ -514,42 +510,6 @@ class Harness(Generic[M_co]):
 
         with start_blocking_portal() as portal:
             return portal.call(work)
-
-    def _plan(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
-        require_step(step, "run")
-        check_options(options, state, ctx)
-        outside = None if ctx is None else outside_of(ctx)
-        run_id = options.get("run_id") or self._resources.runtime.new_id()
-        self._living.admit(run_id, "leave out run_id=, or await that run first")
-        domain = domain_of(run_id, step, state, ctx, options)
-        run = self._engine.Run(
-            run_id=run_id,
-            thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
-            user_id=options.get("user_id"),
-            request_id=options.get("request_id") or (None if outside is None else outside.request_id),
-            resources=self._resources,
-            services=Services(options.get("services") or {}, self._services, self._plugins.services.by_type),
-            metadata=dict(options.get("metadata") or {}),
-            model_settings=options.get("model_settings") or ModelSettings(),
-            bus=Bus(),
-            tracer=tracer(),
-        )
-        run.attrs, run.context_turns = Attributes(options.get("attrs")), 0 if outside is None else outside.turns
-        session = run.session = options.get("session")
-        if session is not None:
-            run.thread_id, run.user_id = session.stream, session.user
-        self._living.add(run)
-        plan = self._engine.RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
-        return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
-
-    def _kept(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> Kept | None:
-        """How the run is to be kept, when it is."""
-        if self._backend is None:
-            return None
-        from noetic_py._engine.keeping import Kept
-
-        named = next((name for name, flow in self.flows.items() if flow is step), None)
-        return Kept(self._backend, options.get("durability", "step"), options.get("source", named))
 
     # -- what was begun before
 
@@ -672,33 +632,13 @@ class Harness(Generic[M_co]):
             past = await keeping.load_past(backend, run_id, codec, state_type)
             if asks:
                 await self._door.goes_on(run_id, past)
-            run = self._resumed(run_id, past, options)
+            run = self._planner.again(run_id, past, options)
             run.on_diverge = options.get("on_diverge", "fail")
             plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
             self._living.add(run)
             return run, evolve(plan, kept=kept)
 
         return await keeping.when_free(take, options.get("wait", 0.0), self._resources.runtime)
-
-    def _resumed(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
-        opening = past.started.opening
-        run = self._engine.Run(
-            run_id=run_id,
-            thread_id=past.started.thread_id,
-            user_id=None if opening is None else opening.user_id,
-            request_id=None if opening is None else opening.request_id,
-            resources=self._resources,
-            services=Services(options.get("services") or {}, self._services, self._plugins.services.by_type),
-            metadata={} if opening is None else opening.metadata,
-            model_settings=options.get("model_settings") or ModelSettings(),
-            bus=Bus(),
-            tracer=tracer(),
-        )
-        run.attrs = Attributes(options.get("attrs"))
-        run.depth = max(run.depth, 0 if opening is None else opening.depth)
-        if opening is not None and opening.base is not None:
-            run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
-        return run
 
     # -- sessions
 

@@ -13,7 +13,8 @@ from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.sharing import check_shared
-from noetic_py.context import Context, Domain, Outside
+from noetic_py.context import Context, Outside
+from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError, InvalidId, RunBusy
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog

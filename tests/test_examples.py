@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import pytest
 
 from examples import ask
-from noetic_py import Budget, FunctionCall, FunctionCallOutput, Harness, Message, ModelRequest, RunResult
+from noetic_py import Budget, Context, FunctionCall, FunctionCallOutput, Harness, Message, ModelRequest, RunResult, step
 from noetic_py.cli.loading import load_flow
 from noetic_py.testing import ScriptedModel, Turn
 
@@ -283,8 +284,12 @@ async def test_a_capable_model_searches_and_answers(capsys: pytest.CaptureFixtur
 
 def test_only_small_models_are_not_trusted() -> None:
     models = {None: False, "local:smollm2": False, "openai:gpt-5-mini": True}
-    made = {model: ask.harness(model) for model in models}
-    assert {model: harness._services[ask.Trust] for model, harness in made.items()} == {
+
+    @step
+    async def trust(_: object, ctx: Context) -> Any:
+        return ctx.services[ask.Trust]
+
+    assert {model: ask.harness(model).run_sync(trust, None).value for model in models} == {
         model: ask.Trust(capable) for model, capable in models.items()
     }
 

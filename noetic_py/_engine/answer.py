@@ -13,8 +13,8 @@ from attrs import evolve, field, frozen
 
 from noetic_py._engine.call import Call, RunCalls, Shown
 from noetic_py._engine.execute import HANDLERS
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.memory import judged, mend_model_error
-from noetic_py._engine.state import Frame
 from noetic_py._engine.view import project
 from noetic_py.budget import NO_USAGE
 from noetic_py.context import StepMeta

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from noetic_py._engine.durable import NOTHING, recorded
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.ledger import decided
-from noetic_py._engine.state import Frame
 from noetic_py.items import Item, Message
 
 __all__ = ["between_rounds"]

@@ -11,10 +11,10 @@ from types import TracebackType
 from attrs import evolve, frozen
 
 from noetic_py._engine.counting import counter_of, ready_counter_of
-from noetic_py._engine.state import Frame
+from noetic_py._engine.frame import Frame
 from noetic_py.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage
 from noetic_py.checkpoints.records import CallStarted
-from noetic_py.context import Counted, Domain
+from noetic_py.domain import Counted, Domain
 from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice
 from noetic_py.events import ModelFailed, ModelFinished, ModelStarted
 from noetic_py.items import Item

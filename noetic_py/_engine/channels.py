@@ -17,7 +17,8 @@ from attrs import frozen
 
 from noetic_py._engine.custody import going_on, keep
 from noetic_py._engine.execute import HANDLERS, call_from_body
-from noetic_py._engine.state import DOORS, Frame, acting
+from noetic_py._engine.frame import Frame, acting
+from noetic_py._engine.state import DOORS
 from noetic_py.channels import Channel, Live, Reader
 from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError, NoeticWarning
 from noetic_py.steps.step import Step

@@ -5,7 +5,8 @@ from __future__ import annotations
 from anyio.lowlevel import checkpoint as let_others_run
 
 from noetic_py._engine import ledger
-from noetic_py._engine.state import DOORS, Frame, acting
+from noetic_py._engine.frame import Frame, acting
+from noetic_py._engine.state import DOORS
 
 __all__ = ["checkpoint"]
 

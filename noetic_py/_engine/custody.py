@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, frozen
 
-from noetic_py._engine.state import Frame, Run
+from noetic_py._engine.frame import Frame
+from noetic_py._engine.state import Run
 from noetic_py.steps.flow import ParallelSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
 from noetic_py.steps.spawn import SPAWNS

@@ -17,18 +17,20 @@ from anyio.lowlevel import checkpoint
 from noetic_py._engine.durable import call, count_turns, put_down, recover, stop_again
 from noetic_py._engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py._engine.fold import items_below
+from noetic_py._engine.frame import Frame, acting
 from noetic_py._engine.launched import note
 from noetic_py._engine.layers import layers_for
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.spawn import head, run_child
-from noetic_py._engine.state import DOORS, Execution, Frame, Run, acting
+from noetic_py._engine.state import DOORS, Execution, Run
 from noetic_py.budget import Budget, Lease
 from noetic_py.channels import Channel, ChannelHandle
 from noetic_py.checkpoints.records import StepFailed, StepOpened
 from noetic_py.codec.text import dump
-from noetic_py.context import CURRENT, Domain
+from noetic_py.context import CURRENT
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.detached import DetachedWork, DetachOptions
+from noetic_py.domain import Domain
 from noetic_py.errors import Aborted, BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory

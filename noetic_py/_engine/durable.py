@@ -10,7 +10,8 @@ from attrs import evolve, frozen
 from noetic_py._engine import ledger
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.fold import COMPOSITES, Node, Own, inside, left_by, tree
-from noetic_py._engine.state import DOORS, Execution, Frame, Run
+from noetic_py._engine.frame import Frame
+from noetic_py._engine.state import DOORS, Execution, Run
 from noetic_py._engine.types import declared_input, declared_output
 from noetic_py.budget import NO_USAGE, Lease
 from noetic_py.checkpoints.cells import StoredCells, apply_cells, unlike
@@ -19,7 +20,8 @@ from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFaile
 from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_usage, read_usage
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump
-from noetic_py.context import Domain, StepMeta
+from noetic_py.context import StepMeta
+from noetic_py.domain import Domain
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.items import FunctionCall
 from noetic_py.models.base import ModelResponse

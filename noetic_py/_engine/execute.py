@@ -10,13 +10,15 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from noetic_py._engine import durable, fold, ledger
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.grace import in_peace
 from noetic_py._engine.layers import keeping
 from noetic_py._engine.parking import Parked, parked_in
-from noetic_py._engine.state import DOORS, Execution, Frame
+from noetic_py._engine.state import DOORS, Execution
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.records import Decision
-from noetic_py.context import CURRENT, Domain, StepMeta
+from noetic_py.context import CURRENT, StepMeta
+from noetic_py.domain import Domain
 from noetic_py.errors import (
     BudgetExceeded,
     Cancelled,

@@ -12,10 +12,11 @@ from attrs import define, field, frozen
 from noetic_py._engine import durable, ledger
 from noetic_py._engine.custody import give_back
 from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute, forget_loop_stops
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.memory import fork_layers, join_returned
 from noetic_py._engine.parking import Parked
-from noetic_py._engine.state import DOORS, Frame
-from noetic_py.context import Domain
+from noetic_py._engine.state import DOORS
+from noetic_py.domain import Domain
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
 from noetic_py.state import copy_state, restore_state
 from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled

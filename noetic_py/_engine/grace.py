@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from noetic_py._engine.state import Frame
+from noetic_py._engine.frame import Frame
 
 __all__ = ["GRACE", "in_peace"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.graph import members
 from noetic_py._engine.loop import counted
-from noetic_py._engine.state import Frame
 from noetic_py.errors import HandoffLimit
 from noetic_py.steps.handoff import Handed, HandoffSpec
 from noetic_py.steps.step import frame as frame_name

@@ -9,8 +9,8 @@ from typing import Any, Final
 import anyio
 from attrs import define
 
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.layers import AnyLayer, Live
-from noetic_py._engine.state import Frame
 from noetic_py.errors import CheckpointError, ConcurrentStepCall, LayerError, NoeticError, Stopped
 from noetic_py.events import LayerFailed
 from noetic_py.memory.binding import Draft

@@ -8,8 +8,8 @@ import anyio
 
 from noetic_py._engine.channels import take
 from noetic_py._engine.durable import NOTHING, recorded
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.ledger import decided
-from noetic_py._engine.state import Frame
 from noetic_py.channels import Channel, Entry
 from noetic_py.errors import ChannelClosed
 from noetic_py.events import LoopParked

@@ -32,8 +32,8 @@ from noetic_py.checkpoints.records import Change, JournalRecord, Opening, RunEnd
 from noetic_py.checkpoints.stored import Stored, dump_record
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump, inside
-from noetic_py.context import Domain
 from noetic_py.control import RunResult
+from noetic_py.domain import Domain
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
 from noetic_py.items import Item, Opaque
 from noetic_py.log import ItemLog

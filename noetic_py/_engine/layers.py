@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.merge import joined
-from noetic_py._engine.state import DOORS, Frame
+from noetic_py._engine.state import DOORS
 from noetic_py.errors import LayerError, NoContextError
 from noetic_py.events import Emitted
 from noetic_py.memory.checks import check_memory

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.fingerprint import fingerprint_of
-from noetic_py._engine.state import Frame
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.suspension import Request, answer_to, check
 from noetic_py.errors import Rejected, RequestExpired
 from noetic_py.items import FunctionCall

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from noetic_py._engine import custody
-from noetic_py._engine.state import NO_ITEMS, Frame
+from noetic_py._engine.frame import NO_ITEMS, Frame
 from noetic_py.checkpoints.delta import changes, known_fields
 from noetic_py.checkpoints.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown

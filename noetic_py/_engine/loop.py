@@ -11,9 +11,9 @@ from typing import Any
 from noetic_py._engine import family as bounds
 from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.execute import HANDLERS, as_error, execute
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.ledger import decided
-from noetic_py._engine.state import Frame
 from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ConfigError, LoopLimit, NoOutput

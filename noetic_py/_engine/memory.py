@@ -10,11 +10,12 @@ from anyio.lowlevel import checkpoint
 from attrs import evolve
 
 from noetic_py._engine.execute import HANDLERS, AnyStep, execute
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.hooks import FAILED, as_layer_error, call_at_once, call_hook, present, tell_failed, try_hook
 from noetic_py._engine.layers import AnyLayer
-from noetic_py._engine.state import Execution, Frame
+from noetic_py._engine.state import Execution
 from noetic_py.checkpoints.records import Voided
-from noetic_py.context import Domain
+from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError, ModelError
 from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.memory.hooks import Appended, Guide, Halt, NeedsApproval, Returned, Seed

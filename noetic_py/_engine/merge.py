@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noetic_py.context import Domain
+from noetic_py.domain import Domain
 from noetic_py.state import Cells, StateBag, copy_state, restore_state, state_fields
 
 __all__ = ["join_cells", "join_states", "joined"]

@@ -13,11 +13,11 @@ from noetic_py._engine.answer import ANSWER, Ask
 from noetic_py._engine.between import between_rounds
 from noetic_py._engine.execute import HANDLERS, execute, restore_log
 from noetic_py._engine.flow import Path, first_of, run_paths
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.memory import appended, is_guided, remember
 from noetic_py._engine.merge import join_cells, join_states
 from noetic_py._engine.offer import offer
 from noetic_py._engine.output import OutputPlan, output_plan
-from noetic_py._engine.state import Frame
 from noetic_py._engine.tool import TOOL_CALL, Call
 from noetic_py.admission import admit_value
 from noetic_py.context import StepMeta

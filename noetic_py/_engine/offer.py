@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.layers import Live
-from noetic_py._engine.state import Frame
 from noetic_py.steps.model import ModelSpec
 
 if TYPE_CHECKING:

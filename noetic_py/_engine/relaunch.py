@@ -15,11 +15,12 @@ from attrs import frozen
 from noetic_py._engine.detached import Detached
 from noetic_py._engine.fingerprint import fingerprint
 from noetic_py._engine.fold import Node
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.launched import LAUNCHED
 from noetic_py._engine.limits import budget_of
 from noetic_py._engine.references import referenced
 from noetic_py._engine.revision import stored_type, version_of
-from noetic_py._engine.state import DOORS, Frame
+from noetic_py._engine.state import DOORS
 from noetic_py._engine.types import declared_input
 from noetic_py.codec.text import parse
 from noetic_py.detached import DetachOptions

@@ -24,19 +24,20 @@ from noetic_py._engine import upkeep as _upkeep
 from noetic_py._engine.durable import count_turns, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below, visible
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.graph import members
 from noetic_py._engine.memory import close_layers, open_layers
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.requests import open_requests, request_of, told
 from noetic_py._engine.resume import Past
-from noetic_py._engine.state import Execution, Frame, Run
+from noetic_py._engine.state import Execution, Run
 from noetic_py._engine.store import Kept
 from noetic_py.budget import Budget, Lease
 from noetic_py.checkpoints.cells import apply_cells
 from noetic_py.checkpoints.delta import apply_changes
 from noetic_py.checkpoints.records import Base, Opening, RunEnded, RunStarted
-from noetic_py.context import Domain
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.domain import Domain
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.events import RunFinished
 from noetic_py.events import RunStarted as RunStartedEvent

@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 
 from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.loop import on_error
-from noetic_py._engine.state import Frame
-from noetic_py.context import Domain
+from noetic_py.domain import Domain
 from noetic_py.steps.loop import EverySpec
 
 __all__ = ["run_every"]

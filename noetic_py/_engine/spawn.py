@@ -9,13 +9,14 @@ import anyio
 
 from noetic_py._engine import durable
 from noetic_py._engine.execute import HANDLERS, close_lease, execute, open_lease, under_budget
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.layers import layers_for
 from noetic_py._engine.memory import close_layers, join_returned, open_layers, spawn_layers
 from noetic_py._engine.parking import Parked
-from noetic_py._engine.state import Execution, Frame
+from noetic_py._engine.state import Execution
 from noetic_py.budget import Budget, Lease
-from noetic_py.context import Domain
 from noetic_py.control import Control
+from noetic_py.domain import Domain
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.log import ItemLog
 from noetic_py.state import NO_CELLS, StateBag

@@ -1,9 +1,8 @@
-"""What is alive while a run goes on: the run, its executions, and a frame for each step in flight."""
+"""What is alive while a run goes on: the run, and its executions."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import Token
 from decimal import Decimal
 from functools import partial
 from threading import get_ident
@@ -14,18 +13,19 @@ import anyio.from_thread
 from attrs import evolve, frozen
 
 from noetic_py._engine.family import Family
+from noetic_py._engine.frame import Frame, frame_of
 from noetic_py._types import OnDiverge, T
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
 from noetic_py.channels import Board, Channel, Entry, Live, log_lost
 from noetic_py.checkpoints.cells import StoredCells
 from noetic_py.checkpoints.delta import known_fields
-from noetic_py.context import CURRENT, Context, Domain, Services, StepMeta
+from noetic_py.context import CURRENT, Context, Services, StepMeta
 from noetic_py.control import Control, Partial, RunResult, StopKind
 from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted, ViewMade
-from noetic_py.state import NO_CELLS, Cells, copy_state, restore_state
+from noetic_py.state import NO_CELLS, Cells, copy_state
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -35,11 +35,8 @@ if TYPE_CHECKING:
     from noetic_py._engine.layers import Layers
     from noetic_py._engine.store import Store
     from noetic_py._engine.upkeep import Upkeep
-    from noetic_py.channels import Reader
     from noetic_py.checkpoints.backend import CheckpointBackend
-    from noetic_py.checkpoints.records import Intent, JournalRecord, Segment, StepFailed, StepFinished
-    from noetic_py.items import Item
-    from noetic_py.log import ItemLog
+    from noetic_py.checkpoints.records import Intent, JournalRecord, StepFailed, StepFinished
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.pending import Ask
@@ -47,10 +44,7 @@ if TYPE_CHECKING:
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
 
-__all__ = ["Execution", "Frame", "Resources", "Run", "acting"]
-
-NO_ITEMS: tuple[Item, ...] = ()
-
+__all__ = ["Execution", "Resources", "Run"]
 
 Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions, str | None], DetachedWork]"
 
@@ -445,10 +439,10 @@ class Execution:
 
     def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
         """What the leases in force for a step still allow."""
-        return _frame(ctx).lease.remaining(self.run.runtime.monotonic())
+        return frame_of(ctx).lease.remaining(self.run.runtime.monotonic())
 
     def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
-        frame = _frame(ctx)
+        frame = frame_of(ctx)
         if reads or not self.layers:
             return DOORS.bind(frame, reads)
         if frame.bundle is None:
@@ -481,7 +475,7 @@ class Execution:
 
     def touch(self, ctx: Context[Any, Any], /) -> None:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
-        frame = _frame(ctx)
+        frame = frame_of(ctx)
         domain = frame.domain
         saved = copy_state(domain.state)
         if self.run.store is not None:
@@ -508,10 +502,10 @@ class Execution:
             except NoeticError as error:
                 # Said here, for a stop that cannot be stored would leave nobody to say it to.
                 raise error.at(ctx.path) from None
-        self.request(Control("complete", value=value, path=ctx.path, at=self.at), _frame(ctx))
+        self.request(Control("complete", value=value, path=ctx.path, at=self.at), frame_of(ctx))
 
     def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
-        self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), _frame(ctx))
+        self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), frame_of(ctx))
 
     @property
     def at(self) -> tuple[str, ...]:
@@ -566,7 +560,7 @@ class Execution:
         return self.stop
 
     def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
-        node: Frame | None = _frame(ctx)
+        node: Frame | None = frame_of(ctx)
         while node is not None and node.x is self:
             if node.step.kind in ("loop", "every"):
                 node.stop_loop_with(value, ctx.path)
@@ -583,7 +577,7 @@ class Execution:
     def span(self, ctx: Context[Any, Any], /) -> Span:
         from noetic_py.tracing import current_span
 
-        span = _frame(ctx).own_span
+        span = frame_of(ctx).own_span
         return current_span() if span is None else span
 
     def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
@@ -597,33 +591,33 @@ class Execution:
         return digest.hexdigest()
 
     def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Awaitable[Any]:
-        return DOORS.enter(_frame(ctx), step, value)
+        return DOORS.enter(frame_of(ctx), step, value)
 
     def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> Awaitable[list[Any]]:
-        return DOORS.enter(_frame(ctx), DOORS.section(steps), None)
+        return DOORS.enter(frame_of(ctx), DOORS.section(steps), None)
 
     def send(
         self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
     ) -> Awaitable[None]:
-        return DOORS.send(_frame(ctx), channel, value, timeout)
+        return DOORS.send(frame_of(ctx), channel, value, timeout)
 
     def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
-        return DOORS.receive(_frame(ctx), channel, timeout)
+        return DOORS.receive(frame_of(ctx), channel, timeout)
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
-        return self.run.in_its_thread(partial(DOORS.receive_now, _frame(ctx), channel))
+        return self.run.in_its_thread(partial(DOORS.receive_now, frame_of(ctx), channel))
 
     def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
-        return DOORS.ask(_frame(ctx), question)
+        return DOORS.ask(frame_of(ctx), question)
 
     def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
-        return DOORS.checkpoint(_frame(ctx))
+        return DOORS.checkpoint(frame_of(ctx))
 
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
     ) -> DetachedWork:
         own = self.run.is_here()
-        return self.run.in_its_thread(partial(DOORS.detach, _frame(ctx), step, value, options, own))
+        return self.run.in_its_thread(partial(DOORS.detach, frame_of(ctx), step, value, options, own))
 
     def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
         """A lease of this execution has passed its `warn_at`."""
@@ -643,146 +637,9 @@ class Execution:
         self.run.family.children += 1
 
 
-class Frame(Context[Any, Any]):
-    """A step in flight: the context its body holds, and the engine's own notes about it.
-
-    Attributes:
-        clean: Whether everything the body did itself is in the journal; then so it is for all frames above.
-        saved: The state before the body's unwritten work, while `_touched` and not clean.
-        base: The state at the step's start, once somebody below may change it.
-        saved_cells: The states of layers likewise.
-        base_cells: The same of them.
-        start: The log's length at the step's start.
-        mark: The log's length up to which the items have their place: a segment, or a child.
-        written: The log's length up to which they are in the journal.
-    """
-
-    # Most steps never need most of these: a class default costs a step nothing.
-    attempt = 1
-    # Whether the step's record has to hold more than its output and its items.
-    noted = False
-    clean = True
-    opened = False
-    has_base = False
-    base: Any = None
-    saved: Any = None
-    base_cells: Cells = NO_CELLS
-    saved_cells: Cells = NO_CELLS
-    # The layers as the step has them, once it has asked.
-    bundle: Any = None
-    busy: str | None = None
-    token: Token[Context[Any, Any] | None] | None = None
-    control: Control | None = None
-    occurrences: dict[str, int] | None = None
-    used_tokens: TokenUsage | None = None
-    used_cost: Decimal | None = None
-    # How many model calls the attempt has made, and the tool that it has called.
-    used_calls = 0
-    used_tool: str | None = None
-    # What the model had said when an answer was cut off.
-    heard: tuple[Item, ...] = NO_ITEMS
-    # What `stop_loop` was given, and by which steps; the last word counts.
-    loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
-    # The lease of the step's own budget, and the one of its wrap-up.
-    own_lease: Lease | None = None
-    wrap_up: Lease | None = None
-    segments: list[Segment] | None = None
-    # What the journal of a resumed run says of the step, and which of its children were called this time.
-    node: Node | None = None
-    visited: set[str] | None = None
-    # In a durable run: the last child's name and output; the record that is about to be committed; messages taken.
-    last_output: tuple[str, Any] | None = None
-    prepared: StepFinished | None = None
-    takes: list[tuple[str, ...]] | None = None
-    own_span: Span | None = None
-    # What the body takes messages from, by channel and attempt.
-    readers: dict[tuple[str, int], Reader] | None = None
-    winner: int | None = None
-    # Whether a child waits for an answer, so that the body cannot come to an end.
-    parks = False
-    # The head of an execution: it stands for the spawn, or the run, that has records of its own.
-    virtual = False
-
-    def __init__(
-        self,
-        step: Step[Any, Any, Any, Any],
-        parent: Frame | None,
-        x: Execution,
-        path: tuple[str, ...],
-        domain: Domain,
-        lease: Lease,
-        length: int,
-    ) -> None:
-        self.engine = x
-        self.domain = domain
-        self.at = path
-        self.touched = False
-        self.x: Execution = x
-        self.step = step
-        self.up = parent
-        self.lease = lease
-        self.mark = self.written = self.start = length
-
-    @property
-    def log(self) -> ItemLog:
-        """The conversation the body writes to."""
-        return self.domain.log
-
-    def stop_loop_with(self, value: object, path: tuple[str, ...]) -> None:
-        """A step asks this loop to end."""
-        self.loop_stops = [*(self.loop_stops or ()), (value, path)]
-
-    def rewind(self) -> None:
-        """Go back to the step's start: its state and its place in the log."""
-        self.log.rollback(self.start)
-        self.mark = self.written = self.start
-        self.segments = None
-        if self.has_base:
-            restore_state(self.domain.state, copy_state(self.base))
-            self.domain.cells = self.base_cells
-            self._look_again()
-        self.touched = False
-        self.clean = True
-
-    def drop_unwritten(self) -> None:
-        """Forget what the body did itself and no commit has written."""
-        self.log.rollback(self.written)
-        self.mark = self.written
-        self.segments = None
-        if self.touched and not self.clean:
-            restore_state(self.domain.state, copy_state(self.saved))
-            self.domain.cells = self.saved_cells
-            self._look_again()
-
-    def _look_again(self) -> None:
-        """The state was put back, so what is known of it is not what was stored last."""
-        store = self.x.run.store
-        if store is not None and self.domain.known is not None:
-            self.domain.known = known_fields(self.domain.state, store.codec)
-            self.domain.stored = StoredCells(self.domain.cells)
-
-    def put_cells(self, cells: Cells) -> None:
-        """Put states of layers in place of those that are there, as work of the body's own."""
-        if not self.touched:
-            self.x.touch(self)
-        self.domain.cells = cells
-
-
-def acting(frame: Frame) -> Frame:
-    """Whose work it is: what is asked for through `ctx.root` or `ctx.parent` belongs to the body that asks."""
-    asking = CURRENT.get() if frame.virtual else None
-    return asking if isinstance(asking, Frame) else frame
-
-
 def _place() -> tuple[int, Family]:
     """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.token is not None:
         return asking.x.run.depth + asking.x.depth + 1, asking.x.run.family
     return 0, Family()
-
-
-def _frame(ctx: Context[Any, Any]) -> Frame:
-    if isinstance(ctx, Frame):
-        return ctx
-    raise ConfigError("this context is not the engine's", code="not-running")

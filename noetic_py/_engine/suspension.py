@@ -18,10 +18,11 @@ from attrs import frozen
 
 from noetic_py._engine import ledger
 from noetic_py._engine.execute import HANDLERS, call_from_body
+from noetic_py._engine.frame import Frame, acting
 from noetic_py._engine.output import misfit
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.requests import request_of
-from noetic_py._engine.state import DOORS, Frame, acting
+from noetic_py._engine.state import DOORS
 from noetic_py.checkpoints.records import Answered, Pending
 from noetic_py.codec.text import dump
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired

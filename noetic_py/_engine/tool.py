@@ -10,9 +10,9 @@ import anyio
 from attrs import evolve, frozen
 
 from noetic_py._engine.execute import HANDLERS, execute
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.leave import ONCE, Wanted, later_result, may_ask, refused
 from noetic_py._engine.memory import after_tool_call, appended, before_tool_call
-from noetic_py._engine.state import Frame
 from noetic_py.context import CURRENT, StepMeta
 from noetic_py.errors import (
     BudgetExceeded,

@@ -11,10 +11,11 @@ import anyio
 from attrs import frozen
 
 from noetic_py._engine.execute import execute
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.hooks import tell_failed
 from noetic_py._engine.layers import NO_LAYERS, AnyLayer
 from noetic_py._engine.merge import joined
-from noetic_py._engine.state import DOORS, Frame
+from noetic_py._engine.state import DOORS
 from noetic_py._engine.types import types_in
 from noetic_py.codec import Codec
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetic_py._engine.counting import ready_counter_of
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.hooks import FAILED, call_hook, present, tell_failed
 from noetic_py._engine.layers import AnyLayer
 from noetic_py._engine.memory import tell_children
-from noetic_py._engine.state import Frame
 from noetic_py.items import Item, Message
 from noetic_py.log import ItemView
 from noetic_py.memory.allocate import Allocation, Demand

@@ -24,8 +24,8 @@ from noetic_py.checkpoints.delta import state_tree
 from noetic_py.checkpoints.records import Base
 from noetic_py.checkpoints.stored import Stored
 from noetic_py.codec.text import is_dict, is_list
-from noetic_py.context import Domain
 from noetic_py.control import RunResult
+from noetic_py.domain import Domain
 from noetic_py.errors import (
     CodecError,
     ConfigError,

@@ -15,7 +15,7 @@ from attrs import frozen
 from noetic_py.checkpoints.records import RunEnded, StepFailed, StepFinished
 
 if TYPE_CHECKING:
-    from noetic_py._engine.state import Frame
+    from noetic_py._engine.frame import Frame
     from noetic_py.checkpoints.records import JournalRecord
 
 __all__ = ["Attempt", "Ledger", "LedgerLine"]

@@ -17,9 +17,9 @@ from attrs import define, field
 
 from noetic_py import Harness, InMemoryBackend, Item, RunResult, StateBag, current_context, errors
 from noetic_py._engine.fold import items_below, tree, visible
+from noetic_py._engine.frame import Frame
 from noetic_py._engine.keeping import codec_for
 from noetic_py._engine.resume import read_journal
-from noetic_py._engine.state import Frame
 from noetic_py.checkpoints.delta import apply_changes, known_fields, mismatch
 from noetic_py.checkpoints.records import (
     JournalRecord,
@@ -29,7 +29,7 @@ from noetic_py.checkpoints.records import (
 )
 from noetic_py.checkpoints.stored import Stored
 from noetic_py.codec import Codec
-from noetic_py.context import Domain
+from noetic_py.domain import Domain
 from noetic_py.log import ItemLog
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome
 from noetic_py.testing._random_programs.conversation import pairing_error, told

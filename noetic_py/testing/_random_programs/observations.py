@@ -16,7 +16,7 @@ from noetic_py.testing.ledger import Attempt, attempt_of
 if TYPE_CHECKING:
     import anyio
 
-    from noetic_py._engine.state import Frame
+    from noetic_py._engine.frame import Frame
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.items import Item
 

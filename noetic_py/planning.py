@@ -1,0 +1,117 @@
+"""How a run is made of what its caller asks for: `Planner`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from noetic_py.attributes import Attributes
+from noetic_py.context import Services
+from noetic_py.events import Bus
+from noetic_py.models.base import ModelSettings
+from noetic_py.options import check_options, domain_of, outside_of
+from noetic_py.sessions.keys import SessionKey
+from noetic_py.steps.step import Step, require_step
+from noetic_py.stopping import Living
+from noetic_py.tracing import tracer
+
+if TYPE_CHECKING:
+    from noetic_py._engine.keeping import Kept
+    from noetic_py._engine.resume import Past
+    from noetic_py._engine.run import RunPlan
+    from noetic_py._engine.state import Resources, Run
+    from noetic_py.checkpoints.backend import CheckpointBackend
+
+__all__ = ["Planner"]
+
+
+@frozen(eq=False)
+class Planner:
+    """Makes the runs of a harness; what is made has not begun.
+
+    Attributes:
+        resources: What the harness lends to its runs.
+        living: Which runs go on in it.
+        services: Its services and those of plugins, the nearer first.
+        backend: What keeps its runs, `None` when nothing does.
+        flows: Its steps by name.
+    """
+
+    resources: Resources
+    living: Living
+    services: tuple[Mapping[type[Any], object], ...]
+    backend: CheckpointBackend | None
+    flows: Mapping[str, Step[Any, Any, Any, Any]]
+
+    def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
+        """A run of a step, and how it is to begin.
+
+        Raises:
+            ConfigError: An option is unknown or of the wrong kind.
+            RunBusy: A run of this id, or one of this context, goes on.
+        """
+        from noetic_py._engine.run import RunPlan
+
+        require_step(step, "run")
+        check_options(options, state, ctx)
+        outside = None if ctx is None else outside_of(ctx)
+        run_id = options.get("run_id") or self.resources.runtime.new_id()
+        self.living.admit(run_id, "leave out run_id=, or await that run first")
+        domain = domain_of(run_id, step, state, ctx, options)
+        run = self._run(
+            run_id,
+            options,
+            thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
+            user_id=options.get("user_id"),
+            request_id=options.get("request_id") or (None if outside is None else outside.request_id),
+            metadata=dict(options.get("metadata") or {}),
+        )
+        run.context_turns = 0 if outside is None else outside.turns
+        session = run.session = options.get("session")
+        if session is not None:
+            run.thread_id, run.user_id = session.stream, session.user
+        self.living.add(run)
+        plan = RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
+        return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
+
+    def again(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
+        """A run that was begun before."""
+        opening = past.started.opening
+        run = self._run(
+            run_id,
+            options,
+            thread_id=past.started.thread_id,
+            user_id=None if opening is None else opening.user_id,
+            request_id=None if opening is None else opening.request_id,
+            metadata={} if opening is None else opening.metadata,
+        )
+        run.depth = max(run.depth, 0 if opening is None else opening.depth)
+        if opening is not None and opening.base is not None:
+            run.session = SessionKey(opening.base.user, opening.base.session, app=opening.base.app)
+        return run
+
+    def _run(self, run_id: str, options: Mapping[str, Any], **ids: Any) -> Run:
+        from noetic_py._engine.state import Run
+
+        run = Run(
+            run_id=run_id,
+            resources=self.resources,
+            services=Services(options.get("services") or {}, *self.services),
+            model_settings=options.get("model_settings") or ModelSettings(),
+            bus=Bus(),
+            tracer=tracer(),
+            **ids,
+        )
+        run.attrs = Attributes(options.get("attrs"))
+        return run
+
+    def _kept(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> Kept | None:
+        """How the run is to be kept, when it is."""
+        if self.backend is None:
+            return None
+        from noetic_py._engine.keeping import Kept
+
+        named = next((name for name, flow in self.flows.items() if flow is step), None)
+        return Kept(self.backend, options.get("durability", "step"), options.get("source", named))
