@@ -101,6 +101,8 @@ async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) ->
                 # What is kept of a run is kept of an answer too that a shutdown cuts off.
                 async for event in stream:
                     _hear(frame, event, heard)
+                    if run.bus.active:
+                        await run.bus.room()
             return _confidential(_fresh(frame, await stream.response()), ask)
     except get_cancelled_exc_class():
         if heard:
@@ -133,9 +135,9 @@ def _hear(frame: Frame, event: ModelEvent, heard: list[str]) -> None:
     if not frame.x.run.bus.active:
         return
     if isinstance(event, TextPart):
-        frame.x.run.bus.publish(TextDelta(frame.at, event.delta))
+        frame.tell(TextDelta(frame.at, event.delta))
     elif isinstance(event, ReasoningPart):
-        frame.x.run.bus.publish(ReasoningDelta(frame.at, event.delta))
+        frame.tell(ReasoningDelta(frame.at, event.delta))
 
 
 async def _instructions(frame: Frame, spec: ModelSpec) -> str | None:
