@@ -197,7 +197,12 @@ def test_an_object_is_shown_live_and_as_what_it_is(state: Any) -> None:
     assert (repr(shown), str(shown)) == (repr(state), str(state))
     name = next(iter(state_fields(state)))
     before = getattr(state, name)
-    for change in (lambda: setattr(shown, name, 5), lambda: delattr(shown, name), lambda: setattr(shown, "other", 5)):
+    changes: list[Any] = [
+        lambda: setattr(shown, name, 5),
+        lambda: delattr(shown, name),
+        lambda: setattr(shown, "other", 5),
+    ]
+    for change in changes:
         with pytest.raises(TypeError, match="can only be read"):
             change()
     assert getattr(state, name) == before
