@@ -98,7 +98,7 @@ def every_kind(child: Step[Any, Any, Any, Any]) -> Step[Any, Any, Any, Any]:
         each(child).bind([1, 2]),
         loop(child, until=until.max_rounds(2)).bind("x"),
         spawn(child).bind("x"),
-        branch(lambda value: child).bind("x"),
+        branch(lambda value, ctx: child).bind("x"),
         body.bind("x"),
         hands.bind("x"),
         agent.bind("Go."),
@@ -250,7 +250,7 @@ async def test_001_06_children_hold_the_same_state_object() -> None:
     shared: list[Any] = [
         lambda child: sequence(child, child.bind("x")),
         lambda child: loop(child, until=until.max_rounds(2)),
-        lambda child: branch(lambda value: child),
+        lambda child: branch(lambda value, ctx: child),
         lambda child: spawn(child, state="share"),
         lambda child: spawn(sequence(child, spawn(child, state="share")), state="share"),
     ]
