@@ -264,7 +264,7 @@ def read_only_state(state: Any) -> Any:
 
 
 def _refuse(*_: Any) -> NoReturn:
-    raise TypeError("this state can only be read: a step may change it, and not what a step asks on its way")
+    raise TypeError("this state can only be read here: a step changes it, and not what a step asks")
 
 
 class _ReadBag(StateBag):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 import pytest
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
+AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 KEY = SessionKey("ada", "trip", app="travel")
 
 
@@ -211,8 +212,9 @@ class Tree:
             with anyio.CancelScope(shield=True), pytest.raises(BaseException):  # noqa: B017, PT011
                 await self.never("below")(None, ctx)
 
-        deep = spawn(spawn(loop(body, until=until.never()), id="inner"), id="outer")
-        paths = parallel(
+        rounds: AnyStep = loop(body, until=until.never())
+        deep = spawn(spawn(rounds, id="inner"), id="outer")
+        paths: AnyStep = parallel(
             [
                 sequence(self.waits("left"), self.never("left's next"), id="a"),
                 spawn(parallel([self.waits("right"), self.waits("far right")], id="pair"), id="b"),

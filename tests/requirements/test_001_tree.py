@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -41,6 +41,8 @@ from noetic_py.testing import FaultyBackend, ScriptedModel
 pytestmark = pytest.mark.anyio
 
 Ctx = Context[Memory, StateBag]
+AnyStep: TypeAlias = Step[Any, Any, Any, Any]
+Make: TypeAlias = Callable[[AnyStep], AnyStep]
 
 
 @frozen(eq=False)
@@ -65,7 +67,7 @@ def noting(seen: list[Seen]) -> Step[Any, Any, Memory, object]:
     return child
 
 
-async def seen_by(make: Any, value: object = "x", **options: Any) -> list[Seen]:
+async def seen_by(make: Make, value: object = "x", **options: Any) -> list[Seen]:
     """What the steps of a flow see that is made around one which notes it."""
     seen: list[Seen] = []
     async with Harness(plugins=[]) as harness:
@@ -73,7 +75,7 @@ async def seen_by(make: Any, value: object = "x", **options: Any) -> list[Seen]:
     return seen
 
 
-def every_kind(child: Step[Any, Any, Any, Any]) -> Step[Any, Any, Any, Any]:
+def every_kind(child: AnyStep) -> AnyStep:
     """A flow that has its step in every place that a step can have."""
 
     @step
@@ -91,6 +93,7 @@ def every_kind(child: Step[Any, Any, Any, Any]) -> Step[Any, Any, Any, Any]:
         call_model(model, tools=[step_tool(child, name="ask", description="Ask.", input_type=str)]),
         until=until.no_tool_calls(),
     )
+    routed: AnyStep = branch(lambda value, ctx: child)
     return sequence(
         child,
         parallel([child, child]),
@@ -98,7 +101,7 @@ def every_kind(child: Step[Any, Any, Any, Any]) -> Step[Any, Any, Any, Any]:
         each(child).bind([1, 2]),
         loop(child, until=until.max_rounds(2)).bind("x"),
         spawn(child).bind("x"),
-        branch(lambda value, ctx: child).bind("x"),
+        routed.bind("x"),
         body.bind("x"),
         hands.bind("x"),
         agent.bind("Go."),
@@ -247,7 +250,7 @@ class Trip:
 
 async def test_001_06_children_hold_the_same_state_object() -> None:
     trip = Trip("Brest")
-    shared: list[Any] = [
+    shared: list[Make] = [
         lambda child: sequence(child, child.bind("x")),
         lambda child: loop(child, until=until.max_rounds(2)),
         lambda child: branch(lambda value, ctx: child),
@@ -259,7 +262,8 @@ async def test_001_06_children_hold_the_same_state_object() -> None:
         assert [each.state is trip for each in seen] == [True] * len(seen)
         assert seen
     # Elsewhere a state is a path's own, until it is merged.
-    for make in (lambda child: spawn(child), lambda child: parallel([child, child])):
+    apart: list[Make] = [spawn, lambda child: parallel([child, child])]
+    for make in apart:
         assert not any(each.state is trip for each in await seen_by(make, state=trip))
 
 
@@ -371,10 +375,8 @@ async def test_001_23_the_parts_of_a_sequence_are_its_children() -> None:
 
 
 async def test_001_23_parallel_paths_have_a_branch_each() -> None:
-    for make in (
-        lambda child: parallel([child, child], id="Root"),
-        lambda child: each(child, id="Root"),
-    ):
+    sections: list[Make] = [lambda child: parallel([child, child], id="Root"), lambda child: each(child, id="Root")]
+    for make in sections:
         seen = await seen_by(make, ["a", "b"])
         assert sorted(found.branch for found in seen) == ["Root.child[0]", "Root.child[1]"]
 
@@ -384,16 +386,17 @@ async def test_001_23_each_round_of_a_loop_has_a_place_of_its_own() -> None:
     assert [each.path for each in seen] == [("Root", f"child[{n}]") for n in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("inside", "wanted"),
-    [
-        (lambda child: spawn(child, id="part"), "Root.part[{n}].child"),
-        (lambda child: parallel([child], id="part"), "Root.part[{n}].child[0]"),
-        (lambda child: sequence(spawn(child, id="desk"), id="part"), "Root.part[{n}].desk.child"),
-    ],
-    ids=["spawn", "parallel", "nested"],
-)
-async def test_001_23_what_a_round_begins_has_a_branch_of_that_round(inside: Any, wanted: str) -> None:
+BEGINNING: Mapping[str, Make] = {
+    "Root.part[{n}].child": lambda child: spawn(child, id="part"),
+    "Root.part[{n}].child[0]": lambda child: parallel([child], id="part"),
+    "Root.part[{n}].desk.child": lambda child: sequence(spawn(child, id="desk"), id="part"),
+}
+
+
+@pytest.mark.parametrize("wanted", BEGINNING)
+async def test_001_23_what_a_round_begins_has_a_branch_of_that_round(wanted: str) -> None:
+    inside = BEGINNING[wanted]
+
     @step
     async def same(_: object) -> str:
         return "x"

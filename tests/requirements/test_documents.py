@@ -93,7 +93,7 @@ BLOCKS: Mapping[str, Mapping[str, str]] = {
         "pool.items, pool.limit and pool.catalogue()": "test_document_003_reading_a_pool",
         "Agent('reader', ...)": "test_document_003_an_entry_with_an_id_goes_into_the_pool",
         "@pool.after_add, context_pool=pool": "test_document_003_a_pool_of_ones_own_with_a_listener",
-        "summarize(text, memory) and answer(question, pool)": "test_document_003_tools_read_queue_and_pool_by_annotation",
+        "summarize(text, memory), answer(..., pool)": "test_document_003_tools_read_queue_and_pool_by_annotation",
         "think(question, memory=None)": "test_document_003_an_optional_queue",
         "Turn('think', kwargs=...)": "test_document_003_an_explicit_queue_wins",
         "parent.branch() of a pool": "test_document_003_branching_a_pool",

@@ -15,7 +15,6 @@ from noetic_py import (
     Memory,
     Message,
     ReadContext,
-    SessionKey,
     StateBag,
     ToolFinished,
     call_model,
@@ -41,8 +40,9 @@ async def test_document_001_a_context_with_session_user_app_agent_and_state() ->
     @step(id="RootAgent")
     async def root_agent(text: str, ctx: Ctx) -> str:
         seen.append(ctx)
-        assert ctx.session == SessionKey("user-1", "session-1", app="my-app")
-        assert (ctx.session.session, ctx.session.user, ctx.session.app) == ("session-1", "user-1", "my-app")
+        key = ctx.session
+        assert key is not None
+        assert (key.session, key.user, key.app) == ("session-1", "user-1", "my-app")
         assert (ctx.name, ctx.branch, ctx.user_id) == ("RootAgent", "RootAgent", "user-1")
         assert ctx.state["user_name"] == "Alice"
         assert ctx.input == text
