@@ -17,6 +17,7 @@ from noetic_py import (
     InMemoryBackend,
     Memory,
     Message,
+    ReadContext,
     SessionKey,
     StateBag,
     Step,
@@ -93,15 +94,19 @@ def every_kind(child: AnyStep) -> AnyStep:
         call_model(model, tools=[step_tool(child, name="ask", description="Ask.", input_type=str)]),
         until=until.no_tool_calls(),
     )
-    routed: AnyStep = branch(lambda value, ctx: child)
+
+    def route(value: Any, ctx: ReadContext[Any, Any]) -> AnyStep:
+        return child
+
+    rounds: AnyStep = loop(child, until=until.max_rounds(2))
     return sequence(
         child,
         parallel([child, child]),
         child.bind("x"),
         each(child).bind([1, 2]),
-        loop(child, until=until.max_rounds(2)).bind("x"),
+        rounds.bind("x"),
         spawn(child).bind("x"),
-        routed.bind("x"),
+        branch(route).bind("x"),
         body.bind("x"),
         hands.bind("x"),
         agent.bind("Go."),
