@@ -39,7 +39,7 @@ from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.handoff import is_handoff, undeclared
 from noetic_py.steps.step import Step
-from noetic_py.steps.tool import ToolSpec
+from noetic_py.steps.tool import ToolSpec, is_of_step
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
 from noetic_py.tools.confidential import conceal, restored
 
@@ -167,6 +167,8 @@ async def run_work(wanted: Wanted, frame: Frame) -> Any:
     result = await call_tool(frame, tool, wanted.values)
     if is_handoff(result):
         raise undeclared(frame.at, result)
+    if (result is None or (isinstance(result, str) and not result)) and is_of_step(tool):
+        return f"{tool.name!r} has ended without an answer."
     try:
         return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:
