@@ -82,7 +82,8 @@ async def test_an_event_says_where_it_comes_from() -> None:
         events = await read(stream.events)
         await stream.result()
     emitted = next(event for event in events if isinstance(event, Emitted))
-    assert (emitted.branch.rpartition(".")[2], emitted.call_id, emitted.depth) == ("child", "c1", 1)
+    assert (emitted.call_id, emitted.depth) == ("c1", 1)
+    assert "child" in emitted.branch.split(".")
     assert emitted.path[0] == "agent"
     deltas = {event.delta: event for event in events if isinstance(event, TextDelta)}
     assert [(text, event.call_id, event.depth) for text, event in deltas.items()] == [

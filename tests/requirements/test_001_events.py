@@ -112,6 +112,11 @@ async def test_001_25_what_a_child_emits_and_says_reaches_the_parents_stream_wit
     # Its place begins with the branch of its conversation, and no other event's does.
     below = [event for event in events if isinstance(event, ItemsAppended) and "spawn:expert" in event.path]
     assert below == said
+    # It is tagged with the branch and the call that it belongs to, as all that happens there is.
+    (call,) = [event.call for event in events if isinstance(event, ToolStarted)]
+    assert {event.branch for event in below} == {".".join(place)}
+    assert {event.call_id for event in events if "spawn:expert" in event.path} == {call.call_id}
+    assert {event.branch for event in events if event.path == ("Root", "call_model[0]")} == {"Root"}
 
 
 async def test_001_25_they_come_as_items_of_the_stream_too() -> None:
