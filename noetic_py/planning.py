@@ -105,7 +105,7 @@ class Planner:
             resources=self.resources,
             services=Services(options.get("services") or {}, *self.services),
             model_settings=options.get("model_settings") or ModelSettings(),
-            bus=Bus(),
+            bus=Bus(run_id),
             tracer=tracer(),
             **ids,
         )
