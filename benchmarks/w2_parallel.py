@@ -1,4 +1,7 @@
-"""W2: what a parallel path costs: 1,000 trivial branches, joined, against an anyio task group doing the same."""
+"""W2: what a parallel path costs: 1,000 trivial branches, joined, against an anyio task group doing the same.
+
+And what it costs that somebody watches: the same run with a reader of its events, against one that nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import anyio
 
 from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
 from benchmarks.w1_steps import SAME, check, same
-from noetic_py import Context, Harness, Message, parallel, step
+from noetic_py import Context, Harness, Message, StepStarted, parallel, step
+from noetic_py.selections import Overflow
 
 BRANCHES = 1_000
 LOGS = (10, 1_000, 10_000)
 TARGET = 1.5
+WAITING = 100
 
 
 def measure(plan: Plan) -> list[Figure]:
@@ -21,6 +26,7 @@ def measure(plan: Plan) -> list[Figure]:
     short, middle, long = (plan.size(length) for length in LOGS)
     sides: dict[str, Measurement] = {"group": task_group(count), "ours": branches(count)}
     sides |= {f"log {length}": branches_after(count, length) for length in (short, middle, long)}
+    sides |= {"read": watched(count, 10_000, "drop"), "waited for": watched(count, WAITING, "wait")}
     sides |= {"trio group": task_group(count, "trio"), "trio": branches(count, "trio")}
     found = take_turns(sides, plan.rounds)
     compared = partial(compare, "W2", unit="µs a branch", factor=MICRO)
@@ -34,6 +40,8 @@ def measure(plan: Plan) -> list[Figure]:
             for n in (middle, long)
         ),
         compared(f"on trio: {name}", found["trio group"], found["trio"]),
+        compared("with a reader of all events, against nobody", found["ours"], found["read"]),
+        compared(f"that the run waits for, {WAITING} events at most", found["ours"], found["waited for"]),
     ]
 
 
@@ -72,6 +80,27 @@ def branches(count: int, backend: str = "asyncio") -> Measurement:
         return seconds / count
 
     return in_loop(work, backend)
+
+
+def watched(count: int, capacity: int, overflow: Overflow) -> Measurement:
+    """Seconds a branch of the same run, while somebody reads all its events."""
+    flow = parallel([SAME] * count)
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = cpu()
+        async with harness.stream(flow, 1) as stream:
+            started = 0
+            async for event in stream.select(capacity=capacity, overflow=overflow):
+                started += isinstance(event, StepStarted)
+            result = await stream.result()
+        seconds = cpu() - began
+        check(len(result.value), count)
+        # The section is a step too.
+        check(started, count + 1)
+        return seconds / count
+
+    return in_loop(work)
 
 
 def branches_after(count: int, items: int) -> Measurement:

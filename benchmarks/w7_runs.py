@@ -1,4 +1,7 @@
-"""W7: many runs at once: 1,000 runs of 20 steps that sleep for a millisecond, against bare tasks that do the same."""
+"""W7: many runs at once: 1,000 runs of 20 steps that sleep for a millisecond, against bare tasks that do the same.
+
+And what it costs that each of them has a reader of its events, against runs that nobody watches.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import anyio
 
 from benchmarks.measure import Figure, Measurement, Plan, compare, in_loop, take_turns, wall
 from benchmarks.w1_steps import check
-from noetic_py import Context, Harness, loop, step, until
+from noetic_py import Context, Harness, StepStarted, loop, step, until
 
 RUNS = 1_000
 STEPS = 20
@@ -28,9 +31,20 @@ NAP = step(nap)
 def measure(plan: Plan) -> list[Figure]:
     """Every figure of W7."""
     runs = plan.size(RUNS)
-    found = take_turns({"bare": tasks(runs), "ours": harness_runs(runs)}, plan.rounds)
+    sides = {"bare": tasks(runs), "ours": harness_runs(runs), "read": watched_runs(runs)}
+    found = take_turns(sides, plan.rounds)
     name = f"{runs:,} runs of {STEPS} steps of sleep(1 ms), against asyncio tasks"
-    return [compare("W7", name, found["bare"], found["ours"], unit="s", factor=1.0, target=TARGET)]
+    return [
+        compare("W7", name, found["bare"], found["ours"], unit="s", factor=1.0, target=TARGET),
+        compare(
+            "W7",
+            "each with a reader of all its events, against nobody",
+            found["ours"],
+            found["read"],
+            unit="s",
+            factor=1.0,
+        ),
+    ]
 
 
 def tasks(runs: int) -> Measurement:
@@ -63,6 +77,30 @@ def harness_runs(runs: int) -> Measurement:
         done = await asyncio.gather(*[asyncio.create_task(harness.run(flow, 0)) for _ in range(runs)])
         seconds = wall() - began
         check(sum(result.steps for result in done), runs * STEPS)
+        return seconds
+
+    return in_loop(work)
+
+
+def watched_runs(runs: int) -> Measurement:
+    """Seconds for as many runs while somebody reads all events of each."""
+    flow = loop(NAP, until=until.max_rounds(STEPS))
+
+    async def one(harness: Harness) -> int:
+        async with harness.stream(flow, 0) as stream:
+            started = 0
+            async for event in stream.events:
+                started += isinstance(event, StepStarted)
+            await stream.result()
+        return started
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = wall()
+        done = await asyncio.gather(*[asyncio.create_task(one(harness)) for _ in range(runs)])
+        seconds = wall() - began
+        # The loop is a step too.
+        check(sum(done), runs * (STEPS + 1))
         return seconds
 
     return in_loop(work)

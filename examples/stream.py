@@ -1,9 +1,11 @@
 """Watching a run: text while it is written, and typed events of everything that happens, each with the path it is from.
 
-A stream is entered with `async with`, so whoever stops reading early leaves nothing running behind.
+A stream is entered with `async with`, so whoever stops reading early leaves nothing running behind. The second part
+watches only some of it, and shows a typed answer while it comes in.
 """
 
 import anyio
+from typing_extensions import TypedDict
 
 from noetic_py import (
     Context,
@@ -36,7 +38,17 @@ async def look_up(ctx: Context[Memory, object], word: str) -> str:
 agent = loop(call_model(tools=[look_up]), until=until.no_tool_calls())
 
 
-async def main() -> None:
+class Entry(TypedDict, total=False):
+    """What the glossary says of a word; the keys come one by one."""
+
+    word: str
+    meaning: str
+
+
+writer = call_model(output=Entry, instructions="Write an entry for a glossary.")
+
+
+async def everything() -> None:
     call = FunctionCall(name="look_up", arguments={"word": "tide"})
     model = ScriptedModel(call, "The tide is the rise and fall of the sea.", usage=TokenUsage(input=30, output=12))
     async with Harness(model=model) as harness, harness.stream(agent, "What is a tide?") as stream:
@@ -61,6 +73,25 @@ async def main() -> None:
                     pass
         result = await stream.result()
     print(f"\nvalue: {result.value}")
+
+
+async def some_of_it() -> None:
+    call = FunctionCall(name="look_up", arguments={"word": "tide"}, call_id="c1")
+    answer = '{"word": "tide", "meaning": "the rise and fall of the sea"}'
+    model = ScriptedModel(call, "The rise and fall of the sea.", answer, chunk=20)
+    async with Harness(model=model) as harness, harness.stream(agent >> writer, "What is a tide?") as stream:
+        # The run goes no farther than this reader, and nothing is lost however slow it is.
+        entries = stream.partial(Entry, capacity=1, overflow="wait")
+        calls = stream.select(ToolStarted, Emitted, ToolFinished, call_id="c1")
+        async for entry in entries:
+            print(f"so far: {entry}")
+        print([type(event).__name__ async for event in calls])
+        print(f"at last: {(await stream.result()).value}")
+
+
+async def main() -> None:
+    await everything()
+    await some_of_it()
 
 
 if __name__ == "__main__":

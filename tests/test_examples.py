@@ -75,7 +75,13 @@ SHOWN = {
         "the run: holds all it held\nan old copy: it does not hold what it held",
     ],
     "stop_and_spawn": ["from 1: gold at depth 3", "from 5: gave up, rock", "aborted: no value, the mine is flooded"],
-    "stream": ["The |tide |is |", "completed: no tool calls", "value: The tide is the rise"],
+    "stream": [
+        "The |tide |is |",
+        "completed: no tool calls",
+        "value: The tide is the rise",
+        "so far: {'word': 'tide', 'meaning': 'the rise an'}\n",
+        "['ToolStarted', 'Emitted', 'ToolFinished']\nat last: {'word': 'tide',",
+    ],
     "structured": ["less than or equal to 60", "a storm under a clear sky", "Take an umbrella. (3 model calls)"],
     "sturdy_model": [
         "acme:large: The tide is high because ... void, $0.04\n",

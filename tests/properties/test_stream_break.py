@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import anyio
 import pytest
+from typing_extensions import TypedDict
 
 from noetic_py import (
     Context,
@@ -17,7 +18,9 @@ from noetic_py import (
     FunctionCall,
     Harness,
     InMemoryBackend,
+    Reasoning,
     RunStream,
+    StepStarted,
     call_model,
     current_context,
     loop,
@@ -27,6 +30,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.checkpoints.records import JournalRecord, StepFinished
 from noetic_py.testing import ScriptedModel
 from tests.properties.checks import examples, left_over, tasks
 
@@ -59,9 +63,19 @@ FLOW = (
 )
 
 
+ANSWER = '{"tide": "the rise and fall of the sea"}'
+
+
+class Entry(TypedDict, total=False):
+    """What the answer says."""
+
+    tide: str
+
+
 def model() -> ScriptedModel:
     calls = [FunctionCall(name="look_up", arguments={"word": word}) for word in ("tide", "sea")]
-    return ScriptedModel(calls, "the tide is the rise and fall of the sea", chunk=5)
+    thought = Reasoning(content="let me look that up")
+    return ScriptedModel([thought, *calls], ANSWER, chunk=5)
 
 
 def everything(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
@@ -76,6 +90,10 @@ def text(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
     return stream.text
 
 
+def reasoning(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
+    return stream.reasoning
+
+
 def items(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
     return stream.items
 
@@ -84,7 +102,15 @@ def snapshots(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
     return stream.snapshots()
 
 
-READERS = (everything, waited_for, text, items, snapshots)
+def waited_for_snapshots(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
+    return stream.snapshots(capacity=1, overflow="wait")
+
+
+def values(stream: RunStream[Any, Any]) -> AsyncIterator[Any]:
+    return stream.partial(Entry, capacity=1, overflow="wait")
+
+
+READERS = (everything, waited_for, text, reasoning, items, snapshots, waited_for_snapshots, values)
 
 
 @contextmanager
@@ -127,13 +153,14 @@ async def test_leaving_the_iterator_lets_the_run_go_on(reader: Any) -> None:
                 await leave(stream, reader, at)
                 assert current_context() is None
                 result = await stream.result()
-            assert (result.status, result.value) == ("completed", "the tide is the rise and fall of the sea"), at
+            assert (result.status, result.value) == ("completed", ANSWER), at
         assert await left_over(before) == set(), at
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 async def test_leaving_the_stream_ends_the_run(reader: Any) -> None:
     before = tasks()
+    kept: list[int] = []
     for at in range(0, await count(reader), STRIDE):
         with quiet():
             backend = InMemoryBackend()
@@ -145,10 +172,27 @@ async def test_leaving_the_stream_ends_the_run(reader: Any) -> None:
                 rest: list[Event] = [event async for event in stream.events]
                 assert all(isinstance(event, Event) for event in rest)
                 assert await left_over(before) == set(), at
-        # What had finished is kept, and somebody else goes on with it.
-        async with Harness(model=model(), checkpoints=backend) as harness:
-            assert (await harness.resume("r", FLOW, on_error="result")).run_id == "r"
+        # What had finished is kept: somebody else goes on with it, and does none of it again.
+        done = finished(await harness.runs.journal("r"))
+        again = await started_again(backend)
+        assert not done & again, at
+        kept.append(len(done))
         assert await left_over(before) == set(), at
+    assert kept[0] <= kept[-1] > 3
+
+
+def finished(journal: Sequence[JournalRecord]) -> set[tuple[str, ...]]:
+    return {record.path for record in journal if isinstance(record, StepFinished)}
+
+
+async def started_again(backend: InMemoryBackend) -> set[tuple[str, ...]]:
+    """The steps that run when the run is resumed."""
+    async with Harness(model=model(), checkpoints=backend) as harness:
+        made: Any = harness.resume_stream("r", FLOW, on_error="result")
+        async with made as stream:
+            started = {event.path async for event in stream.select(StepStarted)}
+            assert (await stream.result()).run_id == "r"
+    return started
 
 
 class Mine(Exception):
