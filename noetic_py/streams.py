@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 
@@ -89,33 +89,9 @@ class RunStream(Generic[O_co, S_co]):
         """Items as they are committed, of every step, in the order of the commits."""
         return CommittedItems(self._view("items"))
 
-    @overload
-    def select(
-        self,
-        *,
-        path: tuple[str, ...] = ...,
-        branch: str | None = ...,
-        branch_prefix: str | None = ...,
-        call_id: str | None = ...,
-        depth: int | None = ...,
-        capacity: int = ...,
-        overflow: Overflow = ...,
-    ) -> Selection[Event]: ...
-    @overload
     def select(
         self,
         *kinds: type[E],
-        path: tuple[str, ...] = ...,
-        branch: str | None = ...,
-        branch_prefix: str | None = ...,
-        call_id: str | None = ...,
-        depth: int | None = ...,
-        capacity: int = ...,
-        overflow: Overflow = ...,
-    ) -> Selection[E]: ...
-    def select(
-        self,
-        *kinds: type[Any],
         path: tuple[str, ...] = (),
         branch: str | None = None,
         branch_prefix: str | None = None,
@@ -123,7 +99,7 @@ class RunStream(Generic[O_co, S_co]):
         depth: int | None = None,
         capacity: int = CAPACITY,
         overflow: Overflow = "drop",
-    ) -> Selection[Any]:
+    ) -> Selection[E]:
         """Some of the events, from now on: `async for event in stream.select(ToolStarted, depth=0)`.
 
         With `overflow="wait"` nothing is lost: while the buffer is full, the run waits before its next step and behind
