@@ -23,6 +23,7 @@ from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError, NoContextError
 from noetic_py.items import Message
 from noetic_py.log import ItemLog
+from noetic_py.progress import NO_RUN, Progress, ProgressKeeper
 from noetic_py.protocol import Engine
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
@@ -255,6 +256,11 @@ class Context(Generic[M_co, S_co]):
     def attrs(self) -> Attributes:
         """What the parts of this run hand to each other: one for all its steps, tools and layers, and never stored."""
         return self.engine.attrs
+
+    @property
+    def progress(self) -> Progress:
+        """How far the step has come, for whoever goes on with the run; shared by all steps of the run."""
+        return Progress(self.engine.progress, self.at)
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:
@@ -594,6 +600,7 @@ class Outside:
     parent_context: Context[Any, Any] | None = None
     user_id: str | None = None
     session: SessionKey | None = None
+    progress: ProgressKeeper = NO_RUN
     adopted: bool
     trusted: int
     thread_id: str

@@ -11,6 +11,7 @@ from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.frame import Frame
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.loop import on_error
+from noetic_py._engine.progress import forget_round
 from noetic_py.domain import Domain
 from noetic_py.steps.loop import EverySpec
 
@@ -24,6 +25,7 @@ async def run_every(value: Any, frame: Frame) -> None:
     wake = None if spec.wake is None else Inbox(frame, spec.wake, float("inf"))
     due = runtime.monotonic()
     at_once = False
+    name = ""
     for tick in count():
         left = 0.0 if at_once else due - runtime.monotonic() + spec.jitter * (runtime.random() if spec.jitter else 0.0)
         await _rest(frame, max(0.0, left), wake, tick)
@@ -32,8 +34,11 @@ async def run_every(value: Any, frame: Frame) -> None:
         log = frame.log.fork()
         log.origin = frame.log.origin
         domain = Domain(log, frame.state, frame.branch, cells=frame.domain.cells)
+        if tick and frame.x.run.progress:
+            forget_round(frame, name)
+        name = f"{spec.body.id}[{tick}]"
         try:
-            await execute(spec.body, None, frame, f"{spec.body.id}[{tick}]", domain)
+            await execute(spec.body, None, frame, name, domain)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
         if domain.cells is not frame.domain.cells:

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.family import Family
 from noetic_py._engine.frame import Frame, frame_of
+from noetic_py._engine.progress import Keeper
 from noetic_py._types import OnDiverge, T
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.pending import Ask
+    from noetic_py.progress import ProgressEntry
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
@@ -134,6 +136,7 @@ class Run:
         "model_settings",
         "on_diverge",
         "once",
+        "progress",
         "relaunched",
         "request_id",
         "resources",
@@ -187,6 +190,8 @@ class Run:
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
         self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
         self.spent: list[Spent] = []
+        # How far its steps have come, as they say themselves; by their paths.
+        self.progress: dict[tuple[str, ...], ProgressEntry] = {}
         # The stops that were asked for before that.
         self.stopped: list[Control] = []
         # Whether a step without options of its own needs nothing around its body.
@@ -453,6 +458,11 @@ class Execution:
     def attrs(self) -> Attributes:
         """What the parts of the run hand to each other."""
         return self.run.attrs
+
+    @property
+    def progress(self) -> Keeper:
+        """How far the run's steps have come."""
+        return Keeper(self.run)
 
     @property
     def upkeep(self) -> Upkeep:
