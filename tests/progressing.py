@@ -33,5 +33,5 @@ def noting(seen: list[Any], name: str = "notes") -> Step[Any, Any, Any, Any]:
 
 
 def rounds(body: AnyStep, number: int = 3, **options: Any) -> AnyStep:
-    made: Any = loop
-    return made(body, until=until.max_rounds(number), id="rounds", **options)
+    made: AnyStep = loop(body, until=until.max_rounds(number), id="rounds", **options)
+    return made

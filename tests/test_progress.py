@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -14,6 +16,7 @@ from noetic_py import (
     Harness,
     InMemoryBackend,
     JsonValue,
+    OnError,
     Progress,
     ProgressEntry,
     ReadContext,
@@ -200,19 +203,18 @@ async def test_only_so_many_steps_may_leave_something() -> None:
 # ------------------------------------------------------------------------------------------------------- where
 
 
+def acts(progress: Progress) -> list[Callable[[], None]]:
+    """All that changes something."""
+    return [partial(progress.set, 2), progress.finish, progress.clear, progress.reset_children]
+
+
 def test_outside_of_a_run_there_is_nothing_and_nothing_can_be_left() -> None:
     ctx: Context[Any, Any] = Context()
     assert (ctx.progress.path, ctx.progress.value, ctx.progress.done, dict(ctx.progress.entries)) == (
         (), None, False, {},
     )  # fmt: skip
     assert ctx.read_only().progress.get_as(int) is None
-    for act in (
-        lambda: ctx.progress.set(1),
-        ctx.progress.finish,
-        ctx.progress.clear,
-        ctx.progress.reset_children,
-        ctx.progress.at(("a",)).clear,
-    ):
+    for act in acts(ctx.progress):
         with pytest.raises(errors.NoContextError, match="progress needs a run"):
             act()
 
@@ -229,7 +231,7 @@ async def test_when_the_run_is_over_it_can_be_read_only(durable: bool) -> None:
     async with Harness(plugins=(), checkpoints=InMemoryBackend() if durable else None) as made:
         await made.run(body, 1)
         handle = handles[0]
-        for act in (lambda: handle.set(2), handle.finish, handle.clear, handle.reset_children):
+        for act in acts(handle):
             with pytest.raises(errors.ConfigError, match="the run is over") as told:
                 act()
             assert told.value.code == "not-running"
@@ -539,7 +541,7 @@ async def test_a_round_that_has_failed_is_forgotten_as_well() -> None:
         return value
 
     after: list[Any] = []
-    flow = rounds(work, 1, on_error=lambda error, ctx: "skip")
+    flow = rounds(work, 1, on_error=skip)
     await run(sequence(flow, noting(after), id="flow"))
     assert seen == [{}, {}, {}]
     assert after == [{"work[2]": 3}]
@@ -562,6 +564,10 @@ async def test_a_loop_in_a_loop_begins_anew_with_each_round_of_the_outer_one() -
     assert seen == [[], ["inner[0]"], [], ["inner[1]"]]
 
 
+def skip(_: Exception, __: ReadContext[Any, Any]) -> OnError:
+    return "skip"
+
+
 async def test_a_schedule_forgets_each_time_before_the_next_one() -> None:
     seen: list[Any] = []
     clock = VirtualRuntime()
@@ -577,7 +583,7 @@ async def test_a_schedule_forgets_each_time_before_the_next_one() -> None:
             ctx.stop_loop()
 
     after: list[Any] = []
-    flow: Any = sequence(every(10.0, tick, on_error=lambda error, ctx: "skip"), noting(after), id="flow")
+    flow: Any = sequence(every(10.0, tick, on_error=skip), noting(after), id="flow")
     async with Harness(plugins=(), runtime=clock) as made:
         handle = made.start(flow, "x")
         await clock.advance(30)

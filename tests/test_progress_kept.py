@@ -19,6 +19,7 @@ from noetic_py import (
     InMemoryBackend,
     JsonValue,
     Retry,
+    StepCommitted,
     errors,
     loop,
     parallel,
@@ -378,8 +379,8 @@ async def test_where_a_step_was_committed_a_fork_is_possible() -> None:
     """What is left goes into the journal before the record that says where the step was committed."""
     backend = InMemoryBackend()
     async with kept(backend) as made:
-        async with made.stream(sequence(pages, noting([]), id="flow"), 2, run_id="r") as stream:
-            told = [event.position async for event in stream.events if type(event).__name__ == "StepCommitted"]  # type: ignore[attr-defined]
+        async with made.stream(pages >> noting([]), 2, run_id="r") as stream:
+            told = [event.position async for event in stream.events if isinstance(event, StepCommitted)]
         assert len(told) == 3
         for position in told:
             await made.fork("r", at=position)

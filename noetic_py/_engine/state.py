@@ -160,6 +160,9 @@ class Run:
         "waits",
     )  # fmt: skip
 
+    # How far its steps have come, as they say themselves; by their paths.
+    progress: dict[tuple[str, ...], ProgressEntry]
+
     def __init__(
         self,
         *,
@@ -181,7 +184,7 @@ class Run:
         self.services = services
         self.metadata = metadata
         self.model_settings = model_settings
-        self.bus, self.attrs = bus, Attributes()
+        self.bus, self.attrs, self.progress = bus, Attributes(), {}
         self.tracer = tracer
         self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
@@ -190,8 +193,6 @@ class Run:
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
         self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
         self.spent: list[Spent] = []
-        # How far its steps have come, as they say themselves; by their paths.
-        self.progress: dict[tuple[str, ...], ProgressEntry] = {}
         # The stops that were asked for before that.
         self.stopped: list[Control] = []
         # Whether a step without options of its own needs nothing around its body.

@@ -1310,7 +1310,8 @@ def far_along() -> Program:
     async def tells(x: int, ctx: Ctx) -> int:
         began(ctx)
         known = ctx.progress.at(ctx.path[:-1])
-        known.set({"rounds": [*((known.get_as(dict) or {}).get("rounds", [])), x]})
+        before: Any = known.value
+        known.set([*(before or []), {"x": x}])
         ctx.progress.set({"seen": len(ctx.progress.entries)})
         return x + 1
 

@@ -77,7 +77,7 @@ async def test_001_07_progress_is_keyed_by_the_step_s_path_and_shared_by_the_who
 
     model = ScriptedModel([FunctionCall(name="note", arguments={})], "done")
     agent: Any = loop(call_model(model, tools=[note]), until=until.no_tool_calls(), id="agent")
-    both: Any = parallel([first, second], merge=lambda results: "x", id="both")
+    both: Any = parallel([first, second], merge=lambda results, ctx: "x", id="both")
     child: Any = spawn(sequence(work, id="inside"), id="child")
     await run(sequence(work, child, both, agent, last, id="flow"))
     assert found == [
@@ -134,8 +134,7 @@ async def test_001_08_a_step_that_is_done_does_not_end_the_loop_around_it() -> N
         return value
 
     def around(body: AnyStep) -> AnyStep:
-        made: Any = loop
-        return made(body, until=until.max_rounds(3), id="rounds")
+        return loop(body, until=until.max_rounds(3), id="rounds")
 
     assert await run(around(work)) == "x"
     assert rounds == [("work[0]", True), ("work[1]", True), ("work[2]", True)]
