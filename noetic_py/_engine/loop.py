@@ -36,11 +36,11 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     judge = _judge(frame, spec.until)
     outputs: deque[Any] = deque(maxlen=_KEPT)
     snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
-    bus = frame.x.run.bus
+    bus, progress = frame.x.run.bus, frame.x.run.progress
     at = ""
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
-        at = counted(frame, f"{name}{iteration}]", at)
+        at = counted(frame, f"{name}{iteration}]", at if progress else "")
         try:
             output = await execute(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
@@ -72,15 +72,17 @@ async def run_loop(value: Any, frame: Frame) -> Any:
 def counted(frame: Frame, name: str, before: str = "") -> str:
     """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already.
 
-    What the steps of the one before have left of their progress is forgotten.
+    Args:
+        frame: The loop.
+        name: The iteration.
+        before: The one before, of whose progress nothing is to be left.
     """
-    run = frame.x.run
-    if run.progress and before:
+    if before:
         forget_round(frame, before)
     node = frame.node
     if node is None or not node.holds(name):
         # Counted here, as every iteration comes by.
-        family = run.family
+        family = frame.x.run.family
         if family.iterations >= bounds.MAX_ITERATIONS:
             raise bounds.too_many_iterations()
         family.iterations += 1
