@@ -15,13 +15,13 @@ from noetic_py.options import check_options, domain_of, outside_of
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.steps.step import Step, require_step
 from noetic_py.stopping import Living
+from noetic_py.traces import Trace
 from noetic_py.tracing import tracer
 
 if TYPE_CHECKING:
     from noetic_py._engine.keeping import Kept
     from noetic_py._engine.resume import Past
-    from noetic_py._engine.run import RunPlan
-    from noetic_py._engine.state import Resources, Run
+    from noetic_py._engine.state import Run
     from noetic_py.checkpoints.backend import CheckpointBackend
 
 __all__ = ["Planner"]
@@ -39,13 +39,13 @@ class Planner:
         flows: Its steps by name.
     """
 
-    resources: Resources
+    resources: Any
     living: Living
     services: tuple[Mapping[type[Any], object], ...]
     backend: CheckpointBackend | None
     flows: Mapping[str, Step[Any, Any, Any, Any]]
 
-    def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
+    def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """A run of a step, and how it is to begin.
 
         Raises:
@@ -60,6 +60,8 @@ class Planner:
         run_id = options.get("run_id") or self.resources.runtime.new_id()
         self.living.admit(run_id, "leave out run_id=, or await that run first")
         domain = domain_of(run_id, step, state, ctx, options)
+        header = options.get("traceparent")
+        place = None if outside is None else outside.place
         run = self._run(
             run_id,
             options,
@@ -67,6 +69,7 @@ class Planner:
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
             metadata=dict(options.get("metadata") or {}),
+            trace=place if header is None else Trace.from_traceparent(header),
         )
         run.context_turns = 0 if outside is None else outside.turns
         session = run.session = options.get("session")
@@ -76,8 +79,9 @@ class Planner:
         plan = RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
         return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
 
-    def again(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
-        """A run that was begun before."""
+    def again(self, run_id: str, begun: Any, options: Mapping[str, Any]) -> Any:
+        """A run of which there is a past."""
+        past: Past = begun
         opening = past.started.opening
         run = self._run(
             run_id,
@@ -86,6 +90,7 @@ class Planner:
             user_id=None if opening is None else opening.user_id,
             request_id=None if opening is None else opening.request_id,
             metadata={} if opening is None else opening.metadata,
+            trace=None if opening is None else opening.trace,
         )
         run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:
