@@ -117,6 +117,19 @@ async def test_001_07_whoever_resumes_the_run_finds_what_was_committed(when: Any
     assert began == [None, found]
 
 
+async def test_001_07_a_derived_context_shares_the_map_at_a_place_of_its_own() -> None:
+    @step
+    async def body(_: str, ctx: Context) -> None:
+        child = ctx.child(preset="derive", name="child")
+        child.progress.set("child")
+        ctx.progress.set("body")
+        assert left(ctx) == left(child) == {"body/child": ("child", False), "body": ("body", False)}
+        ctx.progress.reset_children()
+        assert child.progress.value is None
+
+    await run(body)
+
+
 async def test_001_08_a_step_that_is_done_does_not_end_the_loop_around_it() -> None:
     rounds: list[tuple[str, bool]] = []
 
