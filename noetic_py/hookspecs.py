@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         ItemTypeRegistry,
         LayerRegistry,
         ModelRegistry,
+        PluginRegistry,
         ServiceRegistry,
         TransformRegistry,
     )
@@ -51,3 +52,7 @@ class Hooks:
     @hookspec
     def register_record_transforms(self, registry: TransformRegistry) -> None:
         """Register transforms: `registry.record_transform(Seal())`, an object of a class below `RecordTransform`."""
+
+    @hookspec
+    def noetic_register(self, registry: PluginRegistry) -> None:
+        """Register everything at once: one registry with the methods of all the others."""

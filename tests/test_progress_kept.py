@@ -301,15 +301,18 @@ async def test_a_crash_between_two_attempts_does_not_bring_back_what_is_void(whe
 async def test_a_crash_before_the_end_of_a_race_does_not_bring_back_its_losers() -> None:
     @step
     async def quick(value: int, ctx: Context) -> int:
+        await under_way.wait()
         ctx.progress.set("quick")
         return value
 
     @step
     async def slow(value: int, ctx: Context) -> int:
         ctx.progress.set("slow")
+        under_way.set()
         await anyio.sleep_forever()
         return value
 
+    under_way = anyio.Event()
     flow: AnyStep = sequence(race([quick, slow], id="either"), noting([]), id="flow")
     whole = FaultyBackend(InMemoryBackend())
     await begin(whole, flow)
