@@ -96,6 +96,9 @@ if TYPE_CHECKING:
     from noetic_py.pending import Answer as Answer
     from noetic_py.pending import Ask as Ask
     from noetic_py.pending import PendingRequest as PendingRequest
+    from noetic_py.progress import Progress as Progress
+    from noetic_py.progress import ProgressEntry as ProgressEntry
+    from noetic_py.progress import ReadProgress as ReadProgress
     from noetic_py.redaction import redact as redact
     from noetic_py.runs import RunInfo as RunInfo
     from noetic_py.runs import Runs as Runs
@@ -204,8 +207,11 @@ __all__ = [
     "Partial",
     "PendingRequest",
     "Principal",
+    "Progress",
+    "ProgressEntry",
     "QueuedMessage",
     "ReadContext",
+    "ReadProgress",
     "Reasoning",
     "ReasoningDelta",
     "Record",
@@ -343,7 +349,10 @@ _HOMES = {
     "Partial": "noetic_py.control",
     "PendingRequest": "noetic_py.pending",
     "Principal": "noetic_py.access",
+    "Progress": "noetic_py.progress",
+    "ProgressEntry": "noetic_py.progress",
     "ReadContext": "noetic_py.context",
+    "ReadProgress": "noetic_py.progress",
     "Reasoning": "noetic_py.items",
     "ReasoningDelta": "noetic_py.events",
     "Record": "noetic_py.checkpoints.backend",

@@ -11,6 +11,7 @@ from attrs import frozen
 from noetic_py._types import T2, M_co, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.errors import ConfigError
+from noetic_py.progress import ReadProgress
 from noetic_py.state import read_only_state
 
 if TYPE_CHECKING:
@@ -212,6 +213,11 @@ class ReadContext(Protocol[M_co, S_co]):
         ...
 
     @property
+    def progress(self) -> ReadProgress:
+        """How far the step has come, and the others of the run."""
+        ...
+
+    @property
     def aborted(self) -> bool:
         """Whether the execution was aborted."""
         ...
@@ -346,6 +352,11 @@ class ReadView(Generic[M_co, S_co]):
     def attrs(self) -> Attributes:
         """What the parts of the run hand to each other; the one thing here that can be written."""
         return self._ctx.attrs
+
+    @property
+    def progress(self) -> ReadProgress:
+        """How far the step has come, and the others of the run."""
+        return ReadProgress(self._ctx.engine.progress, self._ctx.path)
 
     @property
     def aborted(self) -> bool:

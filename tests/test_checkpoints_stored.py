@@ -139,6 +139,8 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
         records.Answered, paths, texts, st.sampled_from(["approved", "rejected", "answered"]),
         st.none() | st.just({"a": [1, None]}), texts, st.none() | texts, texts,
     ),
+    "Progressed": st.builds(records.Progressed, paths, st.just("set"), plain)
+    | st.builds(records.Progressed, paths, st.sampled_from(["done", "cleared"])),
     "RunEnded": st.builds(
         records.RunEnded, paths, statuses, st.none() | texts, controls, st.lists(whole, max_size=3).map(tuple)
     ),
@@ -334,6 +336,7 @@ SAMPLES: list[records.JournalRecord] = [
     records.Decision(("a",), "route", "b"),
     records.Intent(("a",), "d"),
     records.CallStarted(("a",), 1, Decimal("0.5"), 1, 1),
+    records.Progressed(("a",), "set", {"page": [3]}),
     records.RunEnded((), "completed", None, None),
 ]  # fmt: skip
 

@@ -58,6 +58,7 @@ SHOWN = {
         "State(counts={}, notes=[])",
         "race: words won",
     ],
+    "progress": ["interrupted\ncopy: 3 of 6\n6 pages\ncopied: Tides, Moon, Springs, Neaps, Neaps, Currents, Storms"],
     "secret_key": [
         '{"user":"ada","password":"[secret]"}\nada was let in with [secret] at Bank(key=Secret([secret], name=',
         "POST https://ada:[secret]@bank.example/5 failed\nitem 0 of the history's items, a 'function_call', waits to",

@@ -16,7 +16,7 @@ from noetic_py._engine.types import declared_input, declared_output
 from noetic_py.budget import NO_USAGE, Lease
 from noetic_py.checkpoints.cells import StoredCells, apply_cells, unlike
 from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields, mismatch
-from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFailed, StepFinished, Voided
+from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFailed, StepFinished
 from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_usage, read_usage
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump
@@ -95,7 +95,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         if differs is None or _keeps(parent.x.run, differs, path):
             return Found(_replay(step, child, left, parent, domain, path))
         node.drop(name)
-        parent.x.run.journal.append(Voided(path))
+        ledger.voided(parent.x.run, path)
         return None
     failed = node.failed.get(name)
     if failed is not None:
@@ -589,14 +589,14 @@ def _check_orphans(frame: Frame) -> None:
     for child in _orphans(frame):
         if frame.x.run.on_diverge == "fail":
             raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
-        frame.x.run.journal.append(Voided(child.path))
+        ledger.voided(frame.x.run, child.path)
 
 
 def disown(frame: Frame, failure: NoeticError) -> None:
     """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
     if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
         for name in (frame.visited or set()) - frame.node.children.keys():
-            frame.x.run.journal.append(Voided((*frame.at, name)))
+            ledger.voided(frame.x.run, (*frame.at, name))
 
 
 _DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "work", "result"})

@@ -14,6 +14,7 @@ from noetic_py._engine.execute import HANDLERS, as_error, execute
 from noetic_py._engine.frame import Frame
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.ledger import decided
+from noetic_py._engine.progress import forget_round
 from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ConfigError, LoopLimit, NoOutput
@@ -35,10 +36,11 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     judge = _judge(frame, spec.until)
     outputs: deque[Any] = deque(maxlen=_KEPT)
     snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
-    bus = frame.x.run.bus
+    bus, progress = frame.x.run.bus, frame.x.run.progress
+    at = ""
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
-        at = counted(frame, f"{name}{iteration}]")
+        at = counted(frame, f"{name}{iteration}]", at if progress else "")
         try:
             output = await execute(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
@@ -67,8 +69,16 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     raise LoopLimit(spec.max_iterations, path=frame.at)
 
 
-def counted(frame: Frame, name: str) -> str:
-    """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already."""
+def counted(frame: Frame, name: str, before: str = "") -> str:
+    """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already.
+
+    Args:
+        frame: The loop.
+        name: The iteration.
+        before: The one before, of whose progress nothing is to be left.
+    """
+    if before:
+        forget_round(frame, before)
     node = frame.node
     if node is None or not node.holds(name):
         # Counted here, as every iteration comes by.

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.family import Family
 from noetic_py._engine.frame import Frame, frame_around, frame_of
+from noetic_py._engine.progress import Keeper
 from noetic_py._types import OnDiverge, T
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.pending import Ask
+    from noetic_py.progress import ProgressEntry
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
@@ -135,6 +137,7 @@ class Run:
         "model_settings",
         "on_diverge",
         "once",
+        "progress",
         "relaunched",
         "request_id",
         "resources",
@@ -159,6 +162,9 @@ class Run:
         "waits",
     )  # fmt: skip
 
+    # How far its steps have come, as they say themselves; by their paths.
+    progress: dict[tuple[str, ...], ProgressEntry]
+
     def __init__(
         self,
         *,
@@ -180,7 +186,7 @@ class Run:
         self.runtime = resources.runtime
         self.services = services
         self.metadata, self.model_settings = metadata, model_settings
-        self.bus, self.attrs = bus, Attributes()
+        self.bus, self.attrs, self.progress = bus, Attributes(), {}
         self.tracer, self.trace = tracer, trace
         self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
@@ -454,6 +460,11 @@ class Execution:
     def attrs(self) -> Attributes:
         """What the parts of the run hand to each other."""
         return self.run.attrs
+
+    @property
+    def progress(self) -> Keeper:
+        """How far the run's steps have come."""
+        return Keeper(self.run)
 
     @property
     def upkeep(self) -> Upkeep:

@@ -41,6 +41,7 @@ __all__ = [
     "Opening",
     "Path",
     "Pending",
+    "Progressed",
     "RunEnded",
     "RunStarted",
     "Segment",
@@ -391,6 +392,24 @@ class Answered:
 
 
 @define(eq=False)
+class Progressed:
+    """How far a step has come, as it or another one has said; a later one of the same step takes the place of this one.
+
+    It is void when an attempt of the step, or of one around it, is void: a retry, a lost race. A later owner's start of
+    the body makes it not void.
+
+    Attributes:
+        path: The step.
+        what: `"set"` to a value, `"done"`, or `"cleared"`.
+        value: JSON of the value.
+    """
+
+    path: Path
+    what: Literal["set", "done", "cleared"]
+    value: Any = None
+
+
+@define(eq=False)
 class RunEnded:
     """The run is over in this journal, or waits.
 
@@ -424,5 +443,6 @@ JournalRecord: TypeAlias = (
     | StateRevised
     | Pending
     | Answered
+    | Progressed
     | RunEnded
 )

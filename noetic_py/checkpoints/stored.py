@@ -29,6 +29,7 @@ from noetic_py.checkpoints.records import (
     Opening,
     Path,
     Pending,
+    Progressed,
     RunEnded,
     RunStarted,
     Segment,
@@ -368,6 +369,10 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
     )
 
 
+def _has(record: Progressed) -> bool:
+    return record.what == "set"
+
+
 def _is_told(field: Any, value: Any) -> bool:
     return bool(field.name != "path" and value != field.default)
 
@@ -401,6 +406,7 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     ],
     "Pending": lambda record, _: asdict(record, filter=_is_told),
     "Answered": lambda record, _: asdict(record, filter=_is_told),
+    "Progressed": lambda record, codec: [record.what, *([_tree(record.value, "value", codec)] if _has(record) else ())],
     "RunEnded": lambda record, codec: [
         record.status,
         record.reason,
@@ -418,6 +424,14 @@ def _load_segment(path: Path, fields: Any, codec: Codec) -> Segment:
 def _load_revised(path: Path, fields: Any, _: Codec) -> StateRevised:
     version, state, deltas = fields
     return StateRevised(path, version, state, {position: read_changes(delta) for position, delta in deltas})
+
+
+def _load_progressed(path: Path, fields: Any, codec: Codec) -> Progressed:
+    what, *value = fields
+    record = Progressed(path, what, codec.decode(*value) if value else None)
+    if what not in ("set", "done", "cleared") or len(value) != _has(record):
+        raise ValueError(f"it says {what!r:.60} and {len(value)} values")
+    return record
 
 
 def _load_ended(path: Path, fields: Any, codec: Codec) -> RunEnded:
@@ -440,5 +454,6 @@ _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
     "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1]), *fields[2:]),
     "Pending": lambda path, fields, _: Pending(path, **fields),
     "Answered": lambda path, fields, _: Answered(path, **fields),
+    "Progressed": _load_progressed,
     "RunEnded": _load_ended,
 }
