@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from noetic_py._engine.upkeep import Upkeep
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.records import Intent, JournalRecord, StepFailed, StepFinished
+    from noetic_py.hooks import Hook
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.pending import Ask
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
-    from noetic_py.steps.step import Step
+    from noetic_py.steps.step import Body, Step
 
 __all__ = ["Execution", "Resources", "Run"]
 
@@ -53,7 +54,8 @@ class Resources:
     """What a harness lends to its runs."""
 
     __slots__ = (
-        "_storage", "group", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings", "tools",
+        "_storage", "group", "hooks", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings",
+        "tools",
     )  # fmt: skip
 
     def __init__(
@@ -67,8 +69,10 @@ class Resources:
         tools: Sequence[Any],
         lease: Lease,
         settings: ModelSettings,
+        hooks: tuple[Hook[Any, Any], ...] = (),
     ) -> None:
         self.runtime = runtime
+        self.hooks = hooks
         self.layers = layers
         self._storage = storage
         self.model = model
@@ -105,6 +109,7 @@ class Doors:
     upkeep: Callable[[Execution], Upkeep]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
     relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
+    hooked: Callable[[Body], Body]
 
 
 DOORS = Doors()
@@ -127,6 +132,7 @@ class Run:
         "early",
         "executed",
         "family",
+        "hooked",
         "journal",
         "left",
         "mail",
@@ -189,8 +195,9 @@ class Run:
         self.spent: list[Spent] = []
         # The stops that were asked for before that.
         self.stopped: list[Control] = []
-        # Whether a step without options of its own needs nothing around its body.
-        self.bare = tracer is None
+        # Whether anything in the run has hooks; and whether a step without options needs nothing around its body.
+        self.hooked = bool(resources.hooks)
+        self.bare = tracer is None and not self.hooked
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.turns = self.context_turns = self.stopping = 0
@@ -217,6 +224,10 @@ class Run:
         # A stop that was asked for before the run had begun; and the session that it is a turn of.
         self.early: Control | None = None
         self.session: SessionKey | None = None
+
+    def has_hooks(self) -> None:
+        """A step that has hooks begins: look for hooks from now on."""
+        self.hooked, self.bare = True, False
 
     def keep_in(self, store: Store) -> None:
         """Make the run durable."""
