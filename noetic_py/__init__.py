@@ -146,6 +146,7 @@ if TYPE_CHECKING:
     from noetic_py.tools import Inject as Inject
     from noetic_py.tools import Tool as Tool
     from noetic_py.tools import tool as tool
+    from noetic_py.traces import Trace as Trace
 
 __all__ = [
     "NOT_DONE",
@@ -262,6 +263,7 @@ __all__ = [
     "Tool",
     "ToolFinished",
     "ToolStarted",
+    "Trace",
     "Usage",
     "ViewMade",
     "acting_as",
@@ -408,6 +410,7 @@ _HOMES = {
     "Tool": "noetic_py.tools",
     "ToolFinished": "noetic_py.events",
     "ToolStarted": "noetic_py.events",
+    "Trace": "noetic_py.traces",
     "Usage": "noetic_py.budget",
     "ViewMade": "noetic_py.events",
     "acting_as": "noetic_py.access",

@@ -284,19 +284,20 @@ class StoredArtifacts:
             )
         return self.backend
 
-    def _checked(self, name: str, data: Any, media_type: str) -> bytes:
+    def _checked(self, name: str, data: bytes, media_type: str) -> bytes:
         check_key(name)
         check_id(media_type, "media_type")
-        if not isinstance(data, (bytes, bytearray, memoryview)):
+        given: object = data
+        if not isinstance(given, (bytes, bytearray, memoryview)):
             raise ConfigError(
                 f"the data of artifact {name!r:.60} are {type(data).__name__}, not bytes",
                 code="artifact",
                 hint="text.encode()",
             )
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
-        if size > self.max_bytes:
+        whole = bytes(data)
+        if len(whole) > self.max_bytes:
             raise LimitExceeded("bytes of an artifact", self.max_bytes, hint="StoredArtifacts(max_bytes=...)")
-        return bytes(data)
+        return whole
 
     async def _read(self, backend: CheckpointBackend, scope: tuple[str, ...], name: str) -> tuple[_Index, int]:
         """The versions of a name, and the version of what says so, 0 when nothing does."""

@@ -7,27 +7,39 @@ running it is the harness's work, and engine methods on it raise [`NoContextErro
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
-from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, Share, T
+from noetic_py._types import M2, S2, A, B, C, M, M_co, R, S, S_co, Share, ShareItems, T
 from noetic_py.admission import admit
 from noetic_py.attributes import Attributes
-from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
+from noetic_py.budget import Remaining, TokenUsage
 from noetic_py.channels import DEFAULT_TIMEOUT
-from noetic_py.detached import DetachedRun, DetachedWork, DetachOptions
+from noetic_py.derivation import (
+    Derivation,
+    Preset,
+    ShareCounters,
+    ShareSession,
+    ShareTrace,
+    branch_below,
+    derivation,
+    refuse_options,
+)
+from noetic_py.detached import DetachedRun, DetachOptions
 from noetic_py.domain import Domain
-from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.errors import ConfigError, NoContextError, RunBusy
 from noetic_py.items import Message
 from noetic_py.log import ItemLog
+from noetic_py.outside import Outside
 from noetic_py.protocol import Engine
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
 from noetic_py.snapshots import Conversation, pack, unpack
-from noetic_py.state import StateBag, share_state
+from noetic_py.state import StateBag, restore_state, share_state
+from noetic_py.traces import Trace, new_trace
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -56,8 +68,11 @@ class Context(Generic[M_co, S_co]):
         items: The conversation so far; copied.
         thread_id: The conversation's id; made when left out.
         request_id: A correlation id of the caller's.
+        trace: The trace that its runs belong to; the first of them begins one when left out.
+        name: What it is called; the first part of its path and of its children's branches.
 
     Raises:
+        InvalidId: `name` cannot be one.
         ForgedEvent: `items` hold one that only a run makes, such as a call without its output.
     """
 
@@ -77,6 +92,8 @@ class Context(Generic[M_co, S_co]):
         items: Iterable[Item] | None = ...,
         thread_id: str | None = ...,
         request_id: str | None = ...,
+        trace: Trace | None = ...,
+        name: str | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -86,6 +103,8 @@ class Context(Generic[M_co, S_co]):
         items: Iterable[Item] | None = ...,
         thread_id: str | None = ...,
         request_id: str | None = ...,
+        trace: Trace | None = ...,
+        name: str | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -94,13 +113,15 @@ class Context(Generic[M_co, S_co]):
         items: Iterable[Item] | None = None,
         thread_id: str | None = None,
         request_id: str | None = None,
+        trace: Trace | None = None,
+        name: str | None = None,
     ) -> None:
         added = tuple(items or ())
         admit(added, entry="context")
-        log = ItemLog(added)
-        self.domain = Domain(log, StateBag() if state is None else state, "")
-        self.engine = Outside(self, thread_id, request_id)
-        self.at = ()
+        branch = "" if name is None else branch_below("", name)
+        self.domain = Domain(ItemLog(added), StateBag() if state is None else state, branch)
+        self.engine = Outside(self, thread_id, request_id, trace)
+        self.at = () if name is None else (name,)
         self.touched = True
 
     def __reduce__(self) -> Any:
@@ -265,6 +286,14 @@ class Context(Generic[M_co, S_co]):
     def span(self) -> Span:
         """The active OpenTelemetry span, one that records nothing when tracing is off."""
         return self.engine.span(self)
+
+    @property
+    def trace(self) -> Trace | None:
+        """The place in a distributed trace: of the active span, or of the run when nothing is recorded.
+
+        `None` in a context that no run has gone on with, unless it was given one.
+        """
+        return self.engine.trace(self)
 
     @property
     def idempotency_key(self) -> str:
@@ -484,50 +513,114 @@ class Context(Generic[M_co, S_co]):
     def child(
         self,
         *,
-        state: Share = "copy",
-        items: Literal["copy", "new"] = "copy",
-        counters: Literal["keep", "new"] = "new",
-        session: Literal["same", "new"] = "same",
+        preset: Preset | None = None,
+        name: str | None = None,
+        branch: str | None = None,
+        state: Share | None = None,
+        items: ShareItems | None = None,
+        counters: ShareCounters | None = None,
+        trace: ShareTrace | None = None,
+        session: ShareSession | None = None,
+        parent_span: str | None = None,
         request: str | None = None,
     ) -> Context[M_co, S_co]:
-        """A context outside of any run that takes over of this one what is asked for: `ctx.child(request="And then?")`.
+        """A context that takes over of this one what is asked for: `ctx.child(request="And then?")`.
 
-        Neither sees what the other does from then on, but for values that both hold: `"copy"` copies what the state
-        holds by name, and not what is in that. The request id goes along.
+        It is a conversation apart, for a run of its own: neither sees what the other does from then on, but for values
+        that both hold. With `preset="derive"` it goes on in the same run instead: it has that run's ids, counters,
+        services, control and events, and the same state and log unless they are asked for otherwise.
 
         Args:
+            preset: What goes for all that is left out. `"fork"`, which is what goes without one: state and items
+                copied, turns from 0, a new span in the same trace. `"copy"`: the same turns and place in the trace too.
+                `"derive"`: see above. `"isolated"`: nothing of it.
+            name: What it is called; the last frame of its path.
+            branch: What its branch is called below this one's, with dots where it has parts; its name when left out.
             state: The same object, a copy that shares its values, a deep copy, or a new one of its class.
-            items: The conversation so far, or none.
+            items: The conversation so far as a copy, which costs nothing, or none; or the same log, in the same run.
             counters: Whether `turns` goes on or begins at 0.
+            trace: The same place, a new span below it, a new trace that links to it; or nothing of it, nor of the
+                request id.
             session: Whether it goes on under this `thread_id`, or under one of its own.
+            parent_span: The id of that new span, instead of a random one; it begins a trace when there is none.
             request: A message of the user's to end with; it may be empty.
 
         Raises:
             ConfigError: The state cannot be copied, code `"state-copy"`, or a new one needs arguments,
-                code `"state-new"`; or an option is unknown, code `"child-option"`.
+                code `"state-new"`; or an option is unknown or at odds with another, code `"child-option"`.
+            InvalidId: `branch`, `name` or `parent_span` cannot be one.
         """
-        for name, value, known in (
-            ("state", state, ("share", "copy", "deepcopy", "new")),
-            ("items", items, ("copy", "new")),
-            ("counters", counters, ("keep", "new")),
-            ("session", session, ("same", "new")),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}={value!r} is unknown", code="child-option", hint=f"one of {known}")
-        same, mine = session == "same", self.engine
-        thread_id = mine.thread_id if same else None
-        made: Any = Context(state=share_state(self.state, state), thread_id=thread_id, request_id=mine.request_id)
+        given = {"counters": counters, "trace": trace, "session": session}
+        how = derivation(preset, state=state, items=items, **given)
+        place = self.branch if branch is None and name is None else branch_below(self.branch, branch or name or "")
+        if preset == "derive":
+            refuse_options("derive", {**given, "parent_span": parent_span})
+            child: Context[Any, Any] = Derived(self, how, name, place)
+        elif how.items == "share":
+            raise ConfigError('items="share" needs preset="derive"', code="child-option", hint='items="copy"')
+        else:
+            if parent_span is not None and how.trace != "child":
+                raise ConfigError(
+                    f"parent_span= is at odds with trace={how.trace!r}", code="child-option", hint='trace="child"'
+                )
+            child = self._apart(how, name, place, parent_span)
+        if request is not None:
+            child.items.append(Message.user(request))
+        return child
+
+    def _apart(self, how: Derivation, name: str | None, branch: str, parent_span: str | None) -> Context[Any, Any]:
+        same, mine = how.session == "same", self.engine
+        made: Any = Context(
+            state=share_state(self.state, how.state),
+            thread_id=mine.thread_id if same else None,
+            request_id=None if how.trace == "new" else mine.request_id,
+            trace=self._traced(how, parent_span),
+            name=name,
+        )
         engine: Outside = made.engine
-        if items == "copy":
+        if how.items != "new":
             made.domain.log = self.domain.log.fork()
             made.domain.log.origin = None
             engine.trusted = mine.trusted if isinstance(mine, Outside) else len(made.items)
-        engine.turns = mine.turns if counters == "keep" else 0
+        made.domain.branch = branch
+        engine.turns = mine.turns if how.counters == "keep" else 0
         engine.named = same and (not isinstance(mine, Outside) or mine.named)
-        if request is not None:
-            made.items.append(Message.user(request))
-        child: Context[M_co, S_co] = made
+        child: Context[Any, Any] = made
         return child
+
+    def _traced(self, how: Derivation, parent_span: str | None) -> Trace | None:
+        place = None if how.trace == "new" else self.trace
+        if how.trace == "link":
+            return new_trace(SYSTEM, link=place)
+        if parent_span is not None:
+            return (new_trace(SYSTEM) if place is None else place).below(parent_span)
+        return new_trace(SYSTEM, within=place) if how.trace == "child" and place is not None else place
+
+    def reset(self, *, trace: bool = False) -> None:
+        """Start over: no items, a state as new, no turns. Views of the items that were taken before keep them.
+
+        Args:
+            trace: Whether the trace and the request id go too.
+
+        Raises:
+            ConfigError: The context is a run's own, code `"running"`; or a new state needs arguments, code
+                `"state-new"`.
+            RunBusy: A run goes on with it.
+        """
+        engine = self.engine
+        if not isinstance(engine, Outside):
+            raise ConfigError(
+                "a run's own log only grows",
+                code="running",
+                hint='spawn(step, items="new", state="new") starts over within a run',
+            )
+        if engine.adopted:
+            raise RunBusy("the context is in a run", hint="await that run first")
+        restore_state(self.state, share_state(self.state, "new"))
+        self.domain = Domain(ItemLog(), self.state, self.branch)
+        engine.trusted = engine.turns = 0
+        if trace:
+            engine.place = engine.request_id = None
 
     def snapshot(self) -> bytes:
         """The conversation, the state, the turns and the ids as JSON, for `Context.restore`.
@@ -535,8 +628,8 @@ class Context(Generic[M_co, S_co]):
         Raises:
             CodecError: The state or an item cannot be stored.
         """
-        kept = Conversation(self.items.snapshot(), self.state, self.turns, self.thread_id, self.request_id)
-        return pack(kept)
+        ids = (self.thread_id, self.request_id, self.trace, self.name or None)
+        return pack(Conversation(self.items.snapshot(), self.state, self.turns, *ids))
 
     @overload
     @classmethod
@@ -553,7 +646,8 @@ class Context(Generic[M_co, S_co]):
             ForgedEvent: They hold an item that only a run makes, such as a call without its output.
         """
         kept = unpack(data, state_type)
-        made = Context(state=kept.state, items=kept.items, thread_id=kept.thread_id, request_id=kept.request_id)
+        ids = {"thread_id": kept.thread_id, "request_id": kept.request_id, "name": kept.name}
+        made = Context(state=kept.state, items=kept.items, trace=kept.trace, **ids)
         made.engine.turns = kept.turns
         return made
 
@@ -571,111 +665,36 @@ class Context(Generic[M_co, S_co]):
             _BOUND.reset(token)
 
 
-class Outside:
-    """The engine of a context that no run has adopted: ids, and a refusal for everything else.
+class Derived(Context[Any, Any]):
+    """A context in the same run, or outside of one, as another: it has its engine, and a branch of its own.
 
-    Attributes:
-        adopted: Whether a run is going on with the context now.
-        named: Whether its maker has chosen its thread.
-        trusted: How many items of its log a run has made; those behind come from outside.
-        turns: The model calls of the runs that went on with it.
+    Args:
+        within: The other context.
+        how: What of it is shared.
+        name: The last frame of its path; the other's path when left out.
+        branch: Its branch.
     """
 
-    run_id = ""
-    depth = 0
-    run_turns = 0
-    step_count = 0
-    tokens = NO_USAGE
-    cost: Decimal = Decimal(0)
-    input: object = None
-    last_step: StepMeta | None = None
-    last_layer_usage: LayerUsage | None = None
-    stop: Control | None = None
-    parent_context: Context[Any, Any] | None = None
-    user_id: str | None = None
-    session: SessionKey | None = None
-    adopted: bool
-    trusted: int
-    thread_id: str
-    named: bool
-    turns: int
+    __slots__ = ("how", "within")
 
-    def __init__(self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None) -> None:
-        self.adopted, self.trusted, self.turns = False, 0, 0
-        self.id: str = SYSTEM.new_id()
-        self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
-        self.request_id = request_id
-        self.services: Services = Services()
-        self.attrs: Attributes = Attributes()
-        self.metadata: Mapping[str, JsonValue] = {}
-        self.root_context = ctx
-        self._began = SYSTEM.monotonic()
+    def __init__(self, within: Context[Any, Any], how: Derivation, name: str | None, branch: str) -> None:
+        self.within: Context[Any, Any] = within
+        self.how: Derivation = how
+        self.engine: Engine = within.engine
+        self.at: tuple[str, ...] = within.at if name is None else (*within.at, name)
+        self.touched: bool = True
+        log = within.domain.log
+        if how.items != "share":
+            log = ItemLog() if how.items == "new" else log.fork()
+            log.origin = (within.run_id, branch) if within.run_id else None
+        # A step that looks at its state has it copied first: a shared one is looked at when somebody asks.
+        state = None if how.state == "share" else share_state(within.state, how.state)
+        self.domain: Domain = Domain(log, state, branch)
 
     @property
-    def elapsed(self) -> float:
-        return SYSTEM.monotonic() - self._began
-
-    def _refuse(self, what: str) -> NoContextError:
-        return NoContextError(
-            f"{what} needs a run", hint="call it from a step; harness.run(step, input, ctx=ctx) adopts it"
-        )
-
-    def touch(self, ctx: Context[Any, Any], /) -> None:
-        """Nothing to guard: no step runs."""
-
-    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
-        return None
-
-    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
-        return Remaining()
-
-    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
-        raise self._refuse("complete()")
-
-    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
-        raise self._refuse("abort()")
-
-    def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
-        raise self._refuse("stop_loop()")
-
-    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
-        raise self._refuse("emit()")
-
-    def span(self, ctx: Context[Any, Any], /) -> Span:
-        from opentelemetry.trace import INVALID_SPAN
-
-        return INVALID_SPAN
-
-    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
-        raise self._refuse("idempotency_key")
-
-    async def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Any:
-        raise self._refuse(f"calling step {step.id!r}")
-
-    async def gather(self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], /) -> list[Any]:
-        raise self._refuse("gather()")
-
-    async def send(
-        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
-    ) -> None:
-        raise self._refuse("send()")
-
-    async def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Any:
-        raise self._refuse("recv()")
-
-    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
-        raise self._refuse("try_recv()")
-
-    async def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Any:
-        raise self._refuse("ask()")
-
-    async def checkpoint(self, ctx: Context[Any, Any], /) -> None:
-        raise self._refuse("checkpoint()")
-
-    def spawn_detached(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
-    ) -> DetachedWork:
-        raise self._refuse("spawn_detached()")
+    def state(self) -> Any:
+        """The state, its own or the other's."""
+        return self.within.state if self.how.state == "share" else self.domain.state
 
 
 CURRENT: ContextVar[Context[Any, Any] | None] = ContextVar("noetic_context", default=None)

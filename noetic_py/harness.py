@@ -337,11 +337,12 @@ class Harness(Generic[M_co]):
         try:
             if leave is not None:
                 await leave()
-            if run.session is None:
-                return await self._go(run, plan, ctx)
-            from noetic_py.sessions.turn import take_turn
+            with self._engine.traced(run, plan.step):
+                if run.session is None:
+                    return await self._go(run, plan, ctx)
+                from noetic_py.sessions.turn import take_turn
 
-            return await take_turn(self._desk, run, plan, run.session, self._go, self._again)
+                return await take_turn(self._desk, run, plan, run.session, self._go, self._again)
         finally:
             self._living.remove(run)
             self._launched.pop(run.run_id, None)

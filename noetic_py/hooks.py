@@ -297,10 +297,14 @@ def read_hooks(given: Any, where: str) -> tuple[Hook[Any, Any], ...]:
     Raises:
         ConfigError: One is no hook, or two of one event have one name; code `"hook"`.
     """
-    if not isinstance(given, Iterable):
-        raise ConfigError(f"hooks={given!r} of {where} is no list of hooks", code="hook", hint="hooks=[remember]")
+    try:
+        everything: tuple[object, ...] = tuple(given)
+    except TypeError:
+        raise ConfigError(
+            f"hooks={given!r} of {where} is no list of hooks", code="hook", hint="hooks=[remember]"
+        ) from None
     found: dict[tuple[str, str], Hook[Any, Any]] = {}
-    for each in given:
+    for each in everything:
         if not is_hook(each):
             raise ConfigError(
                 f"hooks= of {where} holds {each!r}, which is no hook",

@@ -13,15 +13,17 @@ from noetic_py.admission import admit
 from noetic_py.budget import Budget
 from noetic_py.checkpoints.naming import is_stream
 from noetic_py.checkpoints.sharing import check_shared
-from noetic_py.context import Context, Outside
+from noetic_py.context import Context
 from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError, InvalidId, RunBusy
 from noetic_py.items import ItemBase
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory, layers_of
+from noetic_py.outside import Outside
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.state import StateBag
 from noetic_py.steps.step import Step, is_seconds
+from noetic_py.traces import Trace
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
@@ -57,6 +59,8 @@ class RunOptions(TypedDict, total=False):
         history: Items the conversation begins with: a whole one, every call with its output.
         run_id: The run's id; made when left out.
         request_id: A correlation id of the caller's.
+        trace: The place in a distributed trace that the run belongs below, such as a request's `traceparent`; the
+            active span of OpenTelemetry when left out.
         thread_id: The conversation's id; made when left out.
         user_id: The user or tenant the run belongs to.
         session: The session that the run is a turn of; it says whose it is, and what was said before.
@@ -77,6 +81,7 @@ class RunOptions(TypedDict, total=False):
     history: Iterable[Item]
     run_id: str
     request_id: str
+    trace: Trace
     thread_id: str
     user_id: str
     session: SessionKey
@@ -129,6 +134,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "attrs": Mapping,
     "metadata": Mapping,
     "model_settings": Mapping,
+    "trace": Trace,
 }
 
 
@@ -245,6 +251,8 @@ def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[
     """The options of a run that another one starts."""
     given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
     told = {name: value for name, value in given.items() if value is not None}
+    if run.tracer is None:
+        told["trace"] = run.place
     return {**told, "on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
 
 
@@ -265,6 +273,7 @@ def adopting(ctx: object, log: ItemLog, run: Any) -> Generator[None]:
         yield
     finally:
         outside.adopted, outside.trusted, outside.turns = False, len(log), run.context_turns
+        outside.place = outside.place or run.place
 
 
 def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -> ItemLog:
@@ -342,7 +351,7 @@ def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any,
     """
     log = conversation_of(ctx, options)
     if ctx is not None:
-        state = ctx.domain.state
+        state = ctx.state
     elif state is None:
         state = StateBag()
     log.origin = (run_id, step.id)

@@ -21,14 +21,13 @@ from noetic_py.tracing import tracer
 if TYPE_CHECKING:
     from noetic_py._engine.keeping import Kept
     from noetic_py._engine.resume import Past
-    from noetic_py._engine.run import RunPlan
-    from noetic_py._engine.state import Resources, Run
+    from noetic_py._engine.state import Run
     from noetic_py.checkpoints.backend import CheckpointBackend
 
 __all__ = ["Planner", "at_home"]
 
 
-def at_home(services: Mapping[type[Any], object], resources: Resources) -> dict[type[Any], object]:
+def at_home(services: Mapping[type[Any], object], resources: Any) -> dict[type[Any], object]:
     """Services, of which those that keep what they are given keep it where the harness does."""
     return {
         kind: evolve(service, backend=resources.storage)
@@ -50,13 +49,13 @@ class Planner:
         flows: Its steps by name.
     """
 
-    resources: Resources
+    resources: Any
     living: Living
     services: tuple[Mapping[type[Any], object], ...]
     backend: CheckpointBackend | None
     flows: Mapping[str, Step[Any, Any, Any, Any]]
 
-    def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Run, RunPlan]:
+    def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
         """A run of a step, and how it is to begin.
 
         Raises:
@@ -78,6 +77,7 @@ class Planner:
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
             metadata=dict(options.get("metadata") or {}),
+            trace=options.get("trace") or (None if outside is None else outside.place),
         )
         run.context_turns = 0 if outside is None else outside.turns
         session = run.session = options.get("session")
@@ -87,8 +87,9 @@ class Planner:
         plan = RunPlan(step, input, domain, options.get("budget"), options.get("deadline"))
         return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
 
-    def again(self, run_id: str, past: Past, options: Mapping[str, Any]) -> Run:
-        """A run that was begun before."""
+    def again(self, run_id: str, begun: Any, options: Mapping[str, Any]) -> Any:
+        """A run of which there is a past."""
+        past: Past = begun
         opening = past.started.opening
         run = self._run(
             run_id,
@@ -97,6 +98,7 @@ class Planner:
             user_id=None if opening is None else opening.user_id,
             request_id=None if opening is None else opening.request_id,
             metadata={} if opening is None else opening.metadata,
+            trace=None if opening is None else opening.trace,
         )
         run.depth = max(run.depth, 0 if opening is None else opening.depth)
         if opening is not None and opening.base is not None:

@@ -273,7 +273,8 @@ class ServiceRegistry:
         self._from: dict[type[Any], str] = {}
         self.plugin = ""
 
-    def service(self, kind: type[T], service: T, /) -> None:
+    # A class is one of the callables that make something; a checker takes no Protocol for a `type`.
+    def service(self, kind: Callable[..., object], service: object, /) -> None:
         """Register what is found as `ctx.services[kind]` where nobody nearer has given one.
 
         Raises:
@@ -284,12 +285,12 @@ class ServiceRegistry:
             raise PluginError(
                 f"plugin {self.plugin!r} registers {service!r:.60} as {kind!r:.60}", hint="registry.service(Db, db)"
             )
-        if kind in self.by_type:
+        if given in self.by_type:
             raise PluginError(
-                f"plugins {self._from[kind]!r} and {self.plugin!r} both provide a {kind.__qualname__}",
+                f"plugins {self._from[given]!r} and {self.plugin!r} both provide a {given.__qualname__}",
                 hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
             )
-        self.by_type[kind], self._from[kind] = service, self.plugin
+        self.by_type[given], self._from[given] = service, self.plugin
 
 
 class HookRegistry:

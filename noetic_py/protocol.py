@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from noetic_py.reading import Services, StepMeta
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
+    from noetic_py.traces import Trace
 
 __all__ = ["Engine"]
 
@@ -122,6 +123,10 @@ class Engine(Protocol):
 
     def span(self, ctx: Context[Any, Any], /) -> Span:
         """The active span."""
+        ...
+
+    def trace(self, ctx: Context[Any, Any], /) -> Trace | None:
+        """The place in a distributed trace."""
         ...
 
     def idempotency_key(self, ctx: Context[Any, Any], /) -> str:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from noetic_py._types import is_dict, is_list
-from noetic_py.errors import CodecError
+from noetic_py.derivation import is_branch
+from noetic_py.errors import CodecError, InvalidId
 from noetic_py.items import ItemBase
 from noetic_py.state import StateBag
+from noetic_py.traces import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +22,8 @@ __all__ = ["Conversation", "pack", "unpack"]
 
 _FORM = 1
 _FIELDS = frozenset({"form", "items", "state", "turns", "thread", "request"})
+# What those of earlier releases have not.
+_ADDED = frozenset({"trace", "name"})
 
 
 @frozen
@@ -32,6 +36,8 @@ class Conversation:
         turns: The model calls so far.
         thread_id: The conversation's id.
         request_id: The caller's correlation id.
+        trace: The place in a distributed trace.
+        name: What the context is called.
     """
 
     items: Sequence[Item]
@@ -39,6 +45,8 @@ class Conversation:
     turns: int
     thread_id: str
     request_id: str | None
+    trace: Trace | None = None
+    name: str | None = None
 
 
 def pack(conversation: Conversation) -> bytes:
@@ -60,6 +68,8 @@ def pack(conversation: Conversation) -> bytes:
             "turns": conversation.turns,
             "thread": conversation.thread_id,
             "request": conversation.request_id,
+            "trace": None if conversation.trace is None else list(conversation.trace.as_headers()),
+            "name": conversation.name,
         }
     )
 
@@ -75,7 +85,7 @@ def unpack(data: bytes, state_type: type[Any]) -> Conversation:
     from noetic_py.codec.text import inside, parse
 
     tree: object = parse(data, MAX_VALUE_BYTES, "value size")
-    if not is_dict(tree) or tree.keys() != _FIELDS or tree["form"] != _FORM:
+    if not is_dict(tree) or not _FIELDS <= tree.keys() <= _FIELDS | _ADDED or tree["form"] != _FORM:
         raise CodecError("is no snapshot of a context", hint="Context.restore(ctx.snapshot())")
     bag = state_type is StateBag
     codec = Codec(() if bag else (state_type,))
@@ -85,10 +95,23 @@ def unpack(data: bytes, state_type: type[Any]) -> Conversation:
     turns, thread, request = tree["turns"], tree["thread"], tree["request"]
     if type(turns) is not int or turns < 0:
         raise CodecError("is no number of turns", where="turns")
+    name = tree.get("name")
     if not isinstance(thread, str) or not thread or not isinstance(request, str | None):
         raise CodecError("are no ids", where="thread, request")
+    if not isinstance(name, str | None) or (name is not None and not is_branch(name)):
+        raise CodecError("is no name", where="name")
     try:
         state = codec.decode(tree["state"], dict if bag else state_type)
     except CodecError as error:
         raise inside(error, "state") from error
-    return Conversation(items, StateBag(state) if bag else state, turns, thread, request)
+    trace = _trace(tree.get("trace"))
+    return Conversation(items, StateBag(state) if bag else state, turns, thread, request, trace, name)
+
+
+def _trace(headers: object) -> Trace | None:
+    if headers is None:
+        return None
+    try:
+        return Trace.from_headers(headers)
+    except InvalidId as error:
+        raise CodecError(error.message, where="trace") from error

@@ -51,8 +51,10 @@ async def test_versions_are_saved_listed_loaded_and_forgotten(backend: Checkpoin
     assert await store.versions(MINE, "report.md") == []
     assert await store.list(MINE) == []
     assert await store.save(MINE, "report.md", b"one", media_type="text/markdown") == 1
-    assert await store.save(MINE, "report.md", bytearray(b"two")) == 2
-    assert await store.save(MINE, "chart.png", memoryview(b"\x89PNG"), media_type="image/png") == 1
+    two: Any = bytearray(b"two")
+    chart: Any = memoryview(b"\x89PNG")
+    assert await store.save(MINE, "report.md", two) == 2
+    assert await store.save(MINE, "chart.png", chart, media_type="image/png") == 1
     assert await store.list(MINE) == ["chart.png", "report.md"]
     assert await store.versions(MINE, "report.md") == [1, 2]
     assert await store.load(MINE, "report.md") == Artifact("report.md", 2, b"two", "application/octet-stream")
@@ -150,7 +152,8 @@ async def test_sizes_and_versions_are_limited_by_name() -> None:
     # The same version again is no more.
     assert await store.save(MINE, "a", b"4", key="k") == 1
     assert (await backend.stats()).values == 3
-    for limits in ({"max_bytes": 0}, {"max_bytes": 1 << 30}, {"max_versions": 0}):
+    wrong: list[dict[str, Any]] = [{"max_bytes": 0}, {"max_bytes": 1 << 30}, {"max_versions": 0}]
+    for limits in wrong:
         with pytest.raises(ConfigError, match="out of range"):
             StoredArtifacts(**limits)
 

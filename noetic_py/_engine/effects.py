@@ -12,7 +12,7 @@ from noetic_py.errors import ConfigError
 from noetic_py.hooks import Hook
 from noetic_py.memory.layers.compaction import Compaction
 from noetic_py.state import merge_state
-from noetic_py.steps.handoff import Handed
+from noetic_py.steps.handoff import AnyStep, Handed
 
 __all__ = ["apply"]
 
@@ -76,7 +76,9 @@ def _hand_off(frame: Frame, asked: HandOff) -> None:
         if node.step.kind in ("loop", "every"):
             loops.append(node)
         node = node.up
-    targets = {} if node is None or node.x is not frame.x else node.step.spec.targets.steps()
+    targets: dict[str, AnyStep] = {}
+    if node is not None and node.x is frame.x:
+        targets = node.step.spec.targets.steps()
     if node is None or targets.get(asked.step.id) is not asked.step:
         raise ConfigError(
             f"a hook hands over to {asked.step!r}, which no hands_to around it names",
@@ -90,7 +92,9 @@ def _hand_off(frame: Frame, asked: HandOff) -> None:
 
 
 def _finish(frame: Frame) -> None:
+    """Mark the progress of the round, the step or the loop that the hook was called for as done."""
     progress: Any = getattr(frame, "progress", None)
     if progress is None:
         raise ConfigError("finish() needs a step's progress", code="no-progress", path=frame.at)
-    progress.finish()
+    # An answer, a call and the hooks of a round are steps of the engine's own, below the one that a program knows.
+    progress.at(frame.at if frame.step.counted else frame.at[:-1]).finish()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from noetic_py.budget import Lease, TokenUsage
 from noetic_py.checkpoints.cells import StoredCells
 from noetic_py.checkpoints.delta import known_fields
-from noetic_py.context import CURRENT, Context
+from noetic_py.context import CURRENT, Context, Derived
 from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError
 from noetic_py.state import NO_CELLS, Cells, copy_state, restore_state
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from noetic_py.log import ItemLog
     from noetic_py.steps.step import Step
 
-__all__ = ["NO_ITEMS", "Frame", "acting", "frame_of"]
+__all__ = ["NO_ITEMS", "Frame", "acting", "frame_around", "frame_of"]
 
 NO_ITEMS: tuple[Item, ...] = ()
 
@@ -172,8 +172,22 @@ def frame_of(ctx: Context[Any, Any]) -> Frame:
     """The frame that a context is.
 
     Raises:
-        ConfigError: It is none; code `"not-running"`.
+        ConfigError: It is none; code `"not-running"`, or `"derived"` when it was derived from one.
     """
     if isinstance(ctx, Frame):
         return ctx
+    if isinstance(ctx, Derived):
+        raise ConfigError(
+            "steps are called with the context of a step",
+            code="derived",
+            path=ctx.path,
+            hint="spawn(step, state=..., items=...) runs one with a log, a state and a branch of its own",
+        )
     raise ConfigError("this context is not the engine's", code="not-running")
+
+
+def frame_around(ctx: Context[Any, Any]) -> Frame:
+    """The frame that a context is, or that it was derived from."""
+    while isinstance(ctx, Derived):
+        ctx = ctx.within
+    return frame_of(ctx)

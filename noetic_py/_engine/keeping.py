@@ -97,6 +97,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         base=plan.base,
         depth=run.depth,
         turns=run.context_turns,
+        trace=run.trace,
     )
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     for where, value in begun.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -47,6 +48,7 @@ from noetic_py.runtime import SYSTEM
 from noetic_py.steps.flow import BranchSpec, SequenceSpec
 from noetic_py.steps.handoff import HandoffSpec
 from noetic_py.steps.step import Step
+from noetic_py.tracing import place_of, recorded_span
 
 __all__ = ["Run", "RunPlan", "run_flow"]
 
@@ -129,6 +131,20 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         run.root = None
         x.frame = None
         run.context_turns = x.turns
+
+
+@contextmanager
+def traced(run: Run, step: AnyStep) -> Generator[None]:
+    """A run's own span, around all that it does in this process; below the place that the run was given, if any."""
+    if run.tracer is None:
+        yield
+        return
+    attributes: dict[str, str | int] = {"noetic.run": run.run_id, "noetic.thread": run.thread_id}
+    if run.request_id is not None:
+        attributes["noetic.request"] = run.request_id
+    with recorded_span(run.tracer, f"run {step.id}", attributes, below=run.trace) as span:
+        run.trace = place_of(span)
+        yield
 
 
 async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history: int) -> None:

@@ -13,7 +13,7 @@ import anyio.from_thread
 from attrs import evolve, frozen
 
 from noetic_py._engine.family import Family
-from noetic_py._engine.frame import Frame, frame_of
+from noetic_py._engine.frame import Frame, frame_around, frame_of
 from noetic_py._types import OnDiverge, T
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
@@ -26,6 +26,7 @@ from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted, ViewMade
 from noetic_py.state import NO_CELLS, Cells, copy_state
+from noetic_py.traces import Trace, trace_of_run
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -154,6 +155,7 @@ class Run:
         "stopping",
         "store",
         "thread_id",
+        "trace",
         "tracer",
         "turns",
         "unpriced",
@@ -176,16 +178,15 @@ class Run:
         model_settings: ModelSettings,
         bus: Bus,
         tracer: Tracer | None,
+        trace: Trace | None,
     ) -> None:
         self.run_id, self.thread_id = run_id, thread_id
         self.user_id, self.request_id = user_id, request_id
-        self.resources = resources
-        self.runtime = resources.runtime
+        self.resources, self.runtime = resources, resources.runtime
         self.services = services
-        self.metadata = metadata
-        self.model_settings = model_settings
+        self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs = bus, Attributes()
-        self.tracer = tracer
+        self.tracer, self.trace = tracer, trace
         self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
         self.store: Store | None = None
@@ -228,6 +229,11 @@ class Run:
     def has_hooks(self) -> None:
         """A step that has hooks begins: look for hooks from now on."""
         self.hooked, self.bare = True, False
+
+    @property
+    def place(self) -> Trace:
+        """Where it stands in a distributed trace."""
+        return self.trace or trace_of_run(self.run_id)
 
     def keep_in(self, store: Store) -> None:
         """Make the run durable."""
@@ -450,10 +456,10 @@ class Execution:
 
     def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
         """What the leases in force for a step still allow."""
-        return frame_of(ctx).lease.remaining(self.run.runtime.monotonic())
+        return frame_around(ctx).lease.remaining(self.run.runtime.monotonic())
 
     def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
-        frame = frame_of(ctx)
+        frame = frame_around(ctx)
         if reads or not self.layers:
             return DOORS.bind(frame, reads)
         if frame.bundle is None:
@@ -486,7 +492,7 @@ class Execution:
 
     def touch(self, ctx: Context[Any, Any], /) -> None:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
-        frame = frame_of(ctx)
+        frame = frame_around(ctx)
         domain = frame.domain
         saved = copy_state(domain.state)
         if self.run.store is not None:
@@ -513,10 +519,10 @@ class Execution:
             except NoeticError as error:
                 # Said here, for a stop that cannot be stored would leave nobody to say it to.
                 raise error.at(ctx.path) from None
-        self.request(Control("complete", value=value, path=ctx.path, at=self.at), frame_of(ctx))
+        self.request(Control("complete", value=value, path=ctx.path, at=self.at), frame_around(ctx))
 
     def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
-        self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), frame_of(ctx))
+        self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), frame_around(ctx))
 
     @property
     def at(self) -> tuple[str, ...]:
@@ -571,7 +577,7 @@ class Execution:
         return self.stop
 
     def stop_loop(self, ctx: Context[Any, Any], value: object, /) -> None:
-        node: Frame | None = frame_of(ctx)
+        node: Frame | None = frame_around(ctx)
         while node is not None and node.x is self:
             if node.step.kind in ("loop", "every"):
                 node.stop_loop_with(value, ctx.path)
@@ -588,8 +594,15 @@ class Execution:
     def span(self, ctx: Context[Any, Any], /) -> Span:
         from noetic_py.tracing import current_span
 
-        span = frame_of(ctx).own_span
+        span = frame_around(ctx).own_span
         return current_span() if span is None else span
+
+    def trace(self, ctx: Context[Any, Any], /) -> Trace:
+        """The place of the step's span, or of the run when nothing records it."""
+        from noetic_py.tracing import place_of
+
+        span = None if self.run.tracer is None else frame_around(ctx).own_span
+        return self.run.place if span is None else place_of(span)
 
     def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
         from hashlib import sha256
@@ -610,25 +623,25 @@ class Execution:
     def send(
         self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
     ) -> Awaitable[None]:
-        return DOORS.send(frame_of(ctx), channel, value, timeout)
+        return DOORS.send(frame_around(ctx), channel, value, timeout)
 
     def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
-        return DOORS.receive(frame_of(ctx), channel, timeout)
+        return DOORS.receive(frame_around(ctx), channel, timeout)
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
-        return self.run.in_its_thread(partial(DOORS.receive_now, frame_of(ctx), channel))
+        return self.run.in_its_thread(partial(DOORS.receive_now, frame_around(ctx), channel))
 
     def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
-        return DOORS.ask(frame_of(ctx), question)
+        return DOORS.ask(frame_around(ctx), question)
 
     def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
-        return DOORS.checkpoint(frame_of(ctx))
+        return DOORS.checkpoint(frame_around(ctx))
 
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
     ) -> DetachedWork:
         own = self.run.is_here()
-        return self.run.in_its_thread(partial(DOORS.detach, frame_of(ctx), step, value, options, own))
+        return self.run.in_its_thread(partial(DOORS.detach, frame_around(ctx), step, value, options, own))
 
     def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
         """A lease of this execution has passed its `warn_at`."""

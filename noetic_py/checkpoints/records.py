@@ -26,6 +26,7 @@ from noetic_py.pending import Decided, RequestKind
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
+    from noetic_py.traces import Trace
 
 __all__ = [
     "Answered",
@@ -107,6 +108,7 @@ class Opening:
         base: The session that it is a turn of, whose items at that point are the conversation that it began with.
         depth: How deep below another run it was started.
         turns: The model calls that its context had seen before.
+        trace: The place in a distributed trace that it belongs below, when somebody follows that.
     """
 
     fingerprint: str
@@ -121,6 +123,7 @@ class Opening:
     base: Base | None = None
     depth: int = 0
     turns: int = 0
+    trace: Trace | None = None
 
 
 @frozen

@@ -44,6 +44,7 @@ from noetic_py.codec.text import MAX_NESTING, dump, inside, parse
 from noetic_py.control import Control
 from noetic_py.errors import BudgetExceeded, CodecError, ItemSchemaMismatch
 from noetic_py.items import Item, ItemBase
+from noetic_py.traces import Trace
 
 __all__ = ["MAX_RECORD_BYTES", "SameAsChild", "Stored", "dump_record", "dump_usage", "load_record", "read_usage"]
 
@@ -229,6 +230,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
             **({} if opening.base is None else {"session": list(astuple(opening.base))}),
             **({} if not opening.depth else {"depth": opening.depth}),
             **({} if not opening.turns else {"turns": opening.turns}),
+            **({} if opening.trace is None else {"trace": opening.trace.as_headers()}),
         }
     return fields
 
@@ -250,6 +252,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
             Base(*given["session"]) if "session" in given else None,
             given.get("depth", 0),
             given.get("turns", 0),
+            Trace.from_headers(given["trace"]) if "trace" in given else None,
         )
     return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
 

@@ -126,14 +126,12 @@ def call_model(
         output_retries: How often the model is asked again when its answer does not fit.
         instructions: The system instructions, or a function of the read-only context that gives them.
         tools: Tools the model may call, besides the harness's.
-        settings: See [`ModelSettings`][noetic_py.ModelSettings]; those of the run win over them, and
-            they over the harness's.
+        settings: [`ModelSettings`][noetic_py.ModelSettings]; the run's win over them, and they over the harness's.
         id: The step's id, `"call_model"` when left out.
         retry: How often a failed call is tried.
         timeout: Seconds the whole round may take.
         budget: Limits for the round.
-        hooks: Functions that are called around it, its answer and its tools; see
-            [`noetic_py.hooks`][noetic_py.hooks].
+        hooks: Functions that are called around it, its answer and its tools: [hooks][noetic_py.hooks].
 
     Raises:
         ConfigError: An argument is of the wrong kind; code `"call-model"`.

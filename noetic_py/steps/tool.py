@@ -10,7 +10,7 @@ from attrs import frozen
 
 from noetic_py._types import M, R, S, T
 from noetic_py.context import Context
-from noetic_py.errors import ConfigError
+from noetic_py.errors import ConfigError, ToolFailed
 from noetic_py.steps.step import Step, check_id, require_step
 from noetic_py.tools import Tool, make_tool
 
@@ -84,6 +84,8 @@ def step_tool(
 ) -> Tool[[T], Awaitable[R], M, S]:
     """Make a tool of a step, so that a model can call it; spawn the step to give it a conversation of its own.
 
+    A call whose input is an empty text does not run the step; the model is told so.
+
     Args:
         step: The step.
         name: What the model calls it.
@@ -97,6 +99,8 @@ def step_tool(
     wanted = input_type if input_type is not None else _input_type(inner)
 
     async def run(ctx: Context[Any, Any], input: Any) -> Any:
+        if isinstance(input, str) and not input.strip():
+            raise ToolFailed("The request cannot be empty.", tool=name, path=ctx.path)
         return await inner(input, ctx)
 
     run.__annotations__ = {"ctx": Context, "input": wanted}

@@ -7,10 +7,12 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
+from noetic_py.traces import Trace
 
-__all__ = ["current_span", "recorded_span", "tracer"]
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+__all__ = ["current_span", "place_of", "recorded_span", "tracer"]
 
 
 def tracer() -> Tracer | None:
@@ -36,14 +38,31 @@ def current_span() -> Span:
     return get_current_span()
 
 
+def place_of(span: Span) -> Trace:
+    """Where a span stands."""
+    context = span.get_span_context()
+    return Trace(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
+
+
 @contextmanager
-def recorded_span(tracer: Tracer, name: str, attributes: Mapping[str, str | int]) -> Generator[Span]:
-    """A span that is active within the block; what is written to it, and what is raised, is told without secrets."""
-    from opentelemetry.trace import StatusCode, use_span
+def recorded_span(
+    tracer: Tracer, name: str, attributes: Mapping[str, str | int], below: Trace | None = None
+) -> Generator[Span]:
+    """A span that is active within the block; what is written to it, and what is raised, is told without secrets.
+
+    Args:
+        tracer: What records it.
+        name: Its name.
+        attributes: Its attributes.
+        below: Its parent; the active span when left out.
+    """
+    from opentelemetry.trace import Link, NonRecordingSpan, StatusCode, set_span_in_context, use_span
 
     from noetic_py.tracing.guarded import GuardedSpan
 
-    span = GuardedSpan(tracer.start_span(name, attributes=attributes))
+    parent = None if below is None else set_span_in_context(NonRecordingSpan(_remote(below)))
+    links = [] if below is None or below.link is None else [Link(_remote(below.link))]
+    span = GuardedSpan(tracer.start_span(name, context=parent, attributes=attributes, links=links))
     # The API would record an exception as it is, with the texts of its causes.
     with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
@@ -52,3 +71,10 @@ def recorded_span(tracer: Tracer, name: str, attributes: Mapping[str, str | int]
             span.record_exception(error)
             span.set_status(StatusCode.ERROR, f"{type(error).__qualname__}: {error}")
             raise
+
+
+def _remote(place: Trace) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    flags = TraceFlags(TraceFlags.SAMPLED if place.sampled else TraceFlags.DEFAULT)
+    return SpanContext(int(place.trace_id, 16), int(place.span_id, 16), is_remote=True, trace_flags=flags)

@@ -164,11 +164,12 @@ async def test_000_23_a_request_id_goes_with_the_run_apart_from_the_trace(spans:
         await harness.run(look >> spawn(look), "x", ctx=ctx)
         await harness.run(look, "x", ctx=ctx)
         await harness.run(look, "x", ctx=ctx, request_id="another")
+        await harness.run(look, "x", request_id="checkout 7")
         await harness.run(look, "x")
-    assert [request_id for request_id, _ in seen] == ["checkout 7"] * 3 + ["another", None]
+    assert [request_id for request_id, _ in seen] == ["checkout 7"] * 3 + ["another", "checkout 7", None]
     traces = [trace_id for _, trace_id in seen]
-    assert traces[0] == traces[1]
-    assert len(set(traces)) == 4
+    assert len(set(traces[:4])) == 1
+    assert len(set(traces)) == 3
     assert {span.context.trace_id for span in spans.get_finished_spans() if span.context} == set(traces)
     assert ctx.request_id == "checkout 7"
 
@@ -201,16 +202,17 @@ async def lived() -> Ctx:
 
 async def test_000_17_a_copy_has_the_same_items_state_and_turns() -> None:
     ctx = await lived()
-    copied = ctx.child(counters="keep")
+    copied = ctx.child(preset="copy")
     assert all(mine is theirs for mine, theirs in zip(copied.items, ctx.items, strict=True))
     assert copied.state == ctx.state
     assert (copied.turns, copied.thread_id, copied.request_id) == (1, "t", "r")
+    assert copied.trace == ctx.trace
     assert copied.id != ctx.id
 
 
 async def test_000_17_a_copy_shares_the_values() -> None:
     ctx = await lived()
-    copied = ctx.child(counters="keep")
+    copied = ctx.child(preset="copy")
     assert copied.state is not ctx.state
     assert copied.state["list"] is ctx.state["list"]
     ctx.state["list"].append(2)
@@ -219,7 +221,7 @@ async def test_000_17_a_copy_shares_the_values() -> None:
 
 async def test_000_17_a_copy_is_independent_both_ways() -> None:
     ctx = await lived()
-    copied = ctx.child(counters="keep")
+    copied = ctx.child(preset="copy")
     ctx.items.append(Message.user("mine"))
     copied.items.append(Message.user("theirs"))
     ctx.state["n"] = 2
@@ -233,7 +235,7 @@ async def test_000_17_a_copy_is_independent_both_ways() -> None:
     assert (ctx.turns, copied.turns) == (1, 2)
 
 
-async def test_a_child_takes_over_the_history_and_gets_a_request() -> None:
+async def test_000_27_a_child_takes_over_the_history_and_gets_a_request() -> None:
     ctx = await lived()
     child = ctx.child(request="and then?")
     assert [(item.role, item.text) for item in child.items.view(Message)] == [
@@ -251,7 +253,7 @@ async def test_a_child_takes_over_the_history_and_gets_a_request() -> None:
     assert len(ctx.items) == 2
 
 
-async def test_items_and_state_are_chosen_separately() -> None:
+async def test_000_27_items_and_state_are_chosen_separately() -> None:
     ctx = await lived()
     child = ctx.child(items="copy", state="new", request="and then?")
     assert texts(child) == ["question", "answer", "and then?"]
@@ -259,7 +261,7 @@ async def test_items_and_state_are_chosen_separately() -> None:
     assert len(ctx.state) == 2
 
 
-async def test_a_child_takes_over_the_state_alone() -> None:
+async def test_000_28_a_child_takes_over_the_state_alone() -> None:
     ctx = await lived()
     child = ctx.child(items="new", request="look it up")
     assert texts(child) == ["look it up"]
@@ -433,7 +435,7 @@ def test_a_child_has_a_state_of_the_same_class() -> None:
     assert caught.value.code == "state-new"
 
 
-@pytest.mark.parametrize("name", ["state", "items", "counters", "session"])
+@pytest.mark.parametrize("name", ["preset", "state", "items", "counters", "trace", "session"])
 def test_a_child_refuses_what_it_does_not_know(name: str) -> None:
     options: Any = {name: "some"}
     with pytest.raises(ConfigError) as caught:

@@ -1,0 +1,113 @@
+"""Places in a distributed trace, in the form of the W3C: `Trace`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Self
+
+from attrs import evolve, field, frozen
+
+from noetic_py._types import is_list
+from noetic_py.errors import InvalidId
+from noetic_py.runtime import Runtime
+
+__all__ = ["Trace", "new_trace", "trace_of_run"]
+
+# Of https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may have more behind.
+_HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
+_TRACE_DIGITS = 32
+_SPAN_DIGITS = 16
+
+
+def _check(value: object, name: str, digits: int) -> None:
+    if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdef"):
+        raise InvalidId(f"{name} is not {digits} lowercase hexadecimal digits", hint="Trace.from_traceparent(header)")
+    if not value.strip("0"):
+        raise InvalidId(f"{name} is all zeros, which means that there is none", hint="leave the trace out")
+
+
+@frozen
+class Trace:
+    """A place in a distributed trace: what begins there is shown below that span.
+
+    Attributes:
+        trace_id: The trace: 32 lowercase hexadecimal digits.
+        span_id: The span in it: 16 of them.
+        sampled: Whether whoever began the trace records it.
+        link: A place in another trace that this one follows from.
+
+    Raises:
+        InvalidId: An id has another form, or is all zeros.
+    """
+
+    trace_id: str = field()
+    span_id: str = field()
+    sampled: bool = True
+    link: Trace | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _check(self.trace_id, "trace_id", _TRACE_DIGITS)
+        _check(self.span_id, "span_id", _SPAN_DIGITS)
+
+    @classmethod
+    def from_traceparent(cls, header: str, /) -> Self:
+        """The place that a `traceparent` header of HTTP names.
+
+        Raises:
+            InvalidId: It is no such header.
+        """
+        found = _HEADER.fullmatch(header.strip())
+        if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+            raise InvalidId(
+                "this is no traceparent header",
+                hint="00-<32 hexadecimal digits>-<16 of them>-<2 of them>; without a header leave the trace out",
+            )
+        return cls(found[2], found[3], bool(int(found[4], 16) & 1))
+
+    @property
+    def traceparent(self) -> str:
+        """It as the header, to be sent on."""
+        return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
+
+    def as_headers(self) -> list[str]:
+        """It as headers: its own, and that of the place it links to."""
+        return [self.traceparent] if self.link is None else [self.traceparent, self.link.traceparent]
+
+    @classmethod
+    def from_headers(cls, headers: object, /) -> Trace:
+        """The place that `as_headers` has made these of.
+
+        Raises:
+            InvalidId: They are none.
+        """
+        found = [cls.from_traceparent(each) for each in headers if isinstance(each, str)] if is_list(headers) else []
+        if len(found) not in (1, 2) or not is_list(headers) or len(headers) != len(found):
+            raise InvalidId("this is no place in a trace", hint="one traceparent header, or two")
+        return evolve(found[0], link=found[1]) if len(found) == 2 else found[0]
+
+    def below(self, span_id: str) -> Trace:
+        """Another place in this trace."""
+        return evolve(self, span_id=span_id, link=None)
+
+
+def new_trace(runtime: Runtime, *, within: Trace | None = None, link: Trace | None = None) -> Trace:
+    """A new span's place: in the trace of another one, or at the beginning of a new one."""
+    span_id = _digits(runtime, _SPAN_DIGITS)
+    if within is not None:
+        return within.below(span_id)
+    return Trace(_digits(runtime, _TRACE_DIGITS), span_id, link=link)
+
+
+def trace_of_run(run_id: str) -> Trace:
+    """The place of a run that nobody records: the same in every process that goes on with it."""
+    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return Trace(digest[:_TRACE_DIGITS], digest[_TRACE_DIGITS:][:_SPAN_DIGITS], sampled=False)
+
+
+def _digits(runtime: Runtime, count: int) -> str:
+    # As many random bits as there are digits for; never all zeros.
+    parts: Iterable[int] = (int(runtime.random() * (1 << 32)) for _ in range(count // 8))
+    found = "".join(f"{part:08x}" for part in parts)
+    return found if found.strip("0") else found[:-1] + "1"
