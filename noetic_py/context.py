@@ -555,7 +555,10 @@ class Context(Generic[M_co, S_co]):
         place = self.branch if branch is None and name is None else branch_below(self.branch, branch or name or "")
         if preset == "derive":
             refuse_options("derive", {**given, "parent_span": parent_span})
-            child: Context[Any, Any] = Derived(self, how, name, place)
+        child: Context[Any, Any]
+        # Outside of a run a log of its own needs somebody of its own who knows what of it is a run's.
+        if preset == "derive" and (how.items == "share" or not isinstance(self.engine, Outside)):
+            child = Derived(self, how, name, place)
         elif how.items == "share":
             raise ConfigError('items="share" needs preset="derive"', code="child-option", hint='items="copy"')
         else:

@@ -23,7 +23,6 @@ from noetic_py.outside import Outside
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.state import StateBag
 from noetic_py.steps.step import Step, is_seconds
-from noetic_py.traces import Trace
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
@@ -59,8 +58,8 @@ class RunOptions(TypedDict, total=False):
         history: Items the conversation begins with: a whole one, every call with its output.
         run_id: The run's id; made when left out.
         request_id: A correlation id of the caller's.
-        trace: The place in a distributed trace that the run belongs below, such as a request's `traceparent`; the
-            active span of OpenTelemetry when left out.
+        traceparent: The place in a distributed trace that the run belongs below, as the header of a request; the active
+            span of OpenTelemetry when left out.
         thread_id: The conversation's id; made when left out.
         user_id: The user or tenant the run belongs to.
         session: The session that the run is a turn of; it says whose it is, and what was said before.
@@ -81,7 +80,7 @@ class RunOptions(TypedDict, total=False):
     history: Iterable[Item]
     run_id: str
     request_id: str
-    trace: Trace
+    traceparent: str
     thread_id: str
     user_id: str
     session: SessionKey
@@ -134,7 +133,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "attrs": Mapping,
     "metadata": Mapping,
     "model_settings": Mapping,
-    "trace": Trace,
+    "traceparent": str,
 }
 
 
@@ -252,7 +251,7 @@ def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[
     given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
     told = {name: value for name, value in given.items() if value is not None}
     if run.tracer is None:
-        told["trace"] = run.place
+        told["traceparent"] = run.place.traceparent
     return {**told, "on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
 
 

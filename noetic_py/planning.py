@@ -16,6 +16,7 @@ from noetic_py.options import check_options, domain_of, outside_of
 from noetic_py.sessions.keys import SessionKey
 from noetic_py.steps.step import Step, require_step
 from noetic_py.stopping import Living
+from noetic_py.traces import Trace
 from noetic_py.tracing import tracer
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Planner:
         run_id = options.get("run_id") or self.resources.runtime.new_id()
         self.living.admit(run_id, "leave out run_id=, or await that run first")
         domain = domain_of(run_id, step, state, ctx, options)
+        header = options.get("traceparent")
+        place = None if outside is None else outside.place
         run = self._run(
             run_id,
             options,
@@ -77,7 +80,7 @@ class Planner:
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
             metadata=dict(options.get("metadata") or {}),
-            trace=options.get("trace") or (None if outside is None else outside.place),
+            trace=place if header is None else Trace.from_traceparent(header),
         )
         run.context_turns = 0 if outside is None else outside.turns
         session = run.session = options.get("session")

@@ -13,7 +13,8 @@ import anyio.to_thread
 from attrs import Factory, define
 
 from noetic_py import Context, Harness, Memory, Message, SessionPolicy, sequence, step
-from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.checkpoints import CheckpointBackend, Scope
+from noetic_py.checkpoints.forwarding import ForwardingBackend
 from noetic_py.errors import LeaseLost, RunBusy, StoreUnavailable
 from tests.crash.jobs import Death, DyingBackend, prepare
 from tests.crash.server import Say
@@ -70,6 +71,47 @@ def flow_of(given: Mapping[str, Any], say: Say) -> Any:
 
 Opened: TypeAlias = Callable[[str, Death], CheckpointBackend]
 """Opens the backend of an address, which dies when it is told to."""
+
+
+class _DyingAtValues(ForwardingBackend):
+    """Kills its process at what is put and removed too."""
+
+    def __init__(self, inner: CheckpointBackend, death: Death) -> None:
+        super().__init__(inner)
+        self._death = death
+
+    async def put(self, scope: Scope, key: str, value: bytes, *, expected: int | None = None) -> int:
+        self._death.before()
+        version = await super().put(scope, key, value, expected=expected)
+        self._death.after()
+        return version
+
+    async def remove(self, scope: Scope, key: str, *, expected: int | None = None) -> bool:
+        self._death.before()
+        removed = await super().remove(scope, key, expected=expected)
+        self._death.after()
+        return removed
+
+
+async def _post(given: Any, say: Say, opened: Opened) -> None:
+    flow, death = flow_of(given, say), Death(given)
+    async with (
+        opened(given["store"], death) as backend,
+        Harness(plugins=[], checkpoints=_DyingAtValues(backend, death)) as harness,
+    ):
+        session = harness.session(*KEY)
+        for number, text in enumerate(given["texts"]):
+            await session.send(text, delivery_id=text)
+            say(["sent", text])
+            if number % 3 == 2 and (result := await session.next_turn(flow, state=Told())) is not None:
+                say(["answered", result.value])
+        while given["drain"] and (result := await session.next_turn(flow, state=Told())) is not None:
+            say(["answered", result.value])
+
+
+def post(given: Any, say: Say, opened: Opened = DyingBackend) -> None:
+    """Send messages to one session, and do some of its turns; all of them when told to."""
+    anyio.run(_post, given, say, opened, backend=given.get("loop", "asyncio"))
 
 
 async def _converse(given: Any, say: Say, opened: Opened) -> Any:

@@ -53,7 +53,11 @@ class Talk:
 
     def process(self, texts: Sequence[str], **more: Any) -> Ended:
         """A process that does these turns, to its end."""
-        ended = self.children.ended(self.begin(texts, **more))
+        return self.ended(self.begin(texts, **more))
+
+    def ended(self, pid: int) -> Ended:
+        """How a process ends."""
+        ended = self.children.ended(pid)
         if ended.killed:
             self.between()
         return ended
@@ -172,6 +176,33 @@ def delivered(new: NewTalk, count: int, dice: random.Random, loop: str) -> tuple
         return deliveries, killed
 
 
+def posted(new: NewTalk, count: int, dice: random.Random, loop: str) -> tuple[int, int]:
+    """So many messages are sent, and answered later, by processes that die at any write: each once, in its order.
+
+    Returns:
+        How many processes were killed, and how many answers there were that nobody had been told of.
+    """
+    with new() as talk:
+        names = [f"m{number}" for number in range(count)]
+        sent = answered = killed = 0
+        ended = Ended()
+        while sent < count or ended.killed:
+            # What was not acknowledged is sent again, and may be there.
+            part = names[sent : sent + 8]
+            death = {"at": 1 + dice.randrange(60), "when": dice.choice(("before", "after"))}
+            more = {"texts": part, "drain": sent + len(part) == count, "loop": loop, **death}
+            ended = talk.ended(talk.children.start(f"{talk.jobs}:post", **talk.given, **more))
+            killed += ended.killed
+            sent += sum(kind == "sent" for kind, _ in ended.said)
+            answered += sum(kind == "answered" for kind, _ in ended.said)
+        held = talk.held()
+        assert held["said"] == names, held
+        assert held["items"] == [text for name in names for text in (name, f"re: {name}")], held
+        # A body in flight at a kill may run again; a finished one does not.
+        assert sum(talk.lines("reply").values()) <= count + killed
+        return killed, count - answered
+
+
 class Conversations:
     """Tests of sessions over processes; a class below it says where the sessions are kept.
 
@@ -179,7 +210,7 @@ class Conversations:
         new: Makes a session.
         together: How often two processes begin a turn of one session at one moment.
         kills: How many processes are killed in a conversation.
-        messages: How many messages are delivered one to five times.
+        messages: How many messages are delivered one to five times, and how many are sent and answered later.
     """
 
     new: NewTalk
@@ -210,3 +241,12 @@ class Conversations:
         record_property("messages", self.messages)
         record_property("deliveries", sum(deliveries for deliveries, _ in found))
         record_property("kills", sum(killed for _, killed in found))
+
+    def test_messages_that_wait(self, record_property: Figure) -> None:
+        dice = random.Random(SEED)
+        parts = [min(25, self.messages - done) for done in range(0, self.messages, 25)]
+        found = [posted(self.new, count, dice, LOOPS[at % 2]) for at, count in enumerate(parts)]
+        record_property("messages", self.messages)
+        record_property("kills", sum(killed for killed, _ in found))
+        record_property("answers that were there and not acknowledged", sum(more for _, more in found))
+        assert all(killed for killed, _ in found)

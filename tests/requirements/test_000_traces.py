@@ -147,7 +147,7 @@ async def test_000_22_a_trace_from_outside_is_continued(spans: InMemorySpanExpor
     async with Harness() as harness:
         await harness.run(echo >> spawn(echo, id="child"), "x", ctx=Context(trace=TRACE))
         first = recorded(spans)
-        await harness.run(echo, "x", trace=Trace.from_traceparent(TRACE.traceparent))
+        await harness.run(echo, "x", traceparent=TRACE.traceparent)
     runs = [span for span in spans.get_finished_spans() if span.name.startswith("run ")]
     assert len(runs) == 2
     for run in runs:
@@ -168,7 +168,7 @@ async def test_000_22_the_active_span_is_continued(spans: InMemorySpanExporter) 
         with get_tracer("web").start_as_current_span("GET /") as outer:
             inside = (await harness.run(look, None, ctx=ctx)).value
             # What somebody says goes before what happens to be active.
-            await harness.run(echo, "x", trace=TRACE)
+            await harness.run(echo, "x", traceparent=TRACE.traceparent)
     found = recorded(spans)
     assert inside is not None
     assert ids(found["code look"]) == (inside.trace_id, inside.span_id)
@@ -228,11 +228,13 @@ def test_000_22_ids_have_their_form(bad: Any) -> None:
 
 
 async def test_000_22_an_option_that_is_no_trace_is_refused() -> None:
-    wrong: Any = TRACE.traceparent
+    wrong: Any = TRACE
     async with Harness() as harness:
         with pytest.raises(ConfigError) as caught:
-            await harness.run(echo, "x", trace=wrong)
-    assert caught.value.code == "run-option"
+            await harness.run(echo, "x", traceparent=wrong)
+        assert caught.value.code == "run-option"
+        with pytest.raises(InvalidId):
+            await harness.run(echo, "x", traceparent="00-0-0-0")
 
 
 async def test_000_24_trace_parent_span_and_request_id_can_be_read() -> None:
@@ -291,7 +293,7 @@ async def test_000_26_a_fork_of_a_step_is_in_the_runs_trace(spans: InMemorySpanE
         forked.append(ctx.child(preset="fork", parent_span=f"{ctx.span.get_span_context().span_id:016x}"))
 
     async with Harness() as harness:
-        await harness.run(fork, None, trace=TRACE)
+        await harness.run(fork, None, traceparent=TRACE.traceparent)
         await harness.run(echo, "x", ctx=forked[0])
     found = recorded(spans)
     below = found["run echo"].parent

@@ -10,16 +10,19 @@ from noetic_py import (
     Channel,
     Context,
     Emitted,
+    FunctionCall,
     Harness,
     Memory,
     Message,
     SessionKey,
     StateBag,
+    call_model,
     current_context,
     spawn,
     step,
 )
-from noetic_py.errors import ConfigError, InvalidId, StepFailed
+from noetic_py.errors import ConfigError, ForgedEvent, InvalidId, StepFailed
+from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -95,6 +98,20 @@ def test_001_21_outside_of_a_run_state_and_log_are_shared() -> None:
     child.items.append(Message.user("from the child"))
     assert texts(root) == ["from the child"]
     assert (child.thread_id, child.request_id, child.id) == ("t", "r", root.id)
+
+
+async def test_001_24_outside_of_a_run_an_empty_log_is_a_conversation_with_the_same_ids() -> None:
+    root = Context(name="Root", thread_id="t", items=[Message.user("before")])
+    child = root.child(preset="derive", name="Child", items="new")
+    assert (len(child.items), child.thread_id, child.branch) == (0, "t", "Root.Child")
+    assert child.state is root.state
+    # What its runs make is no reason to trust what somebody has put into the other log.
+    root.items.append(FunctionCall(name="pay", call_id="c"))
+    async with Harness(model=ScriptedModel("a", "b", "c")) as harness:
+        await harness.run(call_model(), "go", ctx=child)
+        with pytest.raises(ForgedEvent):
+            await harness.run(call_model(), "go", ctx=root)
+    assert len(root.items) == 2
 
 
 class Clock:

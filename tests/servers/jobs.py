@@ -65,6 +65,10 @@ class ServerJobs:
         """Do turns of one session."""
         return conversing.converse(given, say, self._dying)
 
+    def post(self, given: dict[str, Any], say: Say) -> None:
+        """Send messages to one session, and do its turns."""
+        conversing.post(given, say, self._dying)
+
     def read(self, given: dict[str, Any], say: Say) -> Any:
         """What the session holds."""
         return conversing.read(given, say, self._dying)
