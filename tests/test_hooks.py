@@ -24,6 +24,7 @@ from noetic_py import (
     Message,
     ModelRequest,
     ModelResponse,
+    Secret,
     StateBag,
     Step,
     call_model,
@@ -846,3 +847,56 @@ async def test_saving_needs_a_store() -> None:
     with pytest.raises(ConfigError, match="ArtifactStore") as refused:
         await run(call_model(hooks=[keep]), "hi", "one")
     assert refused.value.code == "service-missing"
+
+
+async def test_hooks_see_masks_of_secret_arguments_and_may_change_the_others() -> None:
+    seen: list[str] = []
+    used: list[tuple[str, str]] = []
+
+    @tool
+    async def log_in(user: str, password: Secret[str]) -> str:
+        """Log in."""
+        used.append((user, password.reveal()))
+        return "in"
+
+    @hooks.before_model
+    async def answer(ctx: HookContext[Any, Any], request: ModelRequest) -> ModelResponse | None:
+        if len(request.items) > 1:
+            return None
+        return ModelResponse(calls("log_in", user="ada", password="hunter2"))
+
+    @hooks.after_model
+    async def look(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
+        seen.extend(item.arguments for item in response.items if isinstance(item, FunctionCall))
+
+    @hooks.before_tool
+    async def other_user(ctx: HookContext[Any, Any], call: FunctionCall) -> FunctionCall:
+        seen.append(call.arguments)
+        return evolve(call, arguments=call.arguments.replace("ada", "bob"))
+
+    result = await run(agent(log_in), "go", "done", hooks=[answer, look, other_user])
+    assert used == [("bob", "hunter2")]
+    assert len(seen) == 2
+    assert not any("hunter2" in each for each in [*seen, str(result.items)])
+
+
+async def test_hooks_of_the_harness_are_called_for_what_a_layer_asks_too() -> None:
+    told: list[tuple[str, ...]] = []
+
+    class Judging(MemoryLayer[None]):
+        async def after_model_call(self, response: ModelResponse) -> None:
+            if len(told) == 1:
+                await self.ask(None, "Is it kind?", instructions="yes or no", output=str)
+
+    class Mem(Memory):
+        judging: Judging = Judging()
+
+    @hooks.before_model
+    async def tell(ctx: HookContext[Any, Any], request: ModelRequest) -> None:
+        told.append(ctx.path)
+
+    await run(call_model(), "hi", "one", "yes", hooks=[tell], memory=Mem())
+    assert told == [
+        ("call_model", "answer"),
+        ("call_model", "answer", "judging.ask", "ask", "answer"),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from noetic_py import (
     ArtifactOwner,
@@ -27,6 +28,7 @@ from noetic_py import (
     call_model,
     hooks,
     loop,
+    spawn,
     step,
     tool,
     until,
@@ -266,3 +268,59 @@ async def test_a_retried_step_saves_in_the_place_of_what_it_had_saved() -> None:
     found = await store.load(owner, "try.txt")
     assert found is not None
     assert found.data == b"2"
+
+
+async def test_what_going_on_would_do_counts_the_hooks_of_rounds_as_put_back() -> None:
+    """In a spawn with layers too, whose own steps nobody declares either."""
+
+    @step
+    async def work(value: object) -> object:
+        return value
+
+    @hooks.after_round
+    async def tell(ctx: HookContext[Any, Any], done: hooks.Round) -> None:
+        ctx.state["rounds"] = done.index
+
+    flow = spawn(loop(work, until=until.max_rounds(3)).with_options(hooks=[tell]))
+    whole = FaultyBackend(InMemoryBackend())
+    async with harness(whole) as one:
+        await one.run(flow, "go", run_id="r")
+    for dies_at in range(2, whole.appends + 1):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at, when="after")
+        with backend.outlived():
+            async with harness(backend) as one:
+                await one.run(flow, "go", run_id="r")
+        backend.revive()
+        async with harness(backend) as one:
+            plan = await one.plan_resume("r", flow)
+            assert [each for each in plan.steps if each.action == "differ"] == []
+            await one.resume("r", flow)
+
+
+async def test_a_call_that_waits_for_leave_is_asked_for_as_hooks_have_changed_it() -> None:
+    made: list[str] = []
+
+    @tool(needs_approval=True)
+    async def pay(to: str) -> str:
+        """Pay."""
+        made.append(to)
+        return f"paid {to}"
+
+    @hooks.before_tool
+    async def in_capitals(ctx: HookContext[Any, Any], call: FunctionCall) -> FunctionCall:
+        ctx.effects.save("asked.txt", call.arguments.encode(), scope="run")
+        return evolve(call, arguments=call.arguments.replace("ada", "ADA"))
+
+    flow = loop(call_model(tools=[pay.with_options(hooks=[in_capitals])]), until=until.no_tool_calls())
+    backend = InMemoryBackend()
+    model = ScriptedModel([FunctionCall(name="pay", arguments={"to": "ada"})], "done")
+    services: Any = {ArtifactStore: StoredArtifacts()}
+    async with Harness(model=model, checkpoints=backend, services=services) as one:
+        result = await one.run(flow, "go", run_id="r")
+        (pending,) = result.pending
+        assert pending.arguments == {"to": "ADA"}
+        assert made == []
+        result = await one.resume("r", flow, answers=[pending.approve()])
+    assert (result.value, made) == ("done", ["ADA"])
+    # The call has begun twice, and has kept it once.
+    assert await StoredArtifacts(backend).versions(ArtifactOwner("run", "r"), "asked.txt") == [1]
