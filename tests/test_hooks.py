@@ -143,6 +143,7 @@ def _made_with(hooks: Any) -> object:
         (lambda: hooks.after_model(name="")(_seen), "name=''"),
         (lambda: hooks.after_model(name="a\nb")(_seen), "name="),
         (lambda: hooks.after_model(tags=[7])(_seen), "not texts"),  # type: ignore[list-item] # refused
+        (lambda: hooks.after_model(tags=7)(_seen), "not texts"),  # type: ignore[call-overload] # refused
     ],
 )
 def test_what_can_be_no_hook_is_refused(make: Callable[[], object], told: str) -> None:
@@ -433,6 +434,8 @@ async def test_a_hook_answers_before_a_layer_is_asked() -> None:
 @pytest.mark.parametrize(
     ("event", "given"),
     [
+        (hooks.after_tool, 7),
+        (hooks.after_tool, FunctionCallOutput(call_id="other", output="x")),
         (hooks.before_model, "text"),
         (hooks.before_model, ModelRequest([FunctionCallOutput(call_id="c", output="x")])),
         (hooks.after_model, "text"),
@@ -445,7 +448,7 @@ async def test_a_hook_answers_before_a_layer_is_asked() -> None:
     ],
 )
 async def test_what_a_hook_may_not_give_fails_by_name(event: hooks.HookKind[..., Any], given: object) -> None:
-    async def wrong(ctx: HookContext[Any, Any], subject: object) -> object:
+    async def wrong(ctx: HookContext[Any, Any], *subject: object) -> object:
         return given
 
     turns: list[Any] = [calls("price", item="a"), "done"]
@@ -614,7 +617,11 @@ async def test_a_hook_that_fails_a_round_is_for_the_loop_to_handle() -> None:
         told.append(str(error))
         return "retry"
 
-    flow: Any = loop(step(_body), until=until.max_rounds(1), on_error=skip).with_options(hooks=[broken])
+    @step
+    async def work(value: int) -> int:
+        return value
+
+    flow = loop(work, until=until.max_rounds(1), on_error=skip).with_options(hooks=[broken])
     assert (await run(flow, 1)).value == 1
     assert "bad round" in told[0]
 

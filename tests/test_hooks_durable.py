@@ -274,7 +274,7 @@ async def test_what_going_on_would_do_counts_the_hooks_of_rounds_as_put_back() -
     """In a spawn with layers too, whose own steps nobody declares either."""
 
     @step
-    async def work(value: object) -> object:
+    async def work(value: str) -> str:
         return value
 
     @hooks.after_round
