@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
     from noetic_py.items import Item
     from noetic_py.memory.projector import Projector
 
-__all__ = ["Counted", "Domain"]
+__all__ = ["Counted", "Domain", "branch_at"]
+
+
+def branch_at(path: Sequence[str]) -> str:
+    """The branch of a conversation: the dotted path of the step it begins with, so that no two of a run are equal."""
+    return ".".join(path)
 
 
 @define(eq=False)

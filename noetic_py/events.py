@@ -1,15 +1,16 @@
 """The closed set of events a run sends, each tagged with the path it comes from, and the bus that carries them.
 
-Publishing never waits. A subscriber that does not keep up loses the oldest events of its own bounded buffer, and
-`Subscription.dropped` counts them.
+Publishing never waits. A subscriber that does not keep up loses the oldest events of its own bounded buffer, which
+`Subscription.dropped` counts; or, when it has asked for that, the run waits for it before its next step and behind each
+piece of an answer.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import anyio
 from attrs import field, frozen
@@ -26,8 +27,6 @@ __all__ = [
     "BudgetWarning",
     "Bus",
     "ChannelDropped",
-    "CommittedItems",
-    "Deltas",
     "Emitted",
     "Event",
     "ItemsAppended",
@@ -52,15 +51,32 @@ __all__ = [
 ]
 
 
+CAPACITY = 10_000
+"""How many events may wait for a listener who does not say otherwise."""
+
+
 @frozen(eq=False)
 class Event:
     """Base of every event.
 
     Attributes:
-        path: The path of the step it comes from.
+        path: The path of the step it comes from; empty for the run itself.
+        branch: The dotted name of the conversation that this step writes to.
+        call_id: The tool call that it belongs to: of the call itself, and of all that happens below it.
+        depth: How many spawns are around it.
     """
 
     path: tuple[str, ...]
+    branch: str = field(default="", init=False)
+    call_id: str | None = field(default=None, init=False)
+    depth: int = field(default=0, init=False)
+
+    def tagged(self, branch: str, call_id: str | None, depth: int) -> Self:
+        """It, once the engine has said where it comes from; nobody has seen it before."""
+        object.__setattr__(self, "branch", branch)
+        object.__setattr__(self, "call_id", call_id)
+        object.__setattr__(self, "depth", depth)
+        return self
 
 
 @frozen(eq=False)
@@ -276,34 +292,64 @@ class Emitted(Event):
 
 
 class Subscription:
-    """One listener's bounded buffer; iterate it in one task."""
+    """One listener's bounded buffer; iterate it in one task.
 
-    __slots__ = ("_buffer", "_closed", "_wake", "dropped")
+    Args:
+        capacity: How many events may wait in it.
+        accepts: Which events it takes; all when left out.
+        waits: Whether the run waits while it is full, instead of losing the oldest.
 
-    def __init__(self, capacity: int) -> None:
-        self._buffer: deque[Event] = deque(maxlen=capacity)
+    Attributes:
+        dropped: How many it has lost.
+    """
+
+    __slots__ = ("_accepts", "_buffer", "_capacity", "_closed", "_read", "_wake", "dropped", "waits")
+
+    def __init__(self, capacity: int, *, accepts: Callable[[Event], bool] | None = None, waits: bool = False) -> None:
+        self._capacity = capacity
+        self._buffer: deque[Event] = deque(maxlen=None if waits else capacity)
+        self._accepts = accepts
         self._wake: anyio.Event | None = None
+        # Set when something was read of a buffer that the run waits for.
+        self._read: anyio.Event | None = None
         self._closed = False
+        self.waits: bool = waits
         self.dropped: int = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the run has to wait for it."""
+        return self.waits and len(self._buffer) >= self._capacity and not self._closed
+
     def put(self, event: Event) -> None:
-        """Take an event; drops the oldest one when the buffer is full."""
+        """Take an event; drops the oldest one when the buffer is full and the run does not wait for it."""
+        if self._closed or not (self._accepts is None or self._accepts(event)):
+            return
         if len(self._buffer) == self._buffer.maxlen:
             self.dropped += 1
         self._buffer.append(event)
-        self._notify()
-
-    def _notify(self) -> None:
         if self._wake is not None:
             self._wake.set()
-            self._wake = None
+
+    async def room(self) -> None:
+        """Wait until something was read of it, or nobody reads it any more."""
+        while self.is_full:
+            self._read = self._read or anyio.Event()
+            await self._read.wait()
 
     def close(self) -> None:
         """End the iteration once the buffer is empty."""
         self._closed = True
-        self._notify()
+        for event in (self._wake, self._read):
+            if event is not None:
+                event.set()
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def leave(self) -> None:
+        """Nobody reads it any more."""
+        self._buffer.clear()
+        self.close()
+
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
@@ -311,62 +357,49 @@ class Subscription:
             if self._closed:
                 raise StopAsyncIteration
             self._wake = anyio.Event()
-            await self._wake.wait()
-        return self._buffer.popleft()
-
-
-class Deltas(AsyncIterator[str]):
-    """Of a listener's events the pieces of one kind."""
-
-    def __init__(self, events: Subscription, kind: type[TextDelta | ReasoningDelta]) -> None:
-        self._events = events
-        self._kind = kind
-
-    async def __anext__(self) -> str:
-        async for event in self._events:
-            if isinstance(event, self._kind):
-                return event.delta
-        raise StopAsyncIteration
-
-
-class CommittedItems(AsyncIterator["Item"]):
-    """Of a listener's events the items that were committed."""
-
-    def __init__(self, events: Subscription) -> None:
-        self._events = events
-        self._ready: list[Item] = []
-
-    async def __anext__(self) -> Item:
-        while not self._ready:
-            async for event in self._events:
-                if isinstance(event, ItemsAppended):
-                    self._ready = list(reversed(event.items))
-                    break
-            else:
-                raise StopAsyncIteration
-        return self._ready.pop()
+            try:
+                await self._wake.wait()
+            finally:
+                self._wake = None
+        event = self._buffer.popleft()
+        if self._read is not None:
+            self._read.set()
+            self._read = None
+        return event
 
 
 class Bus:
     """Broadcast of a run's events to whoever listens; costs one attribute look-up when nobody does."""
 
-    __slots__ = ("_subscriptions", "_watchers", "active")
+    __slots__ = ("_closed", "_subscriptions", "_waited", "_watchers", "active")
 
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []
+        self._waited: list[Subscription] = []
         self._watchers: list[Callable[[Event], None]] = []
+        self._closed = False
         self.active: bool = False
 
-    def subscribe(self, *, capacity: int = 10_000) -> Subscription:
-        """Listen from now on.
-
-        Args:
-            capacity: How many events may wait; the oldest go first, and are counted.
-        """
-        subscription = Subscription(capacity)
-        self._subscriptions.append(subscription)
-        self.active = True
+    def subscribe(
+        self, *, capacity: int = CAPACITY, accepts: Callable[[Event], bool] | None = None, waits: bool = False
+    ) -> Subscription:
+        """Listen from now on; see [`Subscription`][noetic_py.events.Subscription]."""
+        subscription = Subscription(capacity, accepts=accepts, waits=waits)
+        if self._closed:
+            subscription.close()
+        else:
+            self._subscriptions.append(subscription)
+            self._waited += [subscription] * waits
+            self.active = True
         return subscription
+
+    def leave(self, subscription: Subscription) -> None:
+        """Listen no more."""
+        subscription.leave()
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            self._waited = [each for each in self._waited if each is not subscription]
+            self.active = bool(self._subscriptions or self._watchers)
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Call `watcher` with every event, at once; it must not wait and must not raise."""
@@ -380,7 +413,13 @@ class Bus:
         for subscription in self._subscriptions:
             subscription.put(event)
 
+    async def room(self) -> None:
+        """Wait for everybody who is to be waited for, while they have no room."""
+        while self._waited and (full := next((each for each in self._waited if each.is_full), None)):
+            await full.room()
+
     def close(self) -> None:
         """End every subscription."""
+        self._closed = True
         for subscription in self._subscriptions:
             subscription.close()

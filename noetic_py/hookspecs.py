@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         ItemTypeRegistry,
         LayerRegistry,
         ModelRegistry,
+        PluginRegistry,
         ServiceRegistry,
         TransformRegistry,
     )
@@ -56,3 +57,7 @@ class Hooks:
     @hookspec
     def register_hooks(self, registry: HookRegistry) -> None:
         """Register hooks: `registry.hook(audit)`, made by `noetic_py.hooks.after_model` or one of its like."""
+
+    @hookspec
+    def noetic_register(self, registry: PluginRegistry) -> None:
+        """Register everything at once: one registry with the methods of all the others."""

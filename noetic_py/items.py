@@ -250,7 +250,7 @@ class ItemBase:
     def is_final(self) -> bool:
         """Whether this item on its own is an answer.
 
-        That is a completed assistant message with some text, or the output of a call that no model puts into words.
+        That is a completed assistant message that says or shows something, or an output that no model puts into words.
         """
         return False
 
@@ -335,12 +335,14 @@ class Message(ItemBase):
 
     @property
     def is_final(self) -> bool:
-        """Whether the message is a completed answer of the assistant with some text.
+        """Whether the message is a completed answer of the assistant with some text, or with a picture or a file.
 
         Function calls are items of their own: a message that announces calls in the same answer looks final by itself,
         and `view(final=True)` of a log, which sees the calls, leaves it out.
         """
-        return self.role == "assistant" and self.status == "completed" and bool(self.text)
+        if self.role != "assistant" or self.status != "completed":
+            return False
+        return bool(self.text) or any(isinstance(part, InputImage | InputFile) for part in self.content)
 
 
 _set_message_role = _setter(Message, "role")

@@ -174,8 +174,8 @@ class ItemView(Sequence[Item]):
             branch_prefix: Items of this branch and of those below it: `"a.b"` takes `"a.b.c"` and not `"a.bc"`.
             run_id: Items of this run.
             exclude_run: Items that are not of this run.
-            final: Answers only, or everything else only: completed assistant messages with text, while no function
-                call waits for its output and none follows in the same answer; and outputs that are marked as final.
+            final: Answers only, or everything else only: completed assistant messages with text, a picture or a file,
+                while no function call waits for its output and none follows in the same answer; and final outputs.
         """
         spans = self._spans(0, len(self))
         if branch is not None or branch_prefix is not None or run_id is not None or exclude_run is not None:

@@ -36,6 +36,7 @@ __all__ = [
     "ItemTypeRegistry",
     "LayerRegistry",
     "ModelRegistry",
+    "PluginRegistry",
     "Plugins",
     "TransformRegistry",
     "hookimpl",
@@ -387,6 +388,75 @@ class TransformRegistry:
         return sorted(self._known)
 
 
+class PluginRegistry:
+    """Takes everything that a plugin has, in the one hook `noetic_register`.
+
+    Each method is that of the registry which a `register_*` hook gets, and refuses the same.
+
+    Args:
+        plugins: What is registered with.
+    """
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+
+    def provider(self, prefix: str, factory: Callable[[str], Model], /) -> None:
+        """Serve the models whose names begin with `prefix` and a colon; as `register_models` does.
+
+        Raises:
+            PluginError: The prefix is taken, or is none.
+        """
+        self._plugins.models.provider(prefix, factory)
+
+    def item_type(self, cls: type[Extension], /) -> None:
+        """Declare an extension item type; as `register_item_types` does.
+
+        Raises:
+            PluginError: The class has no `@extension_item`.
+        """
+        self._plugins.item_types.item_type(cls)
+
+    def checkpoint_backend(self, scheme: str, factory: Callable[[str], CheckpointBackend], /) -> None:
+        """Serve the texts that begin with `scheme` and a colon; as `register_checkpoint_backends` does.
+
+        Raises:
+            PluginError: The scheme is taken, or is none.
+        """
+        self._plugins.backends.checkpoint_backend(scheme, factory)
+
+    def memory_layer(self, name: str, cls: type[MemoryLayer[Any]], /) -> None:
+        """Declare a layer; as `register_memory_layers` does.
+
+        Raises:
+            PluginError: The name is taken, or is none; or the class is no layer.
+        """
+        self._plugins.layers.memory_layer(name, cls)
+
+    def service(self, kind: Callable[..., object], service: object, /) -> None:
+        """Register what is found as `ctx.services[kind]`; as `register_services` does.
+
+        Raises:
+            PluginError: `kind` is no type, the service is `None`, or another plugin has registered one of that type.
+        """
+        self._plugins.services.service(kind, service)
+
+    def record_transform(self, transform: RecordTransform, /) -> None:
+        """Register a transform; as `register_record_transforms` does.
+
+        Raises:
+            PluginError: It is none, or its name is taken.
+        """
+        self._plugins.transforms.record_transform(transform)
+
+    def hook(self, hook: Hook[Any, Any], /) -> None:
+        """Register a hook; as `register_hooks` does.
+
+        Raises:
+            PluginError: It is none, or there is one of its event and name.
+        """
+        self._plugins.hooks.hook(hook)
+
+
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
 _LAYERS = {
     "compaction": "Compaction",
@@ -495,6 +565,7 @@ class Plugins:
             ("register_services", self.services),
             ("register_record_transforms", self.transforms),
             ("register_hooks", self.hooks),
+            ("noetic_register", PluginRegistry(self)),
         )
         for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
             if plugin is None:
@@ -562,7 +633,7 @@ def _add(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
     try:
         manager.register(plugin, name=name)
         manager.check_pending()
-        hooked = any(getattr(plugin, hook, None) is not None for hook in vars(Hooks) if hook.startswith("register_"))
+        hooked = any(getattr(plugin, hook, None) is not None for hook in vars(Hooks) if not hook.startswith("_"))
     except Exception as error:  # of pluggy for a hook of another form, and whatever looking at the plugin raises
         raise PluginError(
             f"plugin {name!r} is none that fits: {error}", hint="the hooks are those of noetic_py.hookspecs.Hooks"

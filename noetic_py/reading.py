@@ -11,6 +11,7 @@ from attrs import frozen
 from noetic_py._types import T2, M_co, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.errors import ConfigError
+from noetic_py.state import read_only_state
 
 if TYPE_CHECKING:
     from noetic_py.attributes import Attributes
@@ -190,7 +191,7 @@ class ReadContext(Protocol[M_co, S_co]):
 
     @property
     def state(self) -> S_co:
-        """The state."""
+        """The state, live; what would change it raises `TypeError`."""
         ...
 
     @property
@@ -324,8 +325,9 @@ class ReadView(Generic[M_co, S_co]):
 
     @property
     def state(self) -> S_co:
-        """The state."""
-        return self._ctx.state
+        """The state, live; what would change it raises `TypeError`."""
+        state: S_co = read_only_state(self._ctx.state)
+        return state
 
     @property
     def memory(self) -> M_co:

@@ -1,14 +1,16 @@
-"""What may be a run's state: a bag of values by key, or any object of the user's; copied and put back by contents."""
+"""What may be a run's state: a bag of values by key, or an object of a user's; how it is copied, restored and shown."""
 
 from __future__ import annotations
 
 import copy
 import copyreg
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
 from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeAlias, overload
+from types import MappingProxyType, MethodType
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias, overload
 
 from noetic_py._types import Share, T
 from noetic_py.errors import ConfigError, StateTypeError
@@ -20,6 +22,7 @@ __all__ = [
     "class_of",
     "copy_state",
     "merge_state",
+    "read_only_state",
     "restore_state",
     "share_state",
     "state_fields",
@@ -264,3 +267,97 @@ def merge_state(state: Any, changes: Mapping[str, object]) -> None:
             )
     for name, value in changes.items():
         setattr(state, name, value)
+
+
+def read_only_state(state: Any) -> Any:
+    """A state object to be read: live, and what would change it raises `TypeError`.
+
+    It shows values as they are, so what they hold can still be changed; lists and sets are shown as copies.
+    """
+    if isinstance(state, StateBag):
+        return _ReadBag(state)
+    kind = class_of(state)
+    if issubclass(kind, MutableMapping):
+        return MappingProxyType(state)
+    if issubclass(kind, MutableSequence):
+        return tuple(state)
+    if issubclass(kind, MutableSet):
+        return frozenset(state)
+    return state if issubclass(kind, (*_ATOMS, tuple, frozenset, Mapping, Enum)) else _Shown(state)
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise TypeError("this state can only be read here: a step changes it, and not what a step asks")
+
+
+class _ReadBag(StateBag):
+    """A bag that shows what another one holds."""
+
+    __slots__ = ()
+
+    def __init__(self, shown: StateBag) -> None:
+        self._data = shown._data
+
+    def __reduce__(self) -> Any:
+        # A copy is a bag of its own.
+        return StateBag, (self._data,)
+
+    def __setitem__(self, key: str, value: object) -> NoReturn:
+        _refuse()
+
+    def __delitem__(self, key: str) -> NoReturn:
+        _refuse()
+
+    def put(self, key: str, value: object) -> NoReturn:
+        _refuse()
+
+    def pop(self, key: str, default: object = None) -> NoReturn:
+        _refuse()
+
+
+class _Shown:
+    """Shows any other object: with its class, its fields and its methods, which cannot set a field either."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, shown: object) -> None:
+        object.__setattr__(self, "_shown", shown)
+
+    def __getattribute__(self, name: str) -> Any:
+        shown = object.__getattribute__(self, "_shown")
+        found = getattr(shown, name)
+        # What Python asks of an object, such as a copy, it asks of the one that is shown.
+        if isinstance(found, MethodType) and found.__self__ is shown and not name.startswith("__"):
+            return MethodType(found.__func__, self)
+        return found
+
+    __setattr__ = __delattr__ = __setitem__ = __delitem__ = _refuse
+
+
+# What Python looks up on the class, and not on the object.
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "repr": repr,
+    "str": str,
+    "hash": hash,
+    "bool": bool,
+    "len": len,
+    "iter": iter,
+    "contains": operator.contains,
+    "getitem": operator.getitem,
+    "eq": operator.eq,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _shown_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    def of(self: _Shown, *arguments: Any) -> Any:
+        return function(object.__getattribute__(self, "_shown"), *arguments)
+
+    return of
+
+
+for _name, _function in _OPERATORS.items():
+    setattr(_Shown, f"__{_name}__", _shown_by(_function))

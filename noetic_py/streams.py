@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import anyio
 
 from noetic_py._types import O_co, S_co, T
 from noetic_py.control import RunResult
-from noetic_py.errors import NoeticError, RunBusy, StepFailed
-from noetic_py.events import CommittedItems, Deltas, Event, Subscription, TextDelta
+from noetic_py.errors import CodecError, NoeticError, RunBusy, StepFailed
+from noetic_py.events import (
+    CAPACITY,
+    Event,
+    ItemsAppended,
+    ModelFailed,
+    ModelStarted,
+    ReasoningDelta,
+    StepVoided,
+    TextDelta,
+)
+from noetic_py.selections import CommittedItems, Deltas, E, Filter, Overflow, Selection, Snapshots
 
 if TYPE_CHECKING:
     from noetic_py._engine.state import Run
@@ -21,18 +31,27 @@ if TYPE_CHECKING:
 __all__ = ["Launched", "RunHandle", "RunStream", "beside", "deliver", "handle_of"]
 
 
+_VIEWS: Mapping[str, Filter] = {
+    "events": Filter(),
+    "text": Filter((TextDelta,)),
+    "reasoning": Filter((ReasoningDelta,)),
+    "items": Filter((ItemsAppended,)),
+}
+
+
 class RunStream(Generic[O_co, S_co]):
     """A run under way: its events, its text, its items, and at the end its result.
 
-    Each of `events`, `text` and `items` has a buffer of its own, so they can be read side by side, each by one task.
+    Each of `events`, `text`, `reasoning` and `items` has a buffer of its own, so they can be read side by side, each by
+    one task; they begin with the run. Events of spawns, of parallel paths and of steps that tools call are among them.
     """
 
     def __init__(self, run: Any) -> None:
         self._run: Run = run
         self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
         self._done = anyio.Event()
-        self._subscriptions: dict[str, Subscription] = {
-            name: run.bus.subscribe() for name in ("events", "text", "items")
+        self._views: dict[str, Selection[Event]] = {
+            name: Selection(run.bus, wanted.predicate) for name, wanted in _VIEWS.items()
         }
         self._read: set[str] = set()
 
@@ -43,27 +62,128 @@ class RunStream(Generic[O_co, S_co]):
 
     @property
     def dropped(self) -> int:
-        """Events that the slowest reader has lost because it did not read them in time."""
-        return max((self._subscriptions[name].dropped for name in self._read), default=0)
+        """Events that the slowest reader of these four has lost because it did not read them in time."""
+        return max((self._views[name].dropped for name in self._read), default=0)
 
-    def _subscription(self, name: str) -> Subscription:
+    def _view(self, name: str) -> Selection[Event]:
         self._read.add(name)
-        return self._subscriptions[name]
+        return self._views[name]
 
     @property
     def events(self) -> AsyncIterator[Event]:
         """Every event in order, `RunFinished` last."""
-        return self._subscription("events")
+        return self._view("events")
 
     @property
     def text(self) -> AsyncIterator[str]:
         """The answers' text, piece by piece."""
-        return Deltas(self._subscription("text"), TextDelta)
+        return Deltas(self._view("text"), TextDelta)
+
+    @property
+    def reasoning(self) -> AsyncIterator[str]:
+        """The models' visible reasoning, piece by piece."""
+        return Deltas(self._view("reasoning"), ReasoningDelta)
 
     @property
     def items(self) -> AsyncIterator[Item]:
         """Items as they are committed, of every step, in the order of the commits."""
-        return CommittedItems(self._subscription("items"))
+        return CommittedItems(self._view("items"))
+
+    @overload
+    def select(
+        self,
+        *,
+        path: tuple[str, ...] = ...,
+        branch: str | None = ...,
+        branch_prefix: str | None = ...,
+        call_id: str | None = ...,
+        depth: int | None = ...,
+        capacity: int = ...,
+        overflow: Overflow = ...,
+    ) -> Selection[Event]: ...
+    @overload
+    def select(
+        self,
+        *kinds: type[E],
+        path: tuple[str, ...] = ...,
+        branch: str | None = ...,
+        branch_prefix: str | None = ...,
+        call_id: str | None = ...,
+        depth: int | None = ...,
+        capacity: int = ...,
+        overflow: Overflow = ...,
+    ) -> Selection[E]: ...
+    def select(
+        self,
+        *kinds: type[Any],
+        path: tuple[str, ...] = (),
+        branch: str | None = None,
+        branch_prefix: str | None = None,
+        call_id: str | None = None,
+        depth: int | None = None,
+        capacity: int = CAPACITY,
+        overflow: Overflow = "drop",
+    ) -> Selection[Any]:
+        """Some of the events, from now on: `async for event in stream.select(ToolStarted, depth=0)`.
+
+        With `overflow="wait"` nothing is lost: while the buffer is full, the run waits before its next step and behind
+        each piece of an answer. It does so until the iterator is closed, left by its loop, or garbage; somebody who
+        holds it and does not read holds the run up.
+
+        Args:
+            *kinds: Events of these classes; of any when left out.
+            path: Of the step at this path, and of those below it.
+            branch: Of exactly this branch.
+            branch_prefix: Of this branch, and of those below it.
+            call_id: Of this tool call, and of all that happens below it.
+            depth: Of no more spawns below the run than this; 0 is what is in none.
+            capacity: How many events may wait.
+            overflow: What happens when more do: the oldest are lost, and counted in `dropped`, or the run waits.
+
+        Raises:
+            ConfigError: `capacity` is below 1, or `overflow` unknown; code `"stream"`.
+        """
+        wanted = Filter(kinds, tuple(path), branch, branch_prefix, call_id, depth)
+        return Selection(self._run.bus, wanted.predicate, capacity=capacity, overflow=overflow)
+
+    def snapshots(
+        self, *, path: tuple[str, ...] = (), capacity: int = CAPACITY, overflow: Overflow = "drop"
+    ) -> Snapshots:
+        """Items while they grow, each time whole, and as they are committed; from now on.
+
+        A snapshot takes the place of the one before that has the same `key`. What a failed call had said so far comes
+        once more as `"void"`.
+
+        Args:
+            path: Of the step at this path, and of those below it.
+            capacity: As for `select`.
+            overflow: As for `select`.
+        """
+        return Snapshots(self.select(*Snapshots.KINDS, path=path, capacity=capacity, overflow=overflow))
+
+    def partial(
+        self, type: type[T], *, path: tuple[str, ...] = (), capacity: int = CAPACITY, overflow: Overflow = "drop"
+    ) -> AsyncIterator[T]:
+        """The typed output of `call_model(..., output=type)` while it comes in; from now on.
+
+        Each value fits the type. A text may still grow, and the last entry of a list may be missing; a class has to
+        have all the fields that it requires, so give those a default, or use a `TypedDict` whose keys may be missing.
+        Nothing of it is final before its step is committed: a failed call begins anew.
+
+        Args:
+            type: What the answers are.
+            path: Of the step at this path, and of those below it; answers elsewhere that fit the type come too.
+            capacity: As for `select`.
+            overflow: As for `select`.
+
+        Raises:
+            ConfigError: The type has no JSON schema; code `"output-type"`.
+        """
+        from noetic_py._engine.output import output_plan
+
+        kinds = (TextDelta, ItemsAppended, ModelStarted, ModelFailed, StepVoided)
+        events = self.select(*kinds, path=path, capacity=capacity, overflow=overflow)
+        return _Partials(events, output_plan((type,)).partial)
 
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
@@ -119,6 +239,33 @@ class RunStream(Generic[O_co, S_co]):
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
         self._run.stop_from_outside("interrupt", reason)
+
+
+class _Partials(AsyncIterator[T], Generic[T]):
+    """The values of answers while they come in; `read` says what a beginning is, or that it is none yet."""
+
+    def __init__(self, events: AsyncIterator[Event], read: Callable[[str], T]) -> None:
+        self._events = events
+        self._read = read
+        self._texts: dict[tuple[str, ...], str] = {}
+        self._last: object = None
+
+    async def __anext__(self) -> T:
+        async for event in self._events:
+            if not isinstance(event, TextDelta):
+                for path in [path for path in self._texts if path[: len(event.path)] == event.path]:
+                    del self._texts[path]
+                continue
+            text = self._texts[event.path] = self._texts.get(event.path, "") + event.delta
+            try:
+                value = self._read(text)
+            except CodecError:
+                # There is not enough of it yet, or it is another answer.
+                continue
+            if self._last != (event.path, value):
+                self._last = (event.path, value)
+                return value
+        raise StopAsyncIteration
 
 
 class RunHandle(Generic[O_co, S_co]):

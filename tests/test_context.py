@@ -160,9 +160,9 @@ async def test_what_a_step_sees_of_itself() -> None:
     # The two paths may come in either order.
     assert [seen[0], *sorted(seen[1:3], key=str), seen[3]] == [
         ("look", ("sequence", "look"), "sequence", "in", [1]),
-        ("look[0]", ("sequence", "parallel", "look[0]"), "sequence.look[0]", "in", [1]),
-        ("look[1]", ("sequence", "parallel", "look[1]"), "sequence.look[1]", "in", [1]),
-        ("look", ("sequence", "spawn:look", "look"), "sequence.spawn:look", "x", [1]),
+        ("look[0]", ("sequence", "parallel", "look[0]"), "sequence.parallel.look[0]", "in", [1]),
+        ("look[1]", ("sequence", "parallel", "look[1]"), "sequence.parallel.look[1]", "in", [1]),
+        ("look", ("sequence", "spawn:look", "look"), "sequence.spawn:look.look", "x", [1]),
     ]
 
 

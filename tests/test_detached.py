@@ -1328,7 +1328,7 @@ async def test_the_context_of_work() -> None:
     assert seen == {
         "path": ("body", "look[detached]", "look"),
         "depth": 1,
-        "branch": "body.look[detached]",
+        "branch": "body.look[detached].look",
         "input": "in",
         "run": run_id,
         "steps": 1,

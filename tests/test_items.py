@@ -183,11 +183,14 @@ def test_a_message_refuses_what_it_cannot_say() -> None:
         (Message.assistant("done"), True),
         (Message.assistant(""), False),
         (Message.assistant([Refusal(refusal="no")]), False),
+        (Message.assistant([InputImage(url="https://example.org/map.png")]), True),
+        (Message.assistant([InputFile(file_id="f")]), True),
+        (Message(role="assistant", content=[InputFile(file_id="f")], status="failed"), False),
         (Message(role="assistant", content="do", status="incomplete"), False),
         (Message.user("done"), False),
     ],
 )
-def test_final_is_a_completed_answer_with_text(message: Message, final: bool) -> None:
+def test_final_is_a_completed_answer_that_says_or_shows_something(message: Message, final: bool) -> None:
     assert message.is_final is final
 
 

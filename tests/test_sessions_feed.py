@@ -85,7 +85,7 @@ async def test_the_oldest_are_forgotten_and_counted() -> None:
 
 
 async def test_who_does_not_keep_up_loses_the_oldest_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noetic_py.sessions.feed._CAPACITY", 4)
+    monkeypatch.setattr("noetic_py.sessions.feed.CAPACITY", 4)
     async with Harness(plugins=(), sessions=SessionPolicy(history=0)) as harness:
         session = harness.session("ada", "trip")
         async with session.watch() as stream:

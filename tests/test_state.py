@@ -1,4 +1,4 @@
-"""Copies of states: what holds nothing that can change is copied without a walk, and comes out as from `deepcopy`."""
+"""Copies of states: as from `deepcopy`, and without a walk where nothing can change. And states that are only shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from attrs import define, field
 from pydantic import BaseModel
 
-from noetic_py.state import StateBag, copy_state, state_fields
+from noetic_py.state import StateBag, copy_state, read_only_state, state_fields
 
 
 @define
@@ -167,3 +167,121 @@ def test_a_copy_of_a_flat_state_is_another_object() -> None:
     copied = copy_state(state)
     copied.text = "b"
     assert state == Flat("a", 1)
+
+
+# -------------------------------------------------------------------------------------------------------------- shown
+
+
+@define
+class Counting:
+    count: int = 0
+    parts: list[int] = field(factory=list[int])
+
+    def up(self) -> None:
+        self.count += 1
+
+    def twice(self) -> int:
+        return 2 * self.count
+
+
+class Checked(BaseModel):
+    text: str = "a"
+
+
+@pytest.mark.parametrize("state", [Counting(2, [1]), Open("a"), Data("a"), Checked(), SimpleNamespace(text="a")])
+def test_an_object_is_shown_live_and_as_what_it_is(state: Any) -> None:
+    shown = read_only_state(state)
+    assert shown is not state
+    assert isinstance(shown, type(state))
+    assert shown == state
+    assert (repr(shown), str(shown)) == (repr(state), str(state))
+    name = next(iter(state_fields(state)))
+    before = getattr(state, name)
+    changes: list[Any] = [
+        lambda: setattr(shown, name, 5),
+        lambda: delattr(shown, name),
+        lambda: setattr(shown, "other", 5),
+    ]
+    for change in changes:
+        with pytest.raises(TypeError, match="can only be read"):
+            change()
+    assert getattr(state, name) == before
+    setattr(state, name, "b")
+    assert getattr(shown, name) == "b"
+    assert type(copy.copy(shown)) is type(copy.deepcopy(shown)) is type(state)
+
+
+def test_a_method_of_what_is_shown_cannot_change_it() -> None:
+    state = Counting(2, [1])
+    shown = read_only_state(state)
+    assert shown.twice() == 4
+    with pytest.raises(TypeError, match="can only be read"):
+        shown.up()
+    assert state.count == 2
+    # What a field holds is shown as it is.
+    shown.parts.append(3)
+    assert state.parts == [1, 3]
+    assert Checked.model_validate_json(read_only_state(Checked(text="b")).model_dump_json()) == Checked(text="b")
+
+
+def test_what_is_shown_has_the_operators_of_its_class() -> None:
+    class Ring:
+        def __len__(self) -> int:
+            return 0
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def __lt__(self, other: int) -> bool:
+            return other > 1
+
+        def __hash__(self) -> int:
+            return 7
+
+    shown = read_only_state(Ring())
+    assert (len(shown), bool(shown), shown[3], shown < 2, hash(shown)) == (0, False, 3, True, 7)
+    with pytest.raises(TypeError):
+        shown[3] = 4
+    with pytest.raises(TypeError):
+        del shown[3]
+    # One without operators has none.
+    assert bool(read_only_state(SimpleNamespace()))
+    with pytest.raises(TypeError):
+        len(read_only_state(SimpleNamespace()))
+
+
+def test_a_bag_is_shown_live() -> None:
+    bag = StateBag({"a": 1})
+    shown = read_only_state(bag)
+    bag["b"] = 2
+    assert shown == bag
+    assert (shown["b"], shown.get_as("b", int), list(shown), len(shown), "b" in shown) == (2, 2, ["a", "b"], 2, True)
+    changes: list[Any] = [
+        lambda: shown.put("a", 5),
+        lambda: shown.put("a", None),
+        lambda: shown.pop("a"),
+        lambda: shown.pop("c", None),
+        lambda: shown.__setitem__("a", 5),
+        lambda: shown.__delitem__("a"),
+        lambda: shown.view().update(a=5),
+    ]
+    for change in changes:
+        with pytest.raises((TypeError, AttributeError)):
+            change()
+    assert bag == StateBag({"a": 1, "b": 2})
+    for mine in (copy.copy(shown), copy.deepcopy(shown)):
+        mine["a"] = 9
+        assert (type(mine), mine["a"], bag["a"]) == (StateBag, 9, 1)
+
+
+def test_values_are_shown_as_what_cannot_change() -> None:
+    given = {"a": 1}
+    shown = read_only_state(given)
+    given["b"] = 2
+    assert shown["b"] == 2
+    with pytest.raises(TypeError):
+        shown["a"] = 5
+    assert read_only_state([1, 2]) == (1, 2)
+    assert read_only_state({1}) == frozenset({1})
+    for value in (None, 5, "a", (1,), frozenset({1}), Colour.RED):
+        assert read_only_state(value) is value

@@ -80,7 +80,7 @@ async def test_the_child_is_an_execution_of_its_own() -> None:
     assert child.path == ("sequence", "spawn:look", "look")
     assert (child.thread_id, child.user_id, child.request_id) == ("t", "u", "r")
     assert root.branch == "sequence"
-    assert child.branch == "sequence.spawn:look"
+    assert child.branch == "sequence.spawn:look.look"
     assert child.input == "x"
 
 

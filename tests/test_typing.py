@@ -6,15 +6,13 @@ alone cannot follow, where an annotation by the user helps. Every other line mus
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, TypeAlias
 
 import pytest
@@ -24,12 +22,6 @@ FOLDER = ROOT / "tests" / "typing"
 PROGRAMS = {path.name: path for path in sorted((FOLDER / "programs").glob("*.py"))}
 CHECKERS = ("mypy", "pyright")
 MARK = re.compile(r"# E(?P<mypy_only> mypy only)?$")
-
-# Programs of the contract that use what is not built yet, and what that is: a dotted name, or a function's parameter.
-# Each has a twin, `<number>_spine.py`, that does the same with what there is. A name comes off the list when it exists.
-WAITING: Mapping[str, tuple[str, ...]] = {
-    "p14_plugin.py": ("noetic_py.plugins.PluginRegistry",),
-}
 
 Errors: TypeAlias = dict[tuple[str, int], list[str]]
 """Messages by program and line."""
@@ -94,56 +86,11 @@ def difference(program: str, checker: str, errors: Errors) -> dict[int, list[str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("program", [name for name in PROGRAMS if name not in WAITING])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_errors_stand_on_the_marked_lines(program: str, checker: str, errors: dict[str, Errors]) -> None:
     assert difference(program, checker, errors[checker]) == {}
-
-
-def exists(reason: str) -> bool:
-    """Whether a dotted name, or the parameter in parentheses behind one, is there by now."""
-    name, _, parameter = reason.rstrip(")").partition("(")
-    try:
-        found = resolve_name(name)
-    except (AttributeError, ImportError):
-        return False
-    return not parameter or parameter in inspect.signature(found).parameters
-
-
-def used_by(program: str) -> set[str]:
-    """The program itself and the programs that it imports."""
-    text = PROGRAMS[program].read_text(encoding="utf-8")
-    return {program, *(f"{module}.py" for module in re.findall(r"^from programs\.(\w+) import", text, re.MULTILINE))}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", WAITING)
-def test_a_waiting_program_fails_for_what_is_missing(program: str, errors: dict[str, Errors]) -> None:
-    assert [reason for reason in WAITING[program] if exists(reason)] == [], "built by now: take it off the list"
-    names = {re.split(r"[.(]", reason.rstrip(")"))[-1] for reason in WAITING[program]}
-    assert any(difference(program, checker, errors[checker]) for checker in CHECKERS), "it passes: take it off the list"
-    for checker in CHECKERS:
-        said = [
-            message
-            for each in used_by(program)
-            for messages in difference(each, checker, errors[checker]).values()
-            for message in messages
-        ]
-        assert any(f'"{name}"' in message for name in names for message in said), said
-
-
-def test_a_waiting_program_has_a_twin() -> None:
-    assert {f"{name.partition('_')[0]}_spine.py" for name in WAITING} <= PROGRAMS.keys()
-    assert WAITING.keys() <= PROGRAMS.keys()
 
 
 def test_marks_are_read() -> None:
     text = "a = 1  # E\nb = 2\nc = 3  # E mypy only\nd = 4  # Every one\n"
     assert (marked(text, "mypy"), marked(text, "pyright")) == ({1, 3}, {1})
-
-
-def test_what_exists_is_found() -> None:
-    assert exists("noetic_py.Harness.run")
-    assert exists("noetic_py.memory.Memory")
-    assert exists("noetic_py.spawn(state)")
-    assert not exists("noetic_py.Harness.walk")
-    assert not exists("noetic_py.spawn(colour)")

@@ -42,9 +42,11 @@ from noetic_py.steps.step import Step
 from noetic_py.tools.confidential import conceal
 
 if TYPE_CHECKING:
+    from noetic_py._engine.state import Run
+    from noetic_py.models.base import JsonValue
     from noetic_py.tools import Tool
 
-__all__ = ["ANSWER", "Ask"]
+__all__ = ["ANSWER", "Ask", "known_of"]
 
 ANSWER: Step[Any, Any, Any, Any] = Step(id="answer", kind="answer")
 
@@ -79,7 +81,14 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
     settings = _settings(frame, ask.spec)
     # Without layers the next call begins with all of this one: a log is only ever appended to.
     request = ModelRequest(
-        whole, instructions, definitions, settings, ask.schema, stable=len(whole), cache_key=_cache_key(x.thread_id)
+        whole,
+        instructions,
+        definitions,
+        settings,
+        ask.schema,
+        stable=len(whole),
+        cache_key=_cache_key(x.thread_id),
+        metadata=known_of(x.run),
     )
     if x.layers:
         response = await _with_layers(frame, ask, request, frame.log.rendered("interrupted"))
@@ -126,6 +135,8 @@ async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) ->
                 # What is kept of a run is kept of an answer too that a shutdown cuts off.
                 async for event in stream:
                     _hear(frame, event, heard)
+                    if run.bus.active:
+                        await run.bus.room()
             return _confidential(_fresh(frame, await stream.response()), ask)
     except get_cancelled_exc_class():
         if heard:
@@ -152,9 +163,9 @@ def _hear(frame: Frame, event: ModelEvent, heard: list[str]) -> None:
     if not frame.x.run.bus.active:
         return
     if isinstance(event, TextPart):
-        frame.x.run.bus.publish(TextDelta(frame.at, event.delta))
+        frame.tell(TextDelta(frame.at, event.delta))
     elif isinstance(event, ReasoningPart):
-        frame.x.run.bus.publish(ReasoningDelta(frame.at, event.delta))
+        frame.tell(ReasoningDelta(frame.at, event.delta))
 
 
 async def _instructions(frame: Frame, spec: ModelSpec) -> str | None:
@@ -172,6 +183,19 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
     if not run.resources.settings and not run.model_settings:
         return spec.settings
     return merge_settings(run.resources.settings, spec.settings, run.model_settings)
+
+
+def known_of(run: Run) -> Mapping[str, JsonValue]:
+    """What models and the tracer are told of a run: what its caller says, and whose it is where he does not."""
+    session, user = run.session, run.user_id
+    if session is None and user is None:
+        return run.metadata
+    whose = (
+        {"user_id": user}
+        if session is None
+        else {"user_id": session.user, "session_id": session.session, "app_name": session.app}
+    )
+    return {**{name: value for name, value in whose.items() if value is not None}, **run.metadata}
 
 
 @lru_cache(maxsize=1024)

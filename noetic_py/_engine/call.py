@@ -118,7 +118,7 @@ class Call:
                 await run.store.hold()
             bus = run.bus
             if bus.active:
-                bus.publish(ModelStarted(frame.at, self._model.name))
+                frame.tell(ModelStarted(frame.at, self._model.name))
             self._manager = self._model.respond(request)
             self._stream = await self._manager.__aenter__()
         except BaseException as error:
@@ -228,11 +228,11 @@ class Call:
             return
         name = self._model.name
         if response is not None and error is None:
-            bus.publish(ModelFinished(frame.at, name, response.usage, used.cost))
+            frame.tell(ModelFinished(frame.at, name, response.usage, used.cost))
             return
         why = redact(str(error)) or type(error).__name__ if isinstance(error, Exception) else "stopped"
         tokens = None if used is NOTHING_USED else used.tokens
-        bus.publish(ModelFailed(frame.at, name, why, tokens, used.cost))
+        frame.tell(ModelFailed(frame.at, name, why, tokens, used.cost))
 
     @property
     def _was_refused(self) -> bool:

@@ -30,7 +30,7 @@ from noetic_py.codec.text import dump
 from noetic_py.context import CURRENT
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.detached import DetachedWork, DetachOptions
-from noetic_py.domain import Domain
+from noetic_py.domain import Domain, branch_at
 from noetic_py.errors import Aborted, BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.log import ItemLog
 from noetic_py.memory.layer import Memory
@@ -163,7 +163,7 @@ class Detached:
         # Whether it waits for an answer.
         self.parked = False
         log = ItemLog()
-        branch = f"{frame.branch}.{self._name}"
+        branch = branch_at((*self.path, step.id))
         log.origin = (run.run_id, branch)
         spec = SpawnSpec(step, "share", "new", None, options.budget)
         if options.memory is not None:

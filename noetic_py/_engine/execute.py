@@ -83,7 +83,8 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     frame = Frame(step, parent, x, parent.at + (name,), domain, parent.lease, length)  # noqa: RUF005
     body = keeping if x.layers.has_place and step.body is not None else step.body or HANDLERS[step.kind]
     if run.bus.active:
-        run.bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
+        await run.bus.room()
+        frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
     frame.token = CURRENT.set(frame)
     try:
         if frame.lease.steps_free:
@@ -116,7 +117,7 @@ async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseExc
     while True:
         await _unwind(frame, error, own)
         if bus.active:
-            bus.publish(StepStarted(frame.at, step.kind, frame.attempt))
+            frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
         frame.token = CURRENT.set(frame)
         try:
             frame.lease.take_step(step.counted)

@@ -16,7 +16,7 @@ from noetic_py._engine.frame import Frame
 from noetic_py._engine.memory import fork_layers, join_returned
 from noetic_py._engine.parking import Parked
 from noetic_py._engine.state import DOORS
-from noetic_py.domain import Domain
+from noetic_py.domain import Domain, branch_at
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
 from noetic_py.state import copy_state, restore_state
 from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, SequenceSpec, Settled
@@ -159,8 +159,7 @@ def _over(outcomes: Outcomes) -> bool:
 async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) -> None:
     if _over(outcomes):
         return
-    domain = frame.domain
-    own = outcomes.domains[index] = domain.fork(f"{domain.branch}.{path.name}")
+    own = outcomes.domains[index] = frame.domain.fork(branch_at((*frame.at, path.name)))
     try:
         if frame.x.layers and path.step.kind != "tool_call":
             await fork_layers(frame, index, own)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from noetic_py.channels import Reader
     from noetic_py.checkpoints.records import Segment, StepFinished
     from noetic_py.control import Control
+    from noetic_py.events import Event
     from noetic_py.items import Item
     from noetic_py.log import ItemLog
     from noetic_py.steps.step import Step
@@ -89,6 +90,8 @@ class Frame(Context[Any, Any]):
     winner: int | None = None
     # Whether a child waits for an answer, so that the body cannot come to an end.
     parks = False
+    # The function call that a tool call is made for.
+    call_id: str | None = None
     # The head of an execution: it stands for the spawn, or the run, that has records of its own.
     virtual = False
 
@@ -111,6 +114,18 @@ class Frame(Context[Any, Any]):
         self.up = parent
         self.lease = lease
         self.mark = self.written = self.start = length
+
+    def tell(self, event: Event) -> None:
+        """Send an event of the step's, with the branch and the tool call that it belongs to."""
+        self.x.run.bus.publish(event.tagged(self.domain.branch, self.called_by, self.x.depth))
+
+    @property
+    def called_by(self) -> str | None:
+        """The tool call that it is, or is below of."""
+        node: Frame | None = self
+        while node is not None and node.call_id is None:
+            node = node.up
+        return None if node is None else node.call_id
 
     @property
     def log(self) -> ItemLog:

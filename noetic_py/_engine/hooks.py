@@ -124,4 +124,4 @@ def tell_failed(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> N
     told = as_layer_error(frame, layer, hook, error)
     logger().warning("%s", told, exc_info=error)
     if frame.x.run.bus.active:
-        frame.x.run.bus.publish(LayerFailed(frame.at, layer.id, hook, str(told)))
+        frame.tell(LayerFailed(frame.at, layer.id, hook, str(told)))

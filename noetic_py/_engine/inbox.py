@@ -40,7 +40,7 @@ class Inbox:
             return message
         bus = self._frame.x.run.bus
         if bus.active:
-            bus.publish(LoopParked(self._frame.at, iteration))
+            self._frame.tell(LoopParked(self._frame.at, iteration))
         return self._take(await self.wait(self._patience), iteration)
 
     def now(self, iteration: int) -> Any:

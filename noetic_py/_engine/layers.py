@@ -203,7 +203,7 @@ async def keeping(value: Any, frame: Frame) -> Any:
         raise TypeError(f"{frame.step.id} is no code step")
     output = await body(value, frame)
     if is_routed(output) and await route(bind(frame), output, where=frame.path, given=value) and frame.x.run.bus.active:
-        frame.x.run.bus.publish(Emitted(frame.path, output))
+        frame.tell(Emitted(frame.path, output))
     return output
 
 

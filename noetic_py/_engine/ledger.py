@@ -159,7 +159,7 @@ def flush(frame: Frame | None) -> None:
         if frame.x.run.bus.active:
             for segment in segments:
                 if segment.items:
-                    frame.x.run.bus.publish(ItemsAppended(frame.at, segment.items))
+                    frame.tell(ItemsAppended(frame.at, segment.items))
     frame.written = frame.mark
     frame.clean = True
 
@@ -224,8 +224,8 @@ def note_outcome(once: dict[Path, Intent | StepFinished | StepFailed], record: S
 def _tell_finished(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
     if record.items:
-        run.bus.publish(ItemsAppended(frame.at, record.items))
-    run.bus.publish(StepCommitted(frame.at, record.kind, len(run.journal)))
+        frame.tell(ItemsAppended(frame.at, record.items))
+    frame.tell(StepCommitted(frame.at, record.kind, len(run.journal)))
 
 
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
@@ -243,7 +243,7 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     if frame.at in run.once:
         note_outcome(run.once, record)
     if run.bus.active:
-        run.bus.publish(StepVoided(frame.at, frame.attempt, str(error), final))
+        frame.tell(StepVoided(frame.at, frame.attempt, str(error), final))
 
 
 def stopped(frame: Frame) -> None:
@@ -274,8 +274,8 @@ def stopped(frame: Frame) -> None:
         run.journal.append(record)
     if run.bus.active:
         if kept:
-            run.bus.publish(ItemsAppended(frame.at, kept))
-        run.bus.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
+            frame.tell(ItemsAppended(frame.at, kept))
+        frame.tell(StepVoided(frame.at, frame.attempt, "stopped", True))
 
 
 def parked(frame: Frame) -> None:

@@ -57,7 +57,7 @@ async def run_loop(value: Any, frame: Frame) -> Any:
         except Exception as error:  # noqa: BLE001 # its verdict
             verdict = _raised(error)
         if bus.active:
-            bus.publish(LoopIteration(frame.at, iteration, *_told(verdict)))
+            frame.tell(LoopIteration(frame.at, iteration, *_told(verdict)))
         if verdict.stop:
             value = NOTHING if inbox is None else await inbox.next(iteration + 1)
             if value is NOTHING:

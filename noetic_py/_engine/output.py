@@ -62,6 +62,29 @@ class OutputPlan:
         except ValidationError as error:
             raise CodecError(misfit(error)) from None
 
+    def partial(self, text: str) -> Any:
+        """What an answer that is still coming in says so far.
+
+        What it has begun and not ended counts as far as it goes, the last entry of a list only once it fits.
+
+        Raises:
+            CodecError: It is not enough for a value.
+        """
+        from pydantic import ValidationError
+        from pydantic_core import from_json
+
+        begun = text.strip()
+        if begun.startswith("```"):
+            begun = begun.partition("\n")[2].removesuffix("```")
+        try:
+            value = from_json(begun, allow_partial="trailing-strings")
+            answer = json.dumps(_unwrap(value) if self.wrapped else value)
+            return self.adapter.validate_json(answer, experimental_allow_partial=True)
+        except RecursionError:
+            raise CodecError("the answer is nested too deep") from None
+        except (ValueError, ValidationError) as error:
+            raise CodecError(f"the answer is no value yet: {error}") from None
+
 
 def misfit(error: ValidationError) -> str:
     """Why an answer is not of its type, in words that tell who gave it what to mend."""

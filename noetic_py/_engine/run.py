@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from noetic_py._engine import spawn as _spawn
 from noetic_py._engine import suspension as _suspension
 from noetic_py._engine import tool as _tool
 from noetic_py._engine import upkeep as _upkeep
+from noetic_py._engine.answer import known_of
 from noetic_py._engine.durable import count_turns, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
 from noetic_py._engine.fold import items_below, visible
@@ -75,6 +77,8 @@ class RunPlan:
     delivery_id: str | None = None
 
 
+# What a span can hold as it is; of other JSON it holds the text.
+_SCALARS = (str, bool, int, float)
 _ROOT: AnyStep = Step(id="run", kind="run")
 
 
@@ -143,6 +147,8 @@ def traced(run: Run, step: AnyStep) -> Generator[None]:
     if run.request_id is not None:
         attributes["noetic.request"] = run.request_id
     with recorded_span(run.tracer, f"run {step.id}", attributes, below=run.trace) as span:
+        for name, value in known_of(run).items():
+            span.set_attribute(f"noetic.metadata.{name}", value if isinstance(value, _SCALARS) else json.dumps(value))
         run.trace = place_of(span)
         yield
 

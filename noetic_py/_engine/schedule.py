@@ -11,7 +11,7 @@ from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.frame import Frame
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.loop import on_error
-from noetic_py.domain import Domain
+from noetic_py.domain import Domain, branch_at
 from noetic_py.steps.loop import EverySpec
 
 __all__ = ["run_every"]
@@ -29,11 +29,12 @@ async def run_every(value: Any, frame: Frame) -> None:
         await _rest(frame, max(0.0, left), wake, tick)
         at_once = False
         due = runtime.monotonic() + spec.interval
-        log = frame.log.fork()
-        log.origin = frame.log.origin
-        domain = Domain(log, frame.state, frame.branch, cells=frame.domain.cells)
+        log, name = frame.log.fork(), f"{spec.body.id}[{tick}]"
+        branch = branch_at((*frame.at, name))
+        log.origin = (frame.x.run_id, branch)
+        domain = Domain(log, frame.state, branch, cells=frame.domain.cells)
         try:
-            await execute(spec.body, None, frame, f"{spec.body.id}[{tick}]", domain)
+            await execute(spec.body, None, frame, name, domain)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
         if domain.cells is not frame.domain.cells:

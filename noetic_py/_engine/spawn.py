@@ -16,7 +16,7 @@ from noetic_py._engine.parking import Parked
 from noetic_py._engine.state import Execution
 from noetic_py.budget import Budget, Lease
 from noetic_py.control import Control
-from noetic_py.domain import Domain
+from noetic_py.domain import Domain, branch_at
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.log import ItemLog
 from noetic_py.state import NO_CELLS, StateBag
@@ -131,7 +131,7 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
         log, branch = frame.log, frame.branch
     else:
         log = ItemLog() if spec.items == "new" else frame.log.fork()
-        branch = f"{frame.branch}.{frame.step.id}"
+        branch = branch_at((*frame.at, spec.step.id))
         log.origin = (frame.x.run_id, branch)
     cells = NO_CELLS if isinstance(spec, MemorySpec) else frame.domain.cells
     if callable(spec.state):

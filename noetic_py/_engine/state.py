@@ -24,7 +24,7 @@ from noetic_py.context import CURRENT, Context, Services, StepMeta
 from noetic_py.control import Control, Partial, RunResult, StopKind
 from noetic_py.detached import DetachedWork, DetachOptions
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
-from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted, ViewMade
+from noetic_py.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.state import NO_CELLS, Cells, copy_state
 from noetic_py.traces import Trace, trace_of_run
 
@@ -274,12 +274,6 @@ class Run:
         self._over = True
         if self._board is not None:
             self._board.close()
-
-    def seen(self, view: View, path: tuple[str, ...]) -> None:
-        """Note what a model is shown."""
-        self.view = view
-        if self.bus.active:
-            self.bus.publish(ViewMade(path, view))
 
     def cancel_detached(self, path: tuple[str, ...]) -> None:
         """Cancel what the steps at and below a path have started beside the flow."""
@@ -589,7 +583,9 @@ class Execution:
 
     def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
         if self.run.bus.active:
-            self.run.in_its_thread(partial(self.run.bus.publish, Emitted(ctx.path, event)))
+            frame = frame_around(ctx)
+            tagged = Emitted(ctx.path, event).tagged(ctx.branch, frame.called_by, self.depth)
+            self.run.in_its_thread(partial(self.run.bus.publish, tagged))
 
     def span(self, ctx: Context[Any, Any], /) -> Span:
         from noetic_py.tracing import current_span

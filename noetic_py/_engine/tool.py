@@ -41,7 +41,7 @@ from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.handoff import is_handoff, undeclared
 from noetic_py.steps.step import Step
-from noetic_py.steps.tool import ToolSpec
+from noetic_py.steps.tool import ToolSpec, is_of_step
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
 from noetic_py.tools.confidential import conceal, restored
 
@@ -70,8 +70,9 @@ class Call:
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
     call, bus = value.call, frame.x.run.bus
+    frame.call_id = call.call_id
     if bus.active:
-        bus.publish(ToolStarted(frame.path, call))
+        frame.tell(ToolStarted(frame.path, call))
     made = await before_tool(frame, call, value.tool)
     if isinstance(made, Block):
         return _blocked(frame, call, made.message)
@@ -89,7 +90,7 @@ async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     item = await _as_wanted(frame, value, item)
     frame.log.append(item)
     if bus.active:
-        bus.publish(ToolFinished(frame.path, item, failed))
+        frame.tell(ToolFinished(frame.path, item, failed))
     return item
 
 
@@ -111,7 +112,7 @@ def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutp
     item = FunctionCallOutput(call_id=call.call_id, output=message)
     frame.log.append(item)
     if frame.x.run.bus.active:
-        frame.x.run.bus.publish(ToolFinished(frame.path, item, True))
+        frame.tell(ToolFinished(frame.path, item, True))
     return item
 
 
@@ -185,6 +186,8 @@ async def run_work(wanted: Wanted, frame: Frame) -> Any:
     result = await call_tool(frame, tool, wanted.values)
     if is_handoff(result):
         raise undeclared(frame.at, result)
+    if (result is None or (isinstance(result, str) and not result)) and is_of_step(tool):
+        return f"{tool.name!r} has ended without an answer."
     try:
         return receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
     except CodecError as error:
@@ -238,7 +241,7 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
         nonlocal kept
         kept = await _keep(frame, value) or kept
         if frame.x.run.bus.active:
-            frame.x.run.bus.publish(Emitted(frame.path, value))
+            frame.tell(Emitted(frame.path, value))
 
     try:
         with anyio.move_on_after(tool.timeout):
@@ -247,7 +250,7 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
                 # Of a generator each entry was kept before it went on.
                 return unrouted(result)
             if await _keep(frame, result) and frame.x.run.bus.active:
-                frame.x.run.bus.publish(Emitted(frame.path, result))
+                frame.tell(Emitted(frame.path, result))
             return result
     except _THROUGH:
         raise

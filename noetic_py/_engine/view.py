@@ -10,6 +10,7 @@ from noetic_py._engine.frame import Frame
 from noetic_py._engine.hooks import FAILED, call_hook, present, tell_failed
 from noetic_py._engine.layers import AnyLayer
 from noetic_py._engine.memory import tell_children
+from noetic_py.events import ViewMade
 from noetic_py.items import Item, Message
 from noetic_py.log import ItemView
 from noetic_py.memory.allocate import Allocation, Demand
@@ -43,7 +44,9 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
     blocks = await _recalled(frame, projector, head, history)
     deltas = await _deltas(frame, projector.stale(head, blocks))
     view = projector.assemble(head, history, blocks, deltas=deltas, projected=await _narrowed(frame, history))
-    frame.x.run.seen(view, frame.at)
+    frame.x.run.view = view
+    if frame.x.run.bus.active:
+        frame.tell(ViewMade(frame.at, view))
     frame.x.last_layer_usage = view.usage
     return view
 

@@ -102,6 +102,8 @@ class ModelRequest:
             providers that want to be told what to cache.
         cache_key: The same text for all calls of a conversation, for providers that look for what they have cached by
             such a key; a digest, in which neither the thread's nor the user's id can be read. `None` outside of a run.
+        metadata: What is known of the run: its `metadata=`, and `user_id`, `session_id` and `app_name` where it has
+            them and does not say otherwise. For models and wrappers to look at; the library's own send none of it.
     """
 
     items: Sequence[Item]
@@ -111,6 +113,7 @@ class ModelRequest:
     output: OutputSchema | None = None
     stable: int = 0
     cache_key: str | None = None
+    metadata: Mapping[str, JsonValue] = field(factory=dict[str, JsonValue])
 
 
 @frozen

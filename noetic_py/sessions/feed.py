@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from noetic_py.events import CommittedItems, Deltas, Event, ReasoningDelta, Subscription, TextDelta
+from noetic_py.events import CAPACITY, Event, ReasoningDelta, Subscription, TextDelta
 from noetic_py.items import Item
+from noetic_py.selections import CommittedItems, Deltas
 from noetic_py.sessions.keys import SessionKey, SessionPolicy
 
 __all__ = ["Feeds", "SessionStream"]
-
-_CAPACITY = 10_000
-"""How many events may wait for a watcher who does not keep up."""
 
 
 class SessionStream:
@@ -111,7 +109,7 @@ class Feeds:
         """Watch a session for as long as the block lasts."""
         feed = self._feed(key)
         names = ("events", "text", "reasoning", "items")
-        made = {name: Subscription(max(_CAPACITY, self._most)) for name in names}
+        made = {name: Subscription(max(CAPACITY, self._most)) for name in names}
         for each in made.values():
             for event in feed.history:
                 each.put(event)

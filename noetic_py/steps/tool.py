@@ -14,7 +14,7 @@ from noetic_py.errors import ConfigError, ToolFailed
 from noetic_py.steps.step import Step, check_id, require_step
 from noetic_py.tools import Tool, make_tool
 
-__all__ = ["ToolSpec", "call_tool", "step_tool"]
+__all__ = ["ToolSpec", "call_tool", "is_of_step", "step_tool"]
 
 
 @frozen(eq=False)
@@ -84,7 +84,8 @@ def step_tool(
 ) -> Tool[[T], Awaitable[R], M, S]:
     """Make a tool of a step, so that a model can call it; spawn the step to give it a conversation of its own.
 
-    A call whose input is an empty text does not run the step; the model is told so.
+    A call whose input is an empty text does not run the step; the model is told so. It is also told when the step gives
+    nothing, neither a value nor a text.
 
     Args:
         step: The step.
@@ -108,6 +109,11 @@ def step_tool(
     vars(run)["step"] = inner
     made: Tool[[T], Awaitable[R], M, S] = make_tool(run, {"name": name, "description": description})
     return made
+
+
+def is_of_step(tool: Tool[..., Any, Any, Any]) -> bool:
+    """Whether `step_tool` has made the tool."""
+    return "step" in getattr(tool.fn, "__dict__", ())
 
 
 def _input_type(step: Step[Any, Any, Any, Any]) -> Any:

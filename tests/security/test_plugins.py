@@ -115,6 +115,17 @@ def test_what_is_not_allowed_is_not_even_imported(installed: Any, monkeypatch: p
         load_plugins(["good", "absent"])
 
 
+def test_the_one_hook_for_everything_is_found_and_narrowed_like_the_others(
+    installed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "@hookimpl\ndef noetic_register(registry):\n    registry.provider({prefix!r}, lambda name: None)\n"
+    for name in ("one", "two"):
+        installed({name: "{module}"}, source.format(prefix=name))
+    assert load_plugins(["one", "two"]).models.prefixes == ["one", "two"]
+    monkeypatch.setenv("NOETIC_PLUGINS", "two")
+    assert load_plugins().models.prefixes == ["two"]
+
+
 def test_the_order_is_that_of_the_names(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("delta", "alpha", "charlie", "bravo"):
         installed({name: "{module}"}, MODELS.format(prefix=name))
@@ -128,8 +139,7 @@ def test_the_order_is_that_of_the_names(installed: Any, monkeypatch: pytest.Monk
 # ------------------------------------------------------------------------------------------ what they register
 
 
-def registering(hook: str, *arguments: Any) -> object:
-    method = {"register_models": "provider", "register_checkpoint_backends": "checkpoint_backend"}[hook]
+def registering(hook: str, *arguments: Any, method: str = "provider") -> object:
 
     class Acme:
         pass
@@ -146,17 +156,42 @@ def registering(hook: str, *arguments: Any) -> object:
     ["sqlite", "SQLite", "FILES", "Memory", "\uff53qlite", "sqlit\u0435", "sq\u200blite", "sqlite ", "", "a:b", 5],
 )
 def test_nothing_shadows_a_built_in_backend(name: Any) -> None:
-    with pytest.raises((PluginError, ConfigError)):
-        load_plugins([registering("register_checkpoint_backends", name, nothing)])
+    for hook in ("register_checkpoint_backends", "noetic_register"):
+        with pytest.raises((PluginError, ConfigError)):
+            load_plugins([registering(hook, name, nothing, method="checkpoint_backend")])
 
 
-@pytest.mark.parametrize("hook", ["register_models", "register_checkpoint_backends"])
-def test_one_name_of_two_plugins(hook: str) -> None:
-    for first, second in (("acme", "acme"), ("acme", "ACME")):
+@pytest.mark.parametrize(
+    ("hook", "method"),
+    [
+        ("register_models", "provider"),
+        ("register_checkpoint_backends", "checkpoint_backend"),
+        ("noetic_register", "provider"),
+        ("noetic_register", "checkpoint_backend"),
+    ],
+)
+def test_one_name_of_two_plugins(hook: str, method: str) -> None:
+    for names in (("acme", "acme"), ("acme", "ACME")):
         with pytest.raises(PluginError, match="plugins 'Acme' and 'Acme#2' both provide"):
-            load_plugins([registering(hook, first, nothing), registering(hook, second, nothing)])
+            load_plugins([registering(hook, name, nothing, method=method) for name in names])
     with pytest.raises(PluginError, match="as a factory"):
-        load_plugins([registering(hook, "acme", 5)])
+        load_plugins([registering(hook, "acme", 5, method=method)])
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        ("item_type", [str]),
+        ("memory_layer", ["facts", str]),
+        ("memory_layer", ["working-memory", object]),
+        ("service", [str, None]),
+        ("service", ["Db", object()]),
+        ("record_transform", [object()]),
+    ],
+)
+def test_one_registry_for_everything_refuses_what_each_does(method: str, wrong: list[Any]) -> None:
+    with pytest.raises(PluginError):
+        load_plugins([registering("noetic_register", *wrong, method=method)])
 
 
 def hooked(function: Any, name: str = "register_models") -> object:
@@ -198,6 +233,8 @@ ODD = {
     "value": (hooked(gives), "gave int back"),
     "raises": (hooked(fails), "failed in register_models: KeyError"),
     "exits": (hooked(leaves), "failed in register_models: SystemExit"),
+    "async, for everything": (hooked(late, "noetic_register"), "gave coroutine back in noetic_register"),
+    "raises, for everything": (hooked(fails, "noetic_register"), "failed in noetic_register: KeyError"),
     "other arguments": (hooked(other), "is none that fits"),
     "unknown hook": (hooked(unknown, "register_everything"), "is none that fits"),
     "nothing": (object(), "has no hook"),

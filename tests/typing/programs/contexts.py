@@ -26,7 +26,7 @@ with typed.bind() as bound:
     assert_type(bound.state, Trip)
     assert_type(current_context(required=True).turns, int)
 
-typed.child(items="view")  # E
+typed.child(items="shared")  # E
 typed.child(state="none")  # E
 typed.child(request=3)  # E
 Context.restore("text")  # E
