@@ -39,7 +39,7 @@ items = st.one_of(
     st.builds(Message.user, texts),
     st.builds(Message.assistant, texts),
     st.builds(FunctionCall, name=st.just("f"), arguments=st.dictionaries(texts, st.integers(), max_size=2)),
-    st.builds(FunctionCallOutput, call_id=texts.filter(bool), output=texts),
+    st.builds(FunctionCallOutput, call_id=texts.filter(bool), output=texts, final=st.booleans()),
 )
 several = st.lists(items, max_size=3).map(tuple)
 deltas = st.lists(
@@ -88,7 +88,7 @@ def finished(draw: st.DrawFn) -> records.StepFinished:
     record.winner = draw(st.none() | st.integers(0, 9))
     record.fingerprint, record.digest = draw(texts), draw(st.none() | texts.filter(bool))
     record.takes, record.calls, record.tool = draw(takes), draw(st.integers(0, 3)), draw(tools)
-    record.loop_stop = draw(st.none() | st.tuples(paths, plain))
+    record.loop_stops = tuple(draw(st.lists(st.tuples(paths, plain), max_size=2)))
     if draw(st.booleans()):
         record.output = SameAsChild(draw(frames))
     return record
@@ -184,8 +184,7 @@ def as_read(record: Any) -> Any:
     if isinstance(record, records.StepFinished):
         if not isinstance(record.output, SameAsChild):
             record.output = Stored(CODEC.encode(record.output))
-        if record.loop_stop is not None:
-            record.loop_stop = (record.loop_stop[0], Stored(CODEC.encode(record.loop_stop[1])))
+        record.loop_stops = tuple((path, Stored(CODEC.encode(value))) for path, value in record.loop_stops)
     return record
 
 

@@ -42,6 +42,11 @@ SHOWN = {
         "-> nothing to pay: the pipe was ours to mend\n  front desk, bills, repairs, bills\n",
         "It always drips. -> (the steps handed over more than 4 times)",
     ],
+    "hooks": [
+        "The house is broken. -> Done: Only up to 99 euros.\n  Desk(answers=2, refused=['{\"euros\":2000}'])\n",
+        "Your prices? -> lamp 20, mat 9\n  Desk(answers=1, refused=[])\n  kept as sheet.txt, text/plain\n",
+        "I have a complaint. -> somebody calls back about: I have a complaint.\n  Desk(answers=0, refused=[])",
+    ],
     "memory": [
         "I was shown 2 blocks of memory; the first begins with",
         "{'asked': 'And on Monday?', 'likes': 'short answers'}",

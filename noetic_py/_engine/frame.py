@@ -71,7 +71,7 @@ class Frame(Context[Any, Any]):
     used_tool: str | None = None
     # What the model had said when an answer was cut off.
     heard: tuple[Item, ...] = NO_ITEMS
-    # What `stop_loop` was given, and by which steps; the last word counts.
+    # What `stop_loop` was given, or to which step a hook hands over, and by which steps; the last word counts.
     loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
     # The lease of the step's own budget, and the one of its wrap-up.
     own_lease: Lease | None = None
@@ -133,8 +133,13 @@ class Frame(Context[Any, Any]):
         return self.domain.log
 
     def stop_loop_with(self, value: object, path: tuple[str, ...]) -> None:
-        """A step asks this loop to end."""
+        """A step asks this loop to end, or this step to hand over."""
         self.loop_stops = [*(self.loop_stops or ()), (value, path)]
+
+    @property
+    def handover(self) -> Any:
+        """To whom a hook hands over in this step's place; `None` when none does."""
+        return self.loop_stops[-1][0] if self.loop_stops and self.step.kind == "handing" else None
 
     def rewind(self) -> None:
         """Go back to the step's start: its state and its place in the log."""

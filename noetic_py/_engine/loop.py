@@ -12,6 +12,7 @@ from noetic_py._engine import family as bounds
 from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.execute import HANDLERS, as_error, execute
 from noetic_py._engine.frame import Frame
+from noetic_py._engine.hooked import hooked_rounds
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.ledger import decided
 from noetic_py._engine.progress import forget_round
@@ -37,12 +38,13 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     outputs: deque[Any] = deque(maxlen=_KEPT)
     snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
     bus, progress = frame.x.run.bus, frame.x.run.progress
+    run_body = hooked_rounds(frame) if frame.x.run.hooked else execute
     at = ""
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
         at = counted(frame, f"{name}{iteration}]", at if progress else "")
         try:
-            output = await execute(body, value, frame, at)
+            output = await run_body(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             value = await _after_error(frame, spec, inbox, error, iteration, value)
             continue

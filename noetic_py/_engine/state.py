@@ -39,13 +39,14 @@ if TYPE_CHECKING:
     from noetic_py._engine.upkeep import Upkeep
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.records import Intent, JournalRecord, StepFailed, StepFinished
+    from noetic_py.hooks import Hook
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.pending import Ask
     from noetic_py.progress import ProgressEntry
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
-    from noetic_py.steps.step import Step
+    from noetic_py.steps.step import Body, Step
 
 __all__ = ["Execution", "Resources", "Run"]
 
@@ -56,7 +57,8 @@ class Resources:
     """What a harness lends to its runs."""
 
     __slots__ = (
-        "_storage", "group", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings", "tools",
+        "_storage", "group", "hooks", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings",
+        "tools",
     )  # fmt: skip
 
     def __init__(
@@ -70,8 +72,10 @@ class Resources:
         tools: Sequence[Any],
         lease: Lease,
         settings: ModelSettings,
+        hooks: tuple[Hook[Any, Any], ...] = (),
     ) -> None:
         self.runtime = runtime
+        self.hooks = hooks
         self.layers = layers
         self._storage = storage
         self.model = model
@@ -108,6 +112,7 @@ class Doors:
     upkeep: Callable[[Execution], Upkeep]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
     relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
+    hooked: Callable[[Body], Body]
 
 
 DOORS = Doors()
@@ -130,6 +135,7 @@ class Run:
         "early",
         "executed",
         "family",
+        "hooked",
         "journal",
         "left",
         "mail",
@@ -182,8 +188,7 @@ class Run:
     ) -> None:
         self.run_id, self.thread_id = run_id, thread_id
         self.user_id, self.request_id = user_id, request_id
-        self.resources = resources
-        self.runtime = resources.runtime
+        self.resources, self.runtime = resources, resources.runtime
         self.services = services
         self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs, self.progress = bus, Attributes(), {}
@@ -197,8 +202,9 @@ class Run:
         self.spent: list[Spent] = []
         # The stops that were asked for before that.
         self.stopped: list[Control] = []
-        # Whether a step without options of its own needs nothing around its body.
-        self.bare = tracer is None
+        # Whether anything in the run has hooks; and whether a step without options needs nothing around its body.
+        self.hooked = bool(resources.hooks)
+        self.bare = tracer is None and not self.hooked
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.turns = self.context_turns = self.stopping = 0
@@ -225,6 +231,10 @@ class Run:
         # A stop that was asked for before the run had begun; and the session that it is a turn of.
         self.early: Control | None = None
         self.session: SessionKey | None = None
+
+    def has_hooks(self) -> None:
+        """A step that has hooks begins: look for hooks from now on."""
+        self.hooked, self.bare = True, False
 
     @property
     def place(self) -> Trace:

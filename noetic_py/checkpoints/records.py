@@ -202,7 +202,8 @@ class StepFinished:
         takes: The messages that the body has taken, by the paths of their sends; in a durable run.
         calls: How many model calls the step itself has made.
         tool: The tool that it has called.
-        loop_stop: The loop that was asked to end, here or below, and with which value; in a durable run.
+        loop_stops: The loops that were asked to end, here or below, and with which values, and the step that is to hand
+            over, and to whom; in a durable run.
     """
 
     attempt: int = 1
@@ -218,7 +219,7 @@ class StepFinished:
     takes: tuple[Path, ...] = ()
     calls: int = 0
     tool: str | None = None
-    loop_stop: tuple[Path, object] | None = None
+    loop_stops: tuple[tuple[Path, object], ...] = ()
 
     def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
         self.path = path

@@ -274,9 +274,13 @@ def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
         fields |= _lean({"w": record.winner, "t": [list(take) for take in record.takes]})
     if record.calls or record.tool is not None:
         fields |= _called(record)
-    if record.loop_stop is not None:
-        path, value = record.loop_stop
-        fields["l"] = [list(path), value.tree if isinstance(value, Stored) else codec.encode(value)]
+    if record.loop_stops:
+        # One list of them all, which of one is what earlier versions have written.
+        fields["l"] = [
+            part
+            for path, value in record.loop_stops
+            for part in (list(path), value.tree if isinstance(value, Stored) else codec.encode(value))
+        ]
     output = record.output
     if isinstance(output, SameAsChild):
         fields["r"] = output.name
@@ -302,8 +306,10 @@ def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
     record.calls = fields.get("m", 0)
     record.tool = fields.get("tool")
     if "l" in fields:
-        loop, value = fields["l"]
-        record.loop_stop = (tuple(loop), Stored(value))
+        told = fields["l"]
+        record.loop_stops = tuple(
+            (tuple(path), Stored(value)) for path, value in zip(told[::2], told[1::2], strict=True)
+        )
     return record
 
 
