@@ -254,6 +254,30 @@ async def test_001_41_older_items_are_shown_as_a_summary_and_stay_in_the_log() -
     assert len(result.items) == 6
 
 
+async def test_001_41_a_step_ends_its_progress_and_no_loop_by_that() -> None:
+    @hooks.after_step
+    async def done(ctx: HookContext[Any, Any], call: hooks.StepCall, output: object) -> None:
+        ctx.effects.finish()
+
+    @hooks.after_model
+    async def answered(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
+        ctx.effects.finish()
+
+    @step(hooks=[done])
+    async def work(text: str, ctx: Context) -> str:
+        ctx.progress.set("half way")
+        return text
+
+    @step
+    async def look(text: str, ctx: Context) -> object:
+        return {"/".join(path): (entry.value, entry.done) for path, entry in ctx.progress.entries.items()}
+
+    rounds = loop(call_model(hooks=[answered]), until=until.max_rounds(2), id="rounds")
+    result = await run(work >> rounds >> look, "one", "two")
+    assert result.model_calls == 2
+    assert result.value == {"sequence/work": (None, True), "sequence/rounds/call_model[1]": (None, True)}
+
+
 async def test_001_41_effects_are_there_once_when_the_process_dies_before_or_after_their_commit() -> None:
     @hooks.after_model
     async def note(ctx: HookContext[Memory, StateBag], response: ModelResponse) -> None:
