@@ -907,3 +907,31 @@ async def test_hooks_of_the_harness_are_called_for_what_a_layer_asks_too() -> No
         ("call_model", "answer"),
         ("call_model", "answer", "judging.ask", "ask", "answer"),
     ]
+
+
+async def test_finishing_marks_what_the_hook_was_called_for() -> None:
+    @hooks.after_model
+    async def answered(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
+        ctx.effects.finish()
+
+    @hooks.after_tool
+    async def called(ctx: HookContext[Any, Any], call: FunctionCall, output: FunctionCallOutput) -> None:
+        ctx.effects.finish()
+
+    @hooks.after_round
+    async def went_round(ctx: HookContext[Any, Any], done: hooks.Round) -> None:
+        ctx.effects.finish()
+
+    @step
+    async def look(value: object, ctx: Context[Any, Any]) -> list[tuple[str, ...]]:
+        return sorted(path for path, entry in ctx.progress.entries.items() if entry.done)
+
+    for hook, marked in (
+        (answered, ("sequence", "loop", "call_model[1]")),
+        (called, ("sequence", "loop", "call_model[0]")),
+        (went_round, ("sequence", "loop")),
+    ):
+        flow = loop(call_model(tools=[price]), until=until.no_tool_calls()) >> look
+        result = await run(flow, "go", calls("price", item="lamp"), "4", hooks=[hook])
+        # What a round has left is forgotten when the next one begins.
+        assert result.value == ([] if hook is called else [marked])

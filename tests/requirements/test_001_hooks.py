@@ -254,28 +254,29 @@ async def test_001_41_older_items_are_shown_as_a_summary_and_stay_in_the_log() -
     assert len(result.items) == 6
 
 
-async def test_001_41_a_step_ends_its_progress_and_no_loop_by_that() -> None:
+async def test_001_41_a_step_is_marked_as_done_and_the_loop_around_it_goes_on() -> None:
     @hooks.after_step
     async def done(ctx: HookContext[Any, Any], call: hooks.StepCall, output: object) -> None:
-        ctx.effects.finish()
+        if call.id == "work":
+            ctx.effects.finish()
 
-    @hooks.after_model
-    async def answered(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
-        ctx.effects.finish()
-
-    @step(hooks=[done])
-    async def work(text: str, ctx: Context) -> str:
-        ctx.progress.set("half way")
-        return text
+    seen: list[bool] = []
 
     @step
-    async def look(text: str, ctx: Context) -> object:
-        return {"/".join(path): (entry.value, entry.done) for path, entry in ctx.progress.entries.items()}
+    async def work(value: int, ctx: Context[Any, Any]) -> int:
+        ctx.progress.set({"at": value})
+        return value + 1
 
-    rounds = loop(call_model(hooks=[answered]), until=until.max_rounds(2), id="rounds")
-    result = await run(work >> rounds >> look, "one", "two")
-    assert result.model_calls == 2
-    assert result.value == {"sequence/work": (None, True), "sequence/rounds/call_model[1]": (None, True)}
+    @step
+    async def look(value: int, ctx: Context[Any, Any]) -> int:
+        entry = ctx.progress.entries[(*ctx.path[:-1], "work")]
+        seen.append(entry.done and entry.value is None)
+        return value
+
+    flow = loop(work >> look, until=until.max_rounds(2)).with_options(hooks=[done])
+    async with Harness() as harness:
+        assert (await harness.run(flow, 1)).value == 3
+    assert seen == [True, True]
 
 
 async def test_001_41_effects_are_there_once_when_the_process_dies_before_or_after_their_commit() -> None:
