@@ -21,6 +21,7 @@ def measure(plan: Plan) -> list[Figure]:
     short, middle, long = (plan.size(length) for length in LOGS)
     sides: dict[str, Measurement] = {"group": task_group(count), "ours": branches(count)}
     sides |= {f"log {length}": branches_after(count, length) for length in (short, middle, long)}
+    sides |= {"watched": branches_watched(count)}
     sides |= {"trio group": task_group(count, "trio"), "trio": branches(count, "trio")}
     found = take_turns(sides, plan.rounds)
     compared = partial(compare, "W2", unit="µs a branch", factor=MICRO)
@@ -33,6 +34,7 @@ def measure(plan: Plan) -> list[Figure]:
             )
             for n in (middle, long)
         ),
+        compared(f"read meanwhile: {name}", found["group"], found["watched"]),
         compared(f"on trio: {name}", found["trio group"], found["trio"]),
     ]
 
@@ -72,6 +74,25 @@ def branches(count: int, backend: str = "asyncio") -> Measurement:
         return seconds / count
 
     return in_loop(work, backend)
+
+
+def branches_watched(count: int) -> Measurement:
+    """Seconds a branch of the same run while somebody reads its events."""
+    flow = parallel([SAME] * count)
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = cpu()
+        async with harness.stream(flow, 1) as stream:
+            seen = [event async for event in stream.select()]
+            result = await stream.result()
+        seconds = cpu() - began
+        check(len(result.value), count)
+        # A branch begins and is committed; so is the section, and the run begins and ends.
+        check(len(seen), 2 * count + 4)
+        return seconds / count
+
+    return in_loop(work)
 
 
 def branches_after(count: int, items: int) -> Measurement:

@@ -28,9 +28,13 @@ NAP = step(nap)
 def measure(plan: Plan) -> list[Figure]:
     """Every figure of W7."""
     runs = plan.size(RUNS)
-    found = take_turns({"bare": tasks(runs), "ours": harness_runs(runs)}, plan.rounds)
+    sides = {"bare": tasks(runs), "ours": harness_runs(runs), "watched": watched_runs(runs)}
+    found = take_turns(sides, plan.rounds)
     name = f"{runs:,} runs of {STEPS} steps of sleep(1 ms), against asyncio tasks"
-    return [compare("W7", name, found["bare"], found["ours"], unit="s", factor=1.0, target=TARGET)]
+    return [
+        compare("W7", name, found["bare"], found["ours"], unit="s", factor=1.0, target=TARGET),
+        compare("W7", f"read meanwhile: {name}", found["bare"], found["watched"], unit="s", factor=1.0),
+    ]
 
 
 def tasks(runs: int) -> Measurement:
@@ -63,6 +67,26 @@ def harness_runs(runs: int) -> Measurement:
         done = await asyncio.gather(*[asyncio.create_task(harness.run(flow, 0)) for _ in range(runs)])
         seconds = wall() - began
         check(sum(result.steps for result in done), runs * STEPS)
+        return seconds
+
+    return in_loop(work)
+
+
+def watched_runs(runs: int) -> Measurement:
+    """Seconds for the same runs, each with somebody who reads its events."""
+    flow = loop(NAP, until=until.max_rounds(STEPS))
+
+    async def one(harness: Harness) -> int:
+        async with harness.stream(flow, 0) as stream:
+            return len([event async for event in stream.select()])
+
+    async def work() -> float:
+        harness = Harness(plugins=[])
+        began = wall()
+        done = await asyncio.gather(*[asyncio.create_task(one(harness)) for _ in range(runs)])
+        seconds = wall() - began
+        # A step begins and is committed, and its loop says so; the loop, and the run, begin and end.
+        check(sum(done), runs * (3 * STEPS + 4))
         return seconds
 
     return in_loop(work)

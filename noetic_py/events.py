@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
 import anyio
 from attrs import field, frozen
+from typing_extensions import TypeVar
 
 from noetic_py.budget import TokenUsage
+from noetic_py.redaction import logger
 
 if TYPE_CHECKING:
     from noetic_py.control import RunStatus
@@ -53,6 +55,12 @@ __all__ = [
 
 CAPACITY = 10_000
 """How many events may wait for a listener who does not say otherwise."""
+PATIENCE = 30.0
+"""Seconds that a run waits for a reader before the log says so, once."""
+_UNREAD = (
+    "run %s has waited %g s for a reader that asked for overflow='wait': read it, close it, or leave its loop; "
+    "readers that the run waits for are read side by side"
+)
 
 
 @frozen(eq=False)
@@ -192,16 +200,28 @@ class ViewMade(Event):
 
 @frozen(eq=False)
 class TextDelta(Event):
-    """A piece of an answer's text; not final before its step is committed."""
+    """A piece of an answer's text; not final before its step is committed.
+
+    Attributes:
+        delta: The piece.
+        item_id: The id of the item that it is a piece of, when the model says so.
+    """
 
     delta: str
+    item_id: str | None = None
 
 
 @frozen(eq=False)
 class ReasoningDelta(Event):
-    """A piece of visible reasoning."""
+    """A piece of visible reasoning; not final before its step is committed.
+
+    Attributes:
+        delta: The piece.
+        item_id: The id of the item that it is a piece of, when the model says so.
+    """
 
     delta: str
+    item_id: str | None = None
 
 
 @frozen(eq=False)
@@ -291,28 +311,30 @@ class Emitted(Event):
     event: object = field()
 
 
-class Subscription:
+EventT = TypeVar("EventT", bound=Event)
+EntryT = TypeVar("EntryT", default=Event)
+
+
+class Subscription(Generic[EntryT]):
     """One listener's bounded buffer; iterate it in one task.
 
     Args:
-        capacity: How many events may wait in it.
-        accepts: Which events it takes; all when left out.
+        capacity: How many entries may wait in it.
         waits: Whether the run waits while it is full, instead of losing the oldest.
 
     Attributes:
         dropped: How many it has lost.
     """
 
-    __slots__ = ("_accepts", "_buffer", "_capacity", "_closed", "_read", "_wake", "dropped", "waits")
+    __slots__ = ("_buffer", "_capacity", "_closed", "_held_up", "_told", "_wake", "dropped", "waits")
 
-    def __init__(self, capacity: int, *, accepts: Callable[[Event], bool] | None = None, waits: bool = False) -> None:
+    def __init__(self, capacity: int, *, waits: bool = False) -> None:
         self._capacity = capacity
-        self._buffer: deque[Event] = deque(maxlen=None if waits else capacity)
-        self._accepts = accepts
+        self._buffer: deque[EntryT] = deque(maxlen=None if waits else capacity)
         self._wake: anyio.Event | None = None
-        # Set when something was read of a buffer that the run waits for.
-        self._read: anyio.Event | None = None
-        self._closed = False
+        # Who of the run waits for room, in the order in which they came.
+        self._held_up: dict[object, anyio.Event] = {}
+        self._closed = self._told = False
         self.waits: bool = waits
         self.dropped: int = 0
 
@@ -321,38 +343,57 @@ class Subscription:
         """Whether the run has to wait for it."""
         return self.waits and len(self._buffer) >= self._capacity and not self._closed
 
-    def put(self, event: Event) -> None:
-        """Take an event; drops the oldest one when the buffer is full and the run does not wait for it."""
-        if self._closed or not (self._accepts is None or self._accepts(event)):
+    def put(self, entry: EntryT) -> None:
+        """Take an entry; drops the oldest one when the buffer is full and the run does not wait for it."""
+        if self._closed:
             return
         if len(self._buffer) == self._buffer.maxlen:
             self.dropped += 1
-        self._buffer.append(event)
+        self._buffer.append(entry)
         if self._wake is not None:
             self._wake.set()
 
-    async def room(self) -> None:
-        """Wait until something was read of it, or nobody reads it any more."""
-        while self.is_full:
-            self._read = self._read or anyio.Event()
-            await self._read.wait()
+    async def room(self, run_id: str) -> None:
+        """Wait until there is room in it, or nobody reads it any more; says so in the log when it takes long."""
+        me = object()
+        try:
+            while self.is_full:
+                turn = self._held_up[me] = anyio.Event()
+                with anyio.move_on_after(PATIENCE) as patience:
+                    await turn.wait()
+                if patience.cancelled_caught and not self._told:
+                    self._told = True
+                    logger().warning(_UNREAD, run_id, PATIENCE)
+        finally:
+            # One is let in at a time. Who takes no place, or goes away, leaves it to the next.
+            self._held_up.pop(me, None)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        if self._held_up and not self.is_full:
+            next(iter(self._held_up.values())).set()
 
     def close(self) -> None:
         """End the iteration once the buffer is empty."""
         self._closed = True
-        for event in (self._wake, self._read):
-            if event is not None:
-                event.set()
+        if self._wake is not None:
+            self._wake.set()
+        self._let_in()
 
     def leave(self) -> None:
         """Nobody reads it any more."""
-        self._buffer.clear()
+        self.forget()
         self.close()
+
+    def forget(self) -> None:
+        """As `leave`, from another thread: who waits finds out when its patience ends."""
+        self._closed = True
+        self._buffer.clear()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> EntryT:
         while not self._buffer:
             if self._closed:
                 raise StopAsyncIteration
@@ -361,65 +402,86 @@ class Subscription:
                 await self._wake.wait()
             finally:
                 self._wake = None
-        event = self._buffer.popleft()
-        if self._read is not None:
-            self._read.set()
-            self._read = None
-        return event
+        entry = self._buffer.popleft()
+        self._let_in()
+        return entry
+
+
+class _Listener(NamedTuple):
+    hear: Callable[[Event], None]
+    kinds: tuple[type[Event], ...] = ()
+    subscription: Subscription[Any] | None = None
 
 
 class Bus:
     """Broadcast of a run's events to whoever listens; costs one attribute look-up when nobody does."""
 
-    __slots__ = ("_closed", "_subscriptions", "_waited", "_watchers", "active")
+    __slots__ = ("_closed", "_listeners", "_routes", "_waited", "active", "run_id")
 
-    def __init__(self) -> None:
-        self._subscriptions: list[Subscription] = []
-        self._waited: list[Subscription] = []
-        self._watchers: list[Callable[[Event], None]] = []
+    def __init__(self, run_id: str = "") -> None:
+        self.run_id: str = run_id
+        self._listeners: list[_Listener] = []
+        # By an event's class: who hears of it.
+        self._routes: dict[type[Event], list[Callable[[Event], None]]] = {}
+        self._waited: list[Subscription[Any]] = []
         self._closed = False
         self.active: bool = False
 
     def subscribe(
-        self, *, capacity: int = CAPACITY, accepts: Callable[[Event], bool] | None = None, waits: bool = False
-    ) -> Subscription:
-        """Listen from now on; see [`Subscription`][noetic_py.events.Subscription]."""
-        subscription = Subscription(capacity, accepts=accepts, waits=waits)
+        self,
+        subscription: Subscription[Any],
+        hear: Callable[[Event], None] | None = None,
+        kinds: tuple[type[Event], ...] = (),
+    ) -> None:
+        """Listen from now on.
+
+        Args:
+            subscription: What the run may have to wait for, and what ends with the run.
+            hear: What is called with an event, at once; `subscription.put` when left out.
+            kinds: The classes of events that are wanted; any when empty.
+        """
         if self._closed:
             subscription.close()
-        else:
-            self._subscriptions.append(subscription)
-            self._waited += [subscription] * waits
-            self.active = True
-        return subscription
+            return
+        self._listen(_Listener(hear or subscription.put, kinds, subscription))
+        if subscription.waits:
+            self._waited.append(subscription)
 
-    def leave(self, subscription: Subscription) -> None:
+    def leave(self, subscription: Subscription[Any]) -> None:
         """Listen no more."""
         subscription.leave()
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
-            self._waited = [each for each in self._waited if each is not subscription]
-            self.active = bool(self._subscriptions or self._watchers)
+        self._listeners = [each for each in self._listeners if each.subscription is not subscription]
+        self._waited = [each for each in self._waited if each is not subscription]
+        self._routes = {}
+        self.active = bool(self._listeners)
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Call `watcher` with every event, at once; it must not wait and must not raise."""
-        self._watchers.append(watcher)
+        self._listen(_Listener(watcher))
+
+    def _listen(self, listener: _Listener) -> None:
+        self._listeners.append(listener)
+        self._routes = {}
         self.active = True
 
     def publish(self, event: Event) -> None:
         """Hand the event to every listener."""
-        for watcher in self._watchers:
-            watcher(event)
-        for subscription in self._subscriptions:
-            subscription.put(event)
+        kind = event.__class__
+        route = self._routes.get(kind)
+        if route is None:
+            route = [each.hear for each in self._listeners if not each.kinds or issubclass(kind, each.kinds)]
+            self._routes[kind] = route
+        for hear in route:
+            hear(event)
 
     async def room(self) -> None:
         """Wait for everybody who is to be waited for, while they have no room."""
         while self._waited and (full := next((each for each in self._waited if each.is_full), None)):
-            await full.room()
+            await full.room(self.run_id)
 
     def close(self) -> None:
         """End every subscription."""
         self._closed = True
-        for subscription in self._subscriptions:
-            subscription.close()
+        for listener in self._listeners:
+            if listener.subscription is not None:
+                listener.subscription.close()

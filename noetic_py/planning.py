@@ -116,7 +116,7 @@ class Planner:
             resources=self.resources,
             services=Services(at_home(options.get("services") or {}, self.resources), *self.services),
             model_settings=options.get("model_settings") or ModelSettings(),
-            bus=Bus(),
+            bus=Bus(run_id),
             tracer=tracer(),
             **ids,
         )

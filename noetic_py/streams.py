@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import anyio
+from typing_extensions import Unpack
 
 from noetic_py._types import O_co, S_co, T
 from noetic_py.control import RunResult
-from noetic_py.errors import CodecError, NoeticError, RunBusy, StepFailed
-from noetic_py.events import (
-    CAPACITY,
-    Event,
-    ItemsAppended,
-    ModelFailed,
-    ModelStarted,
-    ReasoningDelta,
-    StepVoided,
-    TextDelta,
-)
-from noetic_py.selections import CommittedItems, Deltas, E, Filter, Overflow, Selection, Snapshots
+from noetic_py.errors import NoeticError, RunBusy, StepFailed
+from noetic_py.events import Event, EventT, ItemsAppended, ReasoningDelta, TextDelta
+from noetic_py.selections import Choice, CommittedItems, Deltas, Partials, Selection, SelectOptions, Snapshots
 
 if TYPE_CHECKING:
     from noetic_py._engine.state import Run
@@ -31,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Launched", "RunHandle", "RunStream", "beside", "deliver", "handle_of"]
 
 
-_VIEWS: Mapping[str, Filter] = {
-    "events": Filter(),
-    "text": Filter((TextDelta,)),
-    "reasoning": Filter((ReasoningDelta,)),
-    "items": Filter((ItemsAppended,)),
+_VIEWS: Mapping[str, tuple[type[Event], ...]] = {
+    "events": (),
+    "text": (TextDelta,),
+    "reasoning": (ReasoningDelta,),
+    "items": (ItemsAppended,),
 }
 
 
@@ -51,7 +43,7 @@ class RunStream(Generic[O_co, S_co]):
         self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
         self._done = anyio.Event()
         self._views: dict[str, Selection[Event]] = {
-            name: Selection(run.bus, wanted.predicate) for name, wanted in _VIEWS.items()
+            name: Selection(run.bus, Choice(kinds)) for name, kinds in _VIEWS.items()
         }
         self._read: set[str] = set()
 
@@ -89,77 +81,60 @@ class RunStream(Generic[O_co, S_co]):
         """Items as they are committed, of every step, in the order of the commits."""
         return CommittedItems(self._view("items"))
 
-    def select(
-        self,
-        *kinds: type[E],
-        path: tuple[str, ...] = (),
-        branch: str | None = None,
-        branch_prefix: str | None = None,
-        call_id: str | None = None,
-        depth: int | None = None,
-        capacity: int = CAPACITY,
-        overflow: Overflow = "drop",
-    ) -> Selection[E]:
+    @overload
+    def select(self, **options: Unpack[SelectOptions]) -> Selection[Event]: ...
+    @overload
+    def select(self, *kinds: type[EventT], **options: Unpack[SelectOptions]) -> Selection[EventT]: ...
+    def select(self, *kinds: type[Any], **options: Unpack[SelectOptions]) -> Selection[Any]:
         """Some of the events, from now on: `async for event in stream.select(ToolStarted, depth=0)`.
 
         With `overflow="wait"` nothing is lost: while the buffer is full, the run waits before its next step and behind
-        each piece of an answer. It does so until the iterator is closed, left by its loop, or garbage; somebody who
-        holds it and does not read holds the run up.
+        each piece of an answer or of what a tool yields. It does so until the iterator is closed, left by its loop, or
+        garbage; somebody who holds it and does not read holds the run up, and the log says so after half a minute.
 
         Args:
             *kinds: Events of these classes; of any when left out.
-            path: Of the step at this path, and of those below it.
-            branch: Of exactly this branch.
-            branch_prefix: Of this branch, and of those below it.
-            call_id: Of this tool call, and of all that happens below it.
-            depth: Of no more spawns below the run than this; 0 is what is in none.
-            capacity: How many events may wait.
-            overflow: What happens when more do: the oldest are lost, and counted in `dropped`, or the run waits.
+            **options: Which of them, and how many may wait: see
+                [`SelectOptions`][noetic_py.selections.SelectOptions].
 
         Raises:
-            ConfigError: `capacity` is below 1, or `overflow` unknown; code `"stream"`.
+            ConfigError: An option cannot be met, or a kind is no class of events; code `"stream"`.
         """
-        wanted = Filter(kinds, tuple(path), branch, branch_prefix, call_id, depth)
-        return Selection(self._run.bus, wanted.predicate, capacity=capacity, overflow=overflow)
+        return Selection(self._run.bus, Choice(kinds, **options))
 
-    def snapshots(
-        self, *, path: tuple[str, ...] = (), capacity: int = CAPACITY, overflow: Overflow = "drop"
-    ) -> Snapshots:
+    def snapshots(self, **options: Unpack[SelectOptions]) -> Snapshots:
         """Items while they grow, each time whole, and as they are committed; from now on.
 
         A snapshot takes the place of the one before that has the same `key`. What a failed call had said so far comes
         once more as `"void"`.
 
         Args:
-            path: Of the step at this path, and of those below it.
-            capacity: As for `select`.
-            overflow: As for `select`.
+            **options: As for `select`.
+
+        Raises:
+            ConfigError: As for `select`.
         """
-        return Snapshots(self.select(*Snapshots.KINDS, path=path, capacity=capacity, overflow=overflow))
+        return Snapshots(self._run.bus, Choice(**options))
 
-    def partial(
-        self, type: type[T], *, path: tuple[str, ...] = (), capacity: int = CAPACITY, overflow: Overflow = "drop"
-    ) -> AsyncIterator[T]:
-        """The typed output of `call_model(..., output=type)` while it comes in; from now on.
+    def partial(self, type: type[T], **options: Unpack[SelectOptions]) -> Partials[T]:
+        """The typed output of `call_model(..., output=type)` while it comes in, and at last as it is committed.
 
-        Each value fits the type. A text may still grow, and the last entry of a list may be missing; a class has to
-        have all the fields that it requires, so give those a default, or use a `TypedDict` whose keys may be missing.
-        Nothing of it is final before its step is committed: a failed call begins anew.
+        It begins now. Each value fits the type. A text may still grow, and the last entry of a list may be missing; a
+        class has to have all the fields that it requires, so give those a default, or use a `TypedDict` whose keys may
+        be missing. Nothing of it is final before its step is committed: a failed call begins anew. Values of answers
+        elsewhere that fit the type come too, unless `path=` or another option says which are meant.
 
         Args:
             type: What the answers are.
-            path: Of the step at this path, and of those below it; answers elsewhere that fit the type come too.
-            capacity: As for `select`.
-            overflow: As for `select`.
+            **options: As for `select`.
 
         Raises:
-            ConfigError: The type has no JSON schema; code `"output-type"`.
+            ConfigError: The type has no JSON schema, code `"output-type"`; or as for `select`.
         """
         from noetic_py._engine.output import output_plan
 
-        kinds = (TextDelta, ItemsAppended, ModelStarted, ModelFailed, StepVoided)
-        events = self.select(*kinds, path=path, capacity=capacity, overflow=overflow)
-        return _Partials(events, output_plan((type,)).partial)
+        plan = output_plan((type,))
+        return Partials(self._run.bus, Choice(**options), plan.partial, plan.parse)
 
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
@@ -215,33 +190,6 @@ class RunStream(Generic[O_co, S_co]):
     def interrupt(self, reason: str = "interrupted") -> None:
         """Stop the run: its status becomes `"interrupted"`."""
         self._run.stop_from_outside("interrupt", reason)
-
-
-class _Partials(AsyncIterator[T], Generic[T]):
-    """The values of answers while they come in; `read` says what a beginning is, or that it is none yet."""
-
-    def __init__(self, events: AsyncIterator[Event], read: Callable[[str], T]) -> None:
-        self._events = events
-        self._read = read
-        self._texts: dict[tuple[str, ...], str] = {}
-        self._last: object = None
-
-    async def __anext__(self) -> T:
-        async for event in self._events:
-            if not isinstance(event, TextDelta):
-                for path in [path for path in self._texts if path[: len(event.path)] == event.path]:
-                    del self._texts[path]
-                continue
-            text = self._texts[event.path] = self._texts.get(event.path, "") + event.delta
-            try:
-                value = self._read(text)
-            except CodecError:
-                # There is not enough of it yet, or it is another answer.
-                continue
-            if self._last != (event.path, value):
-                self._last = (event.path, value)
-                return value
-        raise StopAsyncIteration
 
 
 class RunHandle(Generic[O_co, S_co]):

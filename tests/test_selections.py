@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
+from attrs import evolve
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from noetic_py import (
+    Budget,
+    BudgetWarning,
     Context,
     Emitted,
     Event,
     FunctionCall,
     Harness,
+    Memory,
     Message,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    ModelStream,
     Reasoning,
     StepStarted,
     TextDelta,
@@ -28,13 +39,16 @@ from noetic_py import (
     spawn,
     step,
     step_tool,
+    tool,
     until,
 )
 from noetic_py.errors import ConfigError, ModelStreamError
 from noetic_py.events import Bus, RunStarted, Subscription
 from noetic_py.items import OutputText
+from noetic_py.memory import Guide, MemoryLayer
+from noetic_py.models.base import ModelEvent, TextPart
 from noetic_py.models.retry import RetryModel
-from noetic_py.selections import Filter, ItemSnapshot, Selection
+from noetic_py.selections import Choice, ItemSnapshot, Selection
 from noetic_py.testing import ScriptedModel, Unfinished
 from tests.properties.checks import left_over, tasks
 
@@ -134,14 +148,6 @@ async def test_some_of_the_events() -> None:
     assert all(found[name] for name in tests if name != "none")
 
 
-def test_what_a_filter_says_alone() -> None:
-    assert Filter().predicate is None
-    event = RunStarted((), "r")
-    for wanted, says in ((Filter((RunStarted,)), True), (Filter((TextDelta,)), False), (Filter(branch=""), True)):
-        assert wanted.predicate is not None
-        assert wanted.predicate(event) is says
-
-
 # -------------------------------------------------------------------------------------------------------- too many
 
 
@@ -193,7 +199,7 @@ async def test_the_run_waits_behind_a_piece_of_an_answer() -> None:
         count, heard = 0, ""
         async for event in slow:
             count, heard = count + 1, heard + event.delta
-            assert len(beside._events._buffer) <= count + 1
+            assert len(beside._entries._buffer) <= count + 1
         assert heard == text
         assert count > 3
 
@@ -252,11 +258,20 @@ async def test_a_shutdown_ends_a_run_that_waits() -> None:
         assert (await stream.result()).status == "interrupted"
 
 
-@pytest.mark.parametrize("options", [{"capacity": 0}, {"overflow": "block"}])
-async def test_what_no_buffer_can_be(options: Any) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "options"),
+    [
+        ((), {"capacity": 0}),
+        ((), {"overflow": "block"}),
+        ((), {"path": "agent"}),
+        ((str,), {}),
+        ((TextDelta, "ToolStarted"), {}),
+    ],
+)
+async def test_what_nobody_can_want(kinds: Any, options: Any) -> None:
     async with Harness() as harness, harness.stream(one, 1) as stream:
         with pytest.raises(ConfigError) as caught:
-            stream.select(**options)
+            stream.select(*kinds, **options)
         await stream.result()
     assert caught.value.code == "stream"
 
@@ -289,20 +304,136 @@ async def test_memory_is_bounded_without_a_reader() -> None:
         assert sum(ref() is not None for ref in alive) <= 101
 
 
+class Asked(Subscription):
+    """Counts how often somebody asks whether it is full."""
+
+    asked = 0
+
+    @property
+    def is_full(self) -> bool:
+        self.asked += 1
+        return super().is_full
+
+
+async def test_of_many_who_wait_one_is_let_in_at_a_time() -> None:
+    """In the order in which they came, and without waking all the others for each of them."""
+    many = 200
+    events = Asked(1, waits=True)
+    events.put(RunStarted((), "first"))
+    order: list[int] = []
+
+    async def want(number: int) -> None:
+        await events.room("r")
+        order.append(number)
+        events.put(RunStarted((), str(number)))
+
+    async with anyio.create_task_group() as group:
+        for number in range(many):
+            group.start_soon(want, number)
+        await anyio.wait_all_tasks_blocked()
+        events.asked = 0
+        for _ in range(many + 1):
+            await anext(events)
+    assert sorted(order) == list(range(many))
+    assert events.asked < many * 10
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not-told"])
+async def test_who_stops_waiting_leaves_its_turn_to_the_next(told: bool) -> None:
+    events = Subscription(1, waits=True)
+    events.put(RunStarted((), "first"))
+    passed: list[str] = []
+    scopes: dict[str, anyio.CancelScope] = {}
+
+    async def want(name: str) -> None:
+        with anyio.CancelScope() as scopes[name]:
+            await events.room("r")
+            await anyio.lowlevel.checkpoint()
+            passed.append(name)
+
+    async with anyio.create_task_group() as group:
+        for name in "ab":
+            group.start_soon(want, name)
+            await anyio.wait_all_tasks_blocked()
+        for told_now in (told, not told):
+            if told_now:
+                await anext(events)
+            else:
+                scopes["a"].cancel()
+    assert passed == ["b"]
+
+
+async def test_a_run_that_nobody_reads_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("noetic_py.events.PATIENCE", 0.0)
+    async with Harness() as harness, harness.stream(each(one, concurrency=1), range(50), run_id="r1") as stream:
+        async with stream.select(Emitted, capacity=2, overflow="wait"):
+            while not caplog.records:
+                await anyio.lowlevel.checkpoint()
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            assert not stream.done
+        assert (await stream.result()).value == list(range(50))
+    (record,) = caplog.records
+    assert "run r1 has waited" in record.getMessage()
+    assert "overflow='wait'" in record.getMessage()
+
+
+async def test_a_reader_that_another_thread_forgets_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the garbage collector does, which runs wherever there is something to collect."""
+    monkeypatch.setattr("noetic_py.events.PATIENCE", 0.001)
+    async with Harness() as harness, harness.stream(each(one, concurrency=1), range(50)) as stream:
+        held = [stream.select(Emitted, capacity=2, overflow="wait")]
+        await anext(held[0])
+        await anyio.to_thread.run_sync(held.clear)
+        with anyio.fail_after(10):
+            assert (await stream.result()).value == list(range(50))
+
+
+async def test_the_run_waits_behind_what_a_tool_yields() -> None:
+    yielded: list[int] = []
+
+    @tool
+    async def count() -> AsyncIterator[int]:
+        """Count."""
+        for number in range(50):
+            yielded.append(number)
+            yield number
+
+    agent = loop(call_model(tools=[count]), until=until.no_tool_calls())
+    model = ScriptedModel(FunctionCall(name="count"), "done")
+    async with Harness(model=model) as harness, harness.stream(agent, "q") as stream:
+        seen = 0
+        async for event in stream.select(Emitted, capacity=2, overflow="wait"):
+            assert len(yielded) <= seen + 2 + 2
+            assert event.event == seen
+            seen += 1
+    assert seen == 50
+
+
+async def test_events_of_budgets_say_where_they_come_from() -> None:
+    flow = spawn(each(one, concurrency=1), id="child", budget=Budget(steps=100, warn_at=0.05))
+    async with Harness() as harness, harness.stream(flow, range(10)) as stream:
+        (warning,) = await read(stream.select(BudgetWarning))
+        await stream.result()
+    assert warning.path == ("child",)
+
+
 async def test_a_bus_is_quiet_again_when_the_last_has_left() -> None:
     bus = Bus()
-    first, second = Selection(bus), Selection(bus)
+    first, second = Selection[Event](bus, Choice()), Selection[Event](bus, Choice())
     listening = [bus.active]
     for _ in range(2):
         await first.aclose()
         listening.append(bus.active)
     assert listening == [True] * 3
     bus.publish(RunStarted((), "r"))
-    assert len(second._events._buffer) == 1
+    assert len(second._entries._buffer) == 1
     del second
     gc.collect()
     bus.close()
-    late = Selection(bus)
+    late = Selection[Event](bus, Choice())
     listening = [bus.active]
     assert listening == [False]
     assert await read(late) == []
@@ -358,6 +489,121 @@ async def test_items_while_they_grow() -> None:
     assert [found[-1].item for found in by_key.values() if found[-1].state == "committed"] != []
     assert {found[-1].item.id for found in by_key.values()} == {item.id for item in result.items}
     assert all(found[-1].state == "committed" for found in by_key.values())
+
+
+async def test_snapshots_of_an_item_have_its_id() -> None:
+    first, second = Message.assistant("the rise"), Message.assistant("and the fall")
+    model = ScriptedModel([first, second], chunk=3)
+    async with Harness(model=model) as harness, harness.stream(call_model(), "q") as stream:
+        found: list[ItemSnapshot] = [each for each in await read(stream.snapshots()) if each.branch == "call_model"]
+        await stream.result()
+    grown = [each for each in found if each.item.id in (first.id, second.id)]
+    keys = {each.item.id: each.key for each in grown}
+    assert len(set(keys.values())) == 2
+    assert all(each.key == keys[each.item.id] for each in grown)
+    assert [told(each) for each in grown if each.state == "committed"] == [
+        ("committed", "the rise"),
+        ("committed", "and the fall"),
+    ]
+    assert [told(each)[1] for each in grown if each.state == "grows" and each.item.id == second.id] == [
+        "and",
+        "and th",
+        "and the f",
+        "and the fall",
+    ]
+
+
+class Changed:
+    """A model whose stream is another one's, changed."""
+
+    def __init__(self, model: Model, change: Callable[[ModelEvent], ModelEvent | None]) -> None:
+        self._model = model
+        self._change = change
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    @asynccontextmanager
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+        async with self._model.respond(request) as stream:
+            yield ChangedStream(stream, self._change)
+
+
+class ChangedStream:
+    def __init__(self, stream: ModelStream, change: Callable[[ModelEvent], ModelEvent | None]) -> None:
+        self._stream = stream
+        self._change = change
+
+    async def __aiter__(self) -> AsyncIterator[ModelEvent]:
+        async for event in self._stream:
+            changed = self._change(event)
+            if changed is not None:
+                yield changed
+
+    async def response(self) -> ModelResponse:
+        return await self._stream.response()
+
+
+def nameless(event: ModelEvent) -> ModelEvent:
+    """Nobody says which item a piece belongs to."""
+    return evolve(event, item_id=None) if isinstance(event, TextPart) else event
+
+
+def nothing(_: ModelEvent) -> None:
+    """The answer comes at once."""
+
+
+async def test_pieces_without_an_id_are_of_the_first_item_of_their_kind() -> None:
+    model = Changed(ScriptedModel("the rise", chunk=4), nameless)
+    async with Harness(model=model) as harness, harness.stream(call_model(), "q") as stream:
+        found: list[ItemSnapshot] = await read(stream.snapshots(path=("call_model", "answer")))
+        await stream.result()
+    assert [told(each) for each in found] == [("grows", "the "), ("grows", "the rise"), ("committed", "the rise")]
+    assert len({each.key for each in found}) == 1
+    assert len({each.item.id for each in found[:2]}) == 1
+
+
+async def test_a_reader_of_snapshots_who_is_late_sees_no_holes() -> None:
+    text = "a tide is the rise and fall of the sea"
+    async with Harness(model=ScriptedModel(text, chunk=2)) as harness, harness.stream(call_model(), "q") as stream:
+        path = ("call_model", "answer")
+        late = [stream.snapshots(path=path, capacity=capacity) for capacity in (1, 2, 5)]
+        await stream.result()
+        for snapshots in late:
+            found = await read(snapshots)
+            assert told(found[-1]) == ("committed", text)
+            assert all(text.startswith(told(each)[1]) for each in found)
+            assert snapshots.dropped > 10
+
+
+class Picky(MemoryLayer):
+    """Takes an answer only when it is polite."""
+
+    async def after_model_call(self, response: ModelResponse) -> Guide | None:
+        return (
+            None if any("please" in item.text for item in response.items if isinstance(item, Message)) else Guide("!")
+        )
+
+
+class PickyMemory(Memory):
+    picky: Picky = Picky()
+
+
+async def test_an_answer_that_is_not_taken_is_void() -> None:
+    model = ScriptedModel("go away", "sit down, please", chunk=100)
+    agent = loop(call_model(), until=until.no_tool_calls())
+    async with Harness(model=model, memory=PickyMemory()) as harness, harness.stream(agent, "q") as stream:
+        found = [each for each in await read(stream.snapshots()) if isinstance(each.item, Message)]
+        await stream.result()
+    states = {each.key: each.state for each in found}
+    said = [(*told(each), states[each.key]) for each in found if each.item.role == "assistant"]
+    assert said == [
+        ("grows", "go away", "void"),
+        ("void", "go away", "void"),
+        ("grows", "sit down, please", "committed"),
+        ("committed", "sit down, please", "committed"),
+    ]
 
 
 async def test_a_call_that_fails_voids_what_has_grown() -> None:
@@ -418,3 +664,84 @@ async def test_a_type_without_a_schema_is_refused() -> None:
         with pytest.raises(ConfigError):
             stream.partial(type(lambda: None))
         await stream.result()
+
+
+async def test_a_number_is_shown_once_it_is_whole() -> None:
+    answer = '{"name": "Pier 12", "depth": 119, "notes": ["7 \\" 8"]}'
+    agent = call_model(output=Port)
+    async with Harness(model=ScriptedModel(answer, chunk=1)) as harness, harness.stream(agent, "q") as stream:
+        found = await read(stream.partial(Port))
+        await stream.result()
+    assert {each.depth for each in found} == {None, 119}
+    # A text that ends in one may grow.
+    assert [each.name for each in found][:7] == ["", "P", "Pi", "Pie", "Pier", "Pier ", "Pier 1"]
+    assert found[-1].notes == ['7 " 8']
+
+
+class Loose(TypedDict, total=False):
+    name: str
+    depth: int
+
+
+async def test_keys_that_may_be_missing_come_one_by_one() -> None:
+    agent = call_model(output=Loose)
+    answer = '{"name": "Brest", "depth": 11}'
+    async with Harness(model=ScriptedModel(answer, chunk=100)) as harness, harness.stream(agent, "q") as stream:
+        assert await read(stream.partial(Loose)) == [{"name": "Brest", "depth": 11}]
+    async with Harness(model=ScriptedModel(answer, chunk=9)) as harness, harness.stream(agent, "q") as stream:
+        assert await read(stream.partial(Loose)) == [{}, {"name": "Brest"}, {"name": "Brest", "depth": 11}]
+
+
+async def test_a_late_reader_of_typed_output_reads_no_holes() -> None:
+    answer = json.dumps({"name": "Brest", "notes": [str(number) for number in range(20)]})
+    agent = call_model(output=Port)
+    async with Harness(model=ScriptedModel(answer, chunk=5)) as harness, harness.stream(agent, "q") as stream:
+        late = stream.partial(Port, capacity=4)
+        value = (await stream.result()).value
+        found = await read(late)
+    assert late.dropped > 10
+    assert found[-1] == value
+    assert all(value.notes[: len(each.notes) - 1] == each.notes[:-1] for each in found)
+
+
+async def test_typed_output_ends_with_what_is_committed() -> None:
+    """Of a model that does not stream too."""
+    model = Changed(ScriptedModel('{"name": "Brest"}'), nothing)
+    async with Harness(model=model) as harness, harness.stream(call_model(output=Port), "q") as stream:
+        assert await read(stream.partial(Port)) == [Port(name="Brest")]
+        await stream.result()
+
+
+async def test_typed_output_begins_anew_after_an_answer_that_does_not_fit() -> None:
+    model = ScriptedModel('{"name": "Brest", "depth": "deep"}', '{"name": "Brest", "depth": 11}', chunk=15)
+    agent = call_model(output=Port, output_retries=1)
+    async with Harness(model=model) as harness, harness.stream(agent, "q") as stream:
+        found = await read(stream.partial(Port))
+        result = await stream.result()
+    assert found[-1] == result.value
+    assert found[0] == found[-2] == Port(name="Brest")
+
+
+async def test_leaving_typed_output_and_snapshots_holds_nobody_up() -> None:
+    model = ScriptedModel("one two three four five", '{"name": "Brest", "notes": ["deep", "old"]}', chunk=3)
+    flow = call_model() >> call_model(output=Port)
+    async with Harness(model=model) as harness, harness.stream(flow, "q") as stream:
+        async with stream.snapshots(capacity=1, overflow="wait") as snapshots:
+            await anext(snapshots)
+        partials = stream.partial(Port, capacity=1, overflow="wait")
+        await anext(partials)
+        await partials.aclose()
+        assert (await stream.result()).value.name == "Brest"
+
+
+async def test_typed_output_in_a_fence() -> None:
+    answer = '```json\n{"name": "Port of Brest", "depth": 11}\n```\n'
+    async with (
+        Harness(model=ScriptedModel(answer, chunk=1)) as harness,
+        harness.stream(call_model(output=Port), "q") as stream,
+    ):
+        found = await read(stream.partial(Port))
+        await stream.result()
+    assert [each.name for each in found[:6]] == ["", "P", "Po", "Por", "Port", "Port "]
+    assert found[-1] == Port(name="Port of Brest", depth=11)
+    assert len({repr(each) for each in found}) == len(found)

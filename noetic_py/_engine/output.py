@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Union
 
 from attrs import frozen
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["OutputPlan", "misfit", "output_plan"]
 
 _WRAPPED = "value"
+_OPENING_FENCE = re.compile(r"\A```[^\n]*\n?")
+_CLOSING_FENCE = re.compile(r"\s*```\s*\Z")
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 
 @frozen(eq=False)
@@ -65,7 +69,8 @@ class OutputPlan:
     def partial(self, text: str) -> Any:
         """What an answer that is still coming in says so far.
 
-        What it has begun and not ended counts as far as it goes, the last entry of a list only once it fits.
+        A text that has begun counts as far as it goes, a number once it has ended, the last entry of a list once
+        it fits.
 
         Raises:
             CodecError: It is not enough for a value.
@@ -73,9 +78,12 @@ class OutputPlan:
         from pydantic import ValidationError
         from pydantic_core import from_json
 
-        begun = text.strip()
+        begun = text.lstrip()
         if begun.startswith("```"):
-            begun = begun.partition("\n")[2].removesuffix("```")
+            begun = _OPENING_FENCE.sub("", _CLOSING_FENCE.sub("", begun))
+        if begun[-1:].isdigit() and not _ends_in_text(begun):
+            # What is 1 so far may become 11.
+            begun = begun.rstrip("0123456789.eE+-")
         try:
             value = from_json(begun, allow_partial="trailing-strings")
             answer = json.dumps(_unwrap(value) if self.wrapped else value)
@@ -84,6 +92,11 @@ class OutputPlan:
             raise CodecError("the answer is nested too deep") from None
         except (ValueError, ValidationError) as error:
             raise CodecError(f"the answer is no value yet: {error}") from None
+
+
+def _ends_in_text(begun: str) -> bool:
+    """Whether the beginning of some JSON ends inside a text."""
+    return _QUOTES.findall(begun).count('"') % 2 == 1
 
 
 def misfit(error: ValidationError) -> str:

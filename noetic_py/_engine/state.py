@@ -654,7 +654,10 @@ class Execution:
         """A lease of this execution has passed its `warn_at`."""
         if self.run.bus.active:
             frame = self.frame
-            self.run.bus.publish(BudgetWarning(() if frame is None else frame.path, dimension, spent, limit))
+            if frame is None:
+                self.run.bus.publish(BudgetWarning((), dimension, spent, limit))
+            else:
+                frame.tell(BudgetWarning(frame.path, dimension, spent, limit))
 
     def enter_child(self) -> None:
         """Count a spawn that starts.

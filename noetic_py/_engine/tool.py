@@ -242,6 +242,7 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
         kept = await _keep(frame, value) or kept
         if frame.x.run.bus.active:
             frame.tell(Emitted(frame.path, value))
+            await frame.x.run.bus.room()
 
     try:
         with anyio.move_on_after(tool.timeout):
