@@ -595,7 +595,8 @@ class Execution:
     def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
         if self.run.bus.active:
             frame = frame_around(ctx)
-            tagged = Emitted(ctx.path, event).tagged(ctx.branch, frame.called_by, self.depth)
+            source = frame.source or frame.find_source()
+            tagged = Emitted(ctx.path, event).tagged(source._replace(branch=ctx.branch))
             self.run.in_its_thread(partial(self.run.bus.publish, tagged))
 
     def span(self, ctx: Context[Any, Any], /) -> Span:

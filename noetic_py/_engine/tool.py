@@ -70,7 +70,7 @@ class Call:
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
     call, bus = value.call, frame.x.run.bus
-    frame.call_id = call.call_id
+    frame.call_id, frame.source = call.call_id, None
     if bus.active:
         frame.tell(ToolStarted(frame.path, call))
     made = await before_tool(frame, call, value.tool)
