@@ -63,6 +63,10 @@ SHOWN = {
         "State(counts={}, notes=[])",
         "race: words won",
     ],
+    "conversation": [
+        "first: (1 items) I see.\ndetour: (3 items) I see. tides.detour Brest\nalone: (1 items) I see. False\n",
+        "later: (3 items) I see. 2 turns\ntraces: True False\nanew: (1 items) I see. {}",
+    ],
     "progress": ["interrupted\ncopy: 3 of 6\n6 pages\ncopied: Tides, Moon, Springs, Neaps, Neaps, Currents, Storms"],
     "secret_key": [
         '{"user":"ada","password":"[secret]"}\nada was let in with [secret] at Bank(key=Secret([secret], name=',
