@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from noetic_py import errors as errors
+    from noetic_py import hooks as hooks
     from noetic_py import memory as memory
     from noetic_py import until as until
     from noetic_py._types import OnError as OnError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from noetic_py.access import RoleAccess as RoleAccess
     from noetic_py.access import acting_as as acting_as
     from noetic_py.access import current_principal as current_principal
+    from noetic_py.artifacts import Artifact as Artifact
+    from noetic_py.artifacts import ArtifactOwner as ArtifactOwner
+    from noetic_py.artifacts import ArtifactStore as ArtifactStore
+    from noetic_py.artifacts import StoredArtifacts as StoredArtifacts
     from noetic_py.attributes import Attributes as Attributes
     from noetic_py.attributes import Key as Key
     from noetic_py.budget import Budget as Budget
@@ -63,6 +68,8 @@ if TYPE_CHECKING:
     from noetic_py.events import ToolStarted as ToolStarted
     from noetic_py.events import ViewMade as ViewMade
     from noetic_py.harness import Harness as Harness
+    from noetic_py.hooks import Hook as Hook
+    from noetic_py.hooks import HookContext as HookContext
     from noetic_py.items import ContentPart as ContentPart
     from noetic_py.items import Extension as Extension
     from noetic_py.items import FunctionCall as FunctionCall
@@ -96,6 +103,9 @@ if TYPE_CHECKING:
     from noetic_py.pending import Answer as Answer
     from noetic_py.pending import Ask as Ask
     from noetic_py.pending import PendingRequest as PendingRequest
+    from noetic_py.progress import Progress as Progress
+    from noetic_py.progress import ProgressEntry as ProgressEntry
+    from noetic_py.progress import ReadProgress as ReadProgress
     from noetic_py.redaction import redact as redact
     from noetic_py.runs import RunInfo as RunInfo
     from noetic_py.runs import Runs as Runs
@@ -147,6 +157,9 @@ __all__ = [
     "AccessPolicy",
     "AccessRequest",
     "Answer",
+    "Artifact",
+    "ArtifactOwner",
+    "ArtifactStore",
     "Ask",
     "Attributes",
     "Budget",
@@ -168,6 +181,8 @@ __all__ = [
     "Handoff",
     "Harness",
     "Head",
+    "Hook",
+    "HookContext",
     "InMemoryBackend",
     "Inject",
     "InputFile",
@@ -204,8 +219,11 @@ __all__ = [
     "Partial",
     "PendingRequest",
     "Principal",
+    "Progress",
+    "ProgressEntry",
     "QueuedMessage",
     "ReadContext",
+    "ReadProgress",
     "Reasoning",
     "ReasoningDelta",
     "Record",
@@ -245,6 +263,7 @@ __all__ = [
     "StepStarted",
     "StepVoided",
     "Stopping",
+    "StoredArtifacts",
     "TextDelta",
     "TokenUsage",
     "Tool",
@@ -263,6 +282,7 @@ __all__ = [
     "errors",
     "every",
     "extension_item",
+    "hooks",
     "loop",
     "memory",
     "parallel",
@@ -286,6 +306,9 @@ _HOMES = {
     "AccessPolicy": "noetic_py.access",
     "AccessRequest": "noetic_py.access",
     "Answer": "noetic_py.pending",
+    "Artifact": "noetic_py.artifacts",
+    "ArtifactOwner": "noetic_py.artifacts",
+    "ArtifactStore": "noetic_py.artifacts",
     "Ask": "noetic_py.pending",
     "Attributes": "noetic_py.attributes",
     "Budget": "noetic_py.budget",
@@ -306,6 +329,8 @@ _HOMES = {
     "Handoff": "noetic_py.steps.handoff",
     "Harness": "noetic_py.harness",
     "Head": "noetic_py.checkpoints.backend",
+    "Hook": "noetic_py.hooks",
+    "HookContext": "noetic_py.hooks",
     "InMemoryBackend": "noetic_py.checkpoints.in_memory",
     "Inject": "noetic_py.tools",
     "InputFile": "noetic_py.items",
@@ -343,7 +368,10 @@ _HOMES = {
     "Partial": "noetic_py.control",
     "PendingRequest": "noetic_py.pending",
     "Principal": "noetic_py.access",
+    "Progress": "noetic_py.progress",
+    "ProgressEntry": "noetic_py.progress",
     "ReadContext": "noetic_py.context",
+    "ReadProgress": "noetic_py.progress",
     "Reasoning": "noetic_py.items",
     "ReasoningDelta": "noetic_py.events",
     "Record": "noetic_py.checkpoints.backend",
@@ -385,6 +413,7 @@ _HOMES = {
     "StepStarted": "noetic_py.events",
     "StepVoided": "noetic_py.events",
     "Stopping": "noetic_py.stopping",
+    "StoredArtifacts": "noetic_py.artifacts",
     "TextDelta": "noetic_py.events",
     "TokenUsage": "noetic_py.budget",
     "Tool": "noetic_py.tools",

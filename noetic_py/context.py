@@ -34,6 +34,7 @@ from noetic_py.errors import ConfigError, NoContextError, RunBusy
 from noetic_py.items import Message
 from noetic_py.log import ItemLog
 from noetic_py.outside import Outside
+from noetic_py.progress import Progress
 from noetic_py.protocol import Engine
 from noetic_py.reading import ReadContext, ReadView, Services, StepMeta
 from noetic_py.runtime import SYSTEM
@@ -276,6 +277,11 @@ class Context(Generic[M_co, S_co]):
     def attrs(self) -> Attributes:
         """What the parts of this run hand to each other: one for all its steps, tools and layers, and never stored."""
         return self.engine.attrs
+
+    @property
+    def progress(self) -> Progress:
+        """How far the step has come, for whoever goes on with the run; shared by all steps of the run."""
+        return Progress(self.engine.progress, self.at)
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:

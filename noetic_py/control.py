@@ -210,10 +210,12 @@ class RunResult(Generic[O_co, S_co]):
 
     @property
     def text(self) -> str:
-        """The text of the last assistant message, empty when there is none."""
-        from noetic_py.items import Message
+        """The text of the last assistant message, or output that stands for one; empty when there is none."""
+        from noetic_py.items import FunctionCallOutput, Message
 
         for item in reversed(self.items):
+            if isinstance(item, FunctionCallOutput) and item.final:
+                return item.text
             if isinstance(item, Message) and item.role == "assistant" and item.text:
                 return item.text
         return ""

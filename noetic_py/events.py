@@ -42,6 +42,7 @@ __all__ = [
     "RequestMade",
     "RunFinished",
     "RunStarted",
+    "Source",
     "StepCommitted",
     "StepStarted",
     "StepVoided",
@@ -63,27 +64,49 @@ _UNREAD = (
 )
 
 
+class Source(NamedTuple):
+    """Where events come from, besides their path: one for all that a part of a run sends.
+
+    Attributes:
+        branch: The dotted name of a conversation.
+        call_id: A tool call.
+        depth: How many spawns are around it.
+    """
+
+    branch: str = ""
+    call_id: str | None = None
+    depth: int = 0
+
+
 @frozen(eq=False)
 class Event:
     """Base of every event.
 
     Attributes:
         path: The path of the step it comes from; empty for the run itself.
-        branch: The dotted name of the conversation that this step writes to.
-        call_id: The tool call that it belongs to: of the call itself, and of all that happens below it.
-        depth: How many spawns are around it.
     """
 
     path: tuple[str, ...]
-    branch: str = field(default="", init=False)
-    call_id: str | None = field(default=None, init=False)
-    depth: int = field(default=0, init=False)
+    _source: Source = field(default=Source(), init=False, repr=False)
 
-    def tagged(self, branch: str, call_id: str | None, depth: int) -> Self:
+    @property
+    def branch(self) -> str:
+        """The dotted name of the conversation that this step writes to."""
+        return self._source.branch
+
+    @property
+    def call_id(self) -> str | None:
+        """The tool call that it belongs to: of the call itself, and of all that happens below it."""
+        return self._source.call_id
+
+    @property
+    def depth(self) -> int:
+        """How many spawns are around it."""
+        return self._source.depth
+
+    def tagged(self, source: Source) -> Self:
         """It, once the engine has said where it comes from; nobody has seen it before."""
-        object.__setattr__(self, "branch", branch)
-        object.__setattr__(self, "call_id", call_id)
-        object.__setattr__(self, "depth", depth)
+        object.__setattr__(self, "_source", source)
         return self
 
 

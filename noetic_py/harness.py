@@ -21,6 +21,7 @@ from noetic_py.control import Checkpoint, Partial, RunResult
 from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, WrongThread
 from noetic_py.guard.door import Leave, Options, door_of
+from noetic_py.hooks import Hook, read_hooks
 from noetic_py.memory.layer import Memory
 from noetic_py.models.base import ModelSettings
 from noetic_py.options import (
@@ -32,7 +33,7 @@ from noetic_py.options import (
     checked_backend,
     launch_options,
 )
-from noetic_py.planning import Planner
+from noetic_py.planning import Planner, at_home
 from noetic_py.runs import Runs, fork_run
 from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.sessions.keys import SessionKey, SessionPolicy
@@ -83,6 +84,8 @@ class Harness(Generic[M_co]):
         record_transforms: What the records of its runs go through on their way to the backend, in this order, to be
             signed or encrypted; those of plugins follow.
         access: Who may do what to runs and sessions; everybody everything when left out.
+        hooks: Functions that are called in all its runs, after those of plugins; see
+            [`noetic_py.hooks`][noetic_py.hooks].
 
     Raises:
         ConfigError: An argument is of the wrong kind.
@@ -105,6 +108,7 @@ class Harness(Generic[M_co]):
         runtime: Runtime = ...,
         record_transforms: Sequence[RecordTransform] = ...,
         access: AccessPolicy | None = ...,
+        hooks: Sequence[Hook] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -123,6 +127,7 @@ class Harness(Generic[M_co]):
         runtime: Runtime = ...,
         record_transforms: Sequence[RecordTransform] = ...,
         access: AccessPolicy | None = ...,
+        hooks: Sequence[Hook[M2]] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -140,6 +145,7 @@ class Harness(Generic[M_co]):
         runtime: Runtime = SYSTEM,
         record_transforms: Sequence[RecordTransform] = (),
         access: AccessPolicy | None = None,
+        hooks: Sequence[Any] = (),
     ) -> None:
         from noetic_py._engine import run as engine
         from noetic_py._engine.layers import layers_for
@@ -168,6 +174,7 @@ class Harness(Generic[M_co]):
             tools=tuple(tools),
             lease=Lease(budget, now=runtime.monotonic()),
             settings=settings,
+            hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
         )
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
@@ -177,8 +184,8 @@ class Harness(Generic[M_co]):
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
         self._living = Living(self._desk.shut)
         self._door = door_of(access, self._backend, runtime)
-        given = (dict(services or {}), self._plugins.services.by_type)
-        self._planner = Planner(self._resources, self._living, given, self._backend, self.flows)
+        given = [at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)]
+        self._planner = Planner(self._resources, self._living, tuple(given), self._backend, self.flows)
 
     @property
     def budget(self) -> Budget | None:

@@ -9,6 +9,7 @@ import pluggy
 if TYPE_CHECKING:
     from noetic_py.plugins import (
         BackendRegistry,
+        HookRegistry,
         ItemTypeRegistry,
         LayerRegistry,
         ModelRegistry,
@@ -52,6 +53,10 @@ class Hooks:
     @hookspec
     def register_record_transforms(self, registry: TransformRegistry) -> None:
         """Register transforms: `registry.record_transform(Seal())`, an object of a class below `RecordTransform`."""
+
+    @hookspec
+    def register_hooks(self, registry: HookRegistry) -> None:
+        """Register hooks: `registry.hook(audit)`, made by `noetic_py.hooks.after_model` or one of its like."""
 
     @hookspec
     def noetic_register(self, registry: PluginRegistry) -> None:

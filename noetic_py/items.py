@@ -248,7 +248,10 @@ class ItemBase:
 
     @property
     def is_final(self) -> bool:
-        """Whether this item on its own is an answer: a completed assistant message that says or shows something."""
+        """Whether this item on its own is an answer.
+
+        That is a completed assistant message that says or shows something, or an output that no model puts into words.
+        """
         return False
 
 
@@ -408,6 +411,8 @@ class FunctionCallOutput(ItemBase):
     Args:
         call_id: The call's `call_id`.
         output: Text, or content parts.
+        final: Whether it is the answer, and no model puts it into words. It is kept with a run; the wire has no such
+            field.
         id: Made when absent.
         status: How far the output has come.
         extra: Fields without a name here.
@@ -418,12 +423,14 @@ class FunctionCallOutput(ItemBase):
 
     call_id: str
     output: str | tuple[ContentPart, ...]
+    final: bool
 
     def __init__(
         self,
         *,
         call_id: str,
         output: str | Sequence[str | ContentPart],
+        final: bool = False,
         id: str | None = None,
         status: Status = "completed",
         extra: Mapping[str, JsonValue] | None = None,
@@ -431,6 +438,7 @@ class FunctionCallOutput(ItemBase):
         _base(self, id, status, extra)
         _set_output_call_id(self, call_id)
         _set_output_output(self, output if isinstance(output, str) else _parts(output, InputText))
+        _set_output_final(self, final)
 
     @property
     def type(self) -> str:
@@ -442,9 +450,15 @@ class FunctionCallOutput(ItemBase):
         """The output's text; parts that are no text are left out."""
         return self.output if isinstance(self.output, str) else _join(self.output)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it is the answer, and no model puts it into words."""
+        return self.final
+
 
 _set_output_call_id = _setter(FunctionCallOutput, "call_id")
 _set_output_output = _setter(FunctionCallOutput, "output")
+_set_output_final = _setter(FunctionCallOutput, "final")
 
 
 @frozen(kw_only=True, init=False)

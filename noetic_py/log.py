@@ -175,7 +175,7 @@ class ItemView(Sequence[Item]):
             run_id: Items of this run.
             exclude_run: Items that are not of this run.
             final: Answers only, or everything else only: completed assistant messages with text, a picture or a file,
-                while no function call waits for its output and none follows in the same answer.
+                while no function call waits for its output and none follows in the same answer; and final outputs.
         """
         spans = self._spans(0, len(self))
         if branch is not None or branch_prefix is not None or run_id is not None or exclude_run is not None:
@@ -282,10 +282,12 @@ class ItemView(Sequence[Item]):
         for item in self:
             if isinstance(item, FunctionCall):
                 waiting.add(item.call_id)
-                if latest is not None:
+                if isinstance(latest, Message):
                     answers.discard(id(latest))
             elif isinstance(item, FunctionCallOutput):
                 waiting.discard(item.call_id)
+                if item.final:
+                    answers.add(id(item))
             elif item.is_final and not waiting:
                 answers.add(id(item))
             # Reasoning may stand between an announcement and its call.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NO_USAGE, Remaining
 from noetic_py.errors import NoContextError
+from noetic_py.progress import NO_RUN, ProgressKeeper
 from noetic_py.reading import Services, StepMeta
 from noetic_py.runtime import SYSTEM
 
@@ -54,6 +55,7 @@ class Outside:
     parent_context: Context[Any, Any] | None = None
     user_id: str | None = None
     session: SessionKey | None = None
+    progress: ProgressKeeper = NO_RUN
     adopted: bool
     trusted: int
     thread_id: str

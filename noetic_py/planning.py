@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from noetic_py.artifacts import StoredArtifacts
 from noetic_py.attributes import Attributes
 from noetic_py.context import Services
 from noetic_py.events import Bus
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
     from noetic_py._engine.state import Run
     from noetic_py.checkpoints.backend import CheckpointBackend
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "at_home"]
+
+
+def at_home(services: Mapping[type[Any], object], resources: Any) -> dict[type[Any], object]:
+    """Services, of which those that keep what they are given keep it where the harness does."""
+    return {
+        kind: evolve(service, backend=resources.storage)
+        if isinstance(service, StoredArtifacts) and service.backend is None
+        else service
+        for kind, service in services.items()
+    }
 
 
 @frozen(eq=False)
@@ -103,7 +114,7 @@ class Planner:
         run = Run(
             run_id=run_id,
             resources=self.resources,
-            services=Services(options.get("services") or {}, *self.services),
+            services=Services(at_home(options.get("services") or {}, self.resources), *self.services),
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(run_id),
             tracer=tracer(),

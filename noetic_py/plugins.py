@@ -24,6 +24,7 @@ from noetic_py.runtime import SYSTEM, Runtime
 if TYPE_CHECKING:
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.transforms import RecordTransform
+    from noetic_py.hooks import Hook
     from noetic_py.items import Extension
     from noetic_py.memory.layer import MemoryLayer
     from noetic_py.models.base import Model
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP",
     "BackendRegistry",
+    "HookRegistry",
     "ItemTypeRegistry",
     "LayerRegistry",
     "ModelRegistry",
@@ -272,7 +274,8 @@ class ServiceRegistry:
         self._from: dict[type[Any], str] = {}
         self.plugin = ""
 
-    def service(self, kind: type[T], service: T, /) -> None:
+    # A class is one of the callables that make something; a checker takes no Protocol for a `type`.
+    def service(self, kind: Callable[..., object], service: object, /) -> None:
         """Register what is found as `ctx.services[kind]` where nobody nearer has given one.
 
         Raises:
@@ -283,12 +286,46 @@ class ServiceRegistry:
             raise PluginError(
                 f"plugin {self.plugin!r} registers {service!r:.60} as {kind!r:.60}", hint="registry.service(Db, db)"
             )
-        if kind in self.by_type:
+        if given in self.by_type:
             raise PluginError(
-                f"plugins {self._from[kind]!r} and {self.plugin!r} both provide a {kind.__qualname__}",
+                f"plugins {self._from[given]!r} and {self.plugin!r} both provide a {given.__qualname__}",
                 hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
             )
-        self.by_type[kind], self._from[kind] = service, self.plugin
+        self.by_type[given], self._from[given] = service, self.plugin
+
+
+class HookRegistry:
+    """Takes the hooks of plugins, which are called before all others, in the order in which the plugins were loaded.
+
+    Attributes:
+        hooks: The hooks.
+    """
+
+    def __init__(self) -> None:
+        self.hooks: list[Hook[Any, Any]] = []
+        self._from: dict[tuple[str, str], str] = {}
+        self.plugin = ""
+
+    def hook(self, hook: Hook[Any, Any], /) -> None:
+        """Register a hook, made by one of [`noetic_py.hooks`][noetic_py.hooks].
+
+        Raises:
+            PluginError: It is none, or there is one of its event and name.
+        """
+        from noetic_py.hooks import read_hooks
+
+        try:
+            read_hooks([hook], f"plugin {self.plugin!r}")
+        except ConfigError as error:
+            raise PluginError(error.message, hint=error.hint) from error
+        taken = self._from.get((hook.event, hook.name))
+        if taken is not None:
+            raise PluginError(
+                f"plugins {taken!r} and {self.plugin!r} both have a {hook.event} hook {hook.name!r}",
+                hint=f"allow one of them: Harness(plugins=[...]) or {ALLOW_LIST}",
+            )
+        self.hooks.append(hook)
+        self._from[hook.event, hook.name] = self.plugin
 
 
 class TransformRegistry:
@@ -395,7 +432,7 @@ class PluginRegistry:
         """
         self._plugins.layers.memory_layer(name, cls)
 
-    def service(self, kind: type[T], service: T, /) -> None:
+    def service(self, kind: Callable[..., object], service: object, /) -> None:
         """Register what is found as `ctx.services[kind]`; as `register_services` does.
 
         Raises:
@@ -410,6 +447,14 @@ class PluginRegistry:
             PluginError: It is none, or its name is taken.
         """
         self._plugins.transforms.record_transform(transform)
+
+    def hook(self, hook: Hook[Any, Any], /) -> None:
+        """Register a hook; as `register_hooks` does.
+
+        Raises:
+            PluginError: It is none, or there is one of its event and name.
+        """
+        self._plugins.hooks.hook(hook)
 
 
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
@@ -480,6 +525,7 @@ class Plugins:
         self.layers: LayerRegistry = LayerRegistry()
         self.services: ServiceRegistry = ServiceRegistry()
         self.transforms: TransformRegistry = TransformRegistry()
+        self.hooks: HookRegistry = HookRegistry()
 
     def backend(self, checkpoints: object, transforms: Sequence[RecordTransform] = ()) -> CheckpointBackend | None:
         """What keeps the runs of a harness; `None` when nothing does.
@@ -518,12 +564,13 @@ class Plugins:
             ("register_memory_layers", self.layers),
             ("register_services", self.services),
             ("register_record_transforms", self.transforms),
+            ("register_hooks", self.hooks),
             ("noetic_register", PluginRegistry(self)),
         )
         for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
             if plugin is None:
                 continue
-            for named in (self.models, self.backends, self.layers, self.services, self.transforms):
+            for named in (self.models, self.backends, self.layers, self.services, self.transforms, self.hooks):
                 named.plugin = name
             for hook, registry in hooks:
                 implementation = getattr(plugin, hook, None)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.view import LayerUsage
     from noetic_py.models.base import JsonValue
     from noetic_py.pending import Ask
+    from noetic_py.progress import ProgressKeeper
     from noetic_py.reading import Services, StepMeta
     from noetic_py.sessions.keys import SessionKey
     from noetic_py.steps.step import Step
@@ -51,6 +52,11 @@ class Engine(Protocol):
     @property
     def attrs(self) -> Attributes:
         """What the parts of the run hand to each other."""
+        ...
+
+    @property
+    def progress(self) -> ProgressKeeper:
+        """How far the run's steps have come."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
 
@@ -11,6 +11,7 @@ from attrs import frozen
 from noetic_py._types import T2, M_co, S_co, T
 from noetic_py.budget import NO_USAGE, Remaining, TokenUsage
 from noetic_py.errors import ConfigError
+from noetic_py.progress import ReadProgress
 from noetic_py.state import read_only_state
 
 if TYPE_CHECKING:
@@ -60,7 +61,12 @@ class Services:
         """All of them."""
         return self._found
 
-    def __getitem__(self, key: type[T]) -> T:
+    # A checker takes no abstract class for a `type[T]`, and what a service is found by often is a Protocol.
+    @overload
+    def __getitem__(self, key: type[T], /) -> T: ...
+    @overload
+    def __getitem__(self, key: Callable[..., T], /) -> T: ...
+    def __getitem__(self, key: Any, /) -> Any:
         """The service of a type.
 
         Raises:
@@ -75,16 +81,19 @@ class Services:
             )
         return found
 
-    def _look(self, key: type[T]) -> T | None:
+    def _look(self, key: Any) -> Any:
         # As it was given: a fake, or what a Protocol describes, need not be an instance of the key.
-        found: T | None = self._found.get(key)  # type: ignore[assignment] # the key says what the caller takes it for
-        return found
+        return self._found.get(key)
 
     @overload
-    def get(self, key: type[T]) -> T | None: ...
+    def get(self, key: type[T], /) -> T | None: ...
     @overload
-    def get(self, key: type[T], default: T2) -> T | T2: ...
-    def get(self, key: type[Any], default: Any = None) -> Any:
+    def get(self, key: Callable[..., T], /) -> T | None: ...
+    @overload
+    def get(self, key: type[T], default: T2, /) -> T | T2: ...
+    @overload
+    def get(self, key: Callable[..., T], default: T2, /) -> T | T2: ...
+    def get(self, key: Any, default: Any = None, /) -> Any:
         """The service of a type, or `default`."""
         found = self._look(key)
         return default if found is None else found
@@ -209,6 +218,11 @@ class ReadContext(Protocol[M_co, S_co]):
     @property
     def attrs(self) -> Attributes:
         """What the parts of the run hand to each other; the one thing here that can be written."""
+        ...
+
+    @property
+    def progress(self) -> ReadProgress:
+        """How far the step has come, and the others of the run."""
         ...
 
     @property
@@ -346,6 +360,11 @@ class ReadView(Generic[M_co, S_co]):
     def attrs(self) -> Attributes:
         """What the parts of the run hand to each other; the one thing here that can be written."""
         return self._ctx.attrs
+
+    @property
+    def progress(self) -> ReadProgress:
+        """How far the step has come, and the others of the run."""
+        return ReadProgress(self._ctx.engine.progress, self._ctx.path)
 
     @property
     def aborted(self) -> bool:

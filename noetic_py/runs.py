@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.records import JournalRecord
     from noetic_py.checkpoints.transforms import Anchor, VerificationReport
     from noetic_py.pending import Answer, PendingRequest
+    from noetic_py.progress import ProgressEntry
 
 __all__ = ["DONE", "PlannedStep", "ResumePlan", "RunInfo", "Runs", "check_statuses", "fork_run", "info_of"]
 
@@ -182,6 +183,23 @@ class Runs:
             RecordRefused: A record transform does not know a record, or the journal's end, to be what was written.
             TransformMissing: The run was written through a record transform that is not here.
         """
+        return await self._records(run_id, after)
+
+    async def progress(self, run_id: str) -> Mapping[tuple[str, ...], ProgressEntry]:
+        """How far the steps of a run had come at its last commit, by their paths, as they have said themselves.
+
+        Any process may ask, also while another one runs it, and needs none of the run's code; `ctx.progress` is what
+        steps leave it with.
+
+        Raises:
+            RunNotFound: There is no such run.
+            CodecError: A record cannot be read; the message says which.
+        """
+        from noetic_py._engine.progress import progress_of
+
+        return progress_of(await self._records(run_id))
+
+    async def _records(self, run_id: str, after: int = 0) -> Sequence[JournalRecord]:
         from noetic_py.checkpoints.plain import PlainCodec, load_records
 
         if is_stream(run_id):

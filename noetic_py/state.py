@@ -21,6 +21,7 @@ __all__ = [
     "StateBag",
     "class_of",
     "copy_state",
+    "merge_state",
     "read_only_state",
     "restore_state",
     "share_state",
@@ -244,6 +245,28 @@ def state_fields(state: Any) -> dict[str, Any]:
             fields[name] = value
     fields.update(getattr(state, "__dict__", ()))
     return fields
+
+
+def merge_state(state: Any, changes: Mapping[str, object]) -> None:
+    """Set values of a state object by name, and leave all others as they are.
+
+    Raises:
+        ConfigError: It has no value of one of the names, and takes no new ones; code `"state-field"`.
+    """
+    if isinstance(state, (StateBag, MutableMapping)):
+        for name, value in changes.items():
+            state[name] = value
+        return
+    fields = state_fields(state)
+    for name in changes:
+        if name not in fields:
+            raise ConfigError(
+                f"state of type {type(state).__name__} has no {name!r}",
+                code="state-field",
+                hint=f"it has {', '.join(fields) or 'no fields'}",
+            )
+    for name, value in changes.items():
+        setattr(state, name, value)
 
 
 def read_only_state(state: Any) -> Any:

@@ -14,6 +14,8 @@ from noetic_py import redaction
 from noetic_py.models import pricing
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
     from tests.cli_shell import Inside, Shell
 
 # What several folders of tests share asserts too; it is imported by whichever comes first.
@@ -42,6 +44,22 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every test that asks for an event loop runs on both."""
     backend: str = request.param
     return backend
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Spans of the test; the provider is gone afterwards."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # The API lets a provider be set only once in a process.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return exporter
 
 
 @pytest.fixture(autouse=True)

@@ -465,6 +465,9 @@ async def test_a_policy_sees_whose_and_which() -> None:
                 ("export", "r", "ada", key),
             ]
             policy.take()
+            await made.runs.progress("r")
+            assert [(each.action, each.run_id, each.owner) for each in policy.requests] == [("read", "r", "ada")]
+            policy.take()
             await made.session("ada", "trip", app="mail").items()
             assert [(each.action, each.run_id, each.owner, each.session) for each in policy.requests] == [
                 ("read", None, "ada", key)

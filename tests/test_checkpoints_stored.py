@@ -39,7 +39,7 @@ items = st.one_of(
     st.builds(Message.user, texts),
     st.builds(Message.assistant, texts),
     st.builds(FunctionCall, name=st.just("f"), arguments=st.dictionaries(texts, st.integers(), max_size=2)),
-    st.builds(FunctionCallOutput, call_id=texts.filter(bool), output=texts),
+    st.builds(FunctionCallOutput, call_id=texts.filter(bool), output=texts, final=st.booleans()),
 )
 several = st.lists(items, max_size=3).map(tuple)
 deltas = st.lists(
@@ -88,7 +88,7 @@ def finished(draw: st.DrawFn) -> records.StepFinished:
     record.winner = draw(st.none() | st.integers(0, 9))
     record.fingerprint, record.digest = draw(texts), draw(st.none() | texts.filter(bool))
     record.takes, record.calls, record.tool = draw(takes), draw(st.integers(0, 3)), draw(tools)
-    record.loop_stop = draw(st.none() | st.tuples(paths, plain))
+    record.loop_stops = tuple(draw(st.lists(st.tuples(paths, plain), max_size=2)))
     if draw(st.booleans()):
         record.output = SameAsChild(draw(frames))
     return record
@@ -139,6 +139,8 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
         records.Answered, paths, texts, st.sampled_from(["approved", "rejected", "answered"]),
         st.none() | st.just({"a": [1, None]}), texts, st.none() | texts, texts,
     ),
+    "Progressed": st.builds(records.Progressed, paths, st.just("set"), plain)
+    | st.builds(records.Progressed, paths, st.sampled_from(["done", "cleared"])),
     "RunEnded": st.builds(
         records.RunEnded, paths, statuses, st.none() | texts, controls, st.lists(whole, max_size=3).map(tuple)
     ),
@@ -182,8 +184,7 @@ def as_read(record: Any) -> Any:
     if isinstance(record, records.StepFinished):
         if not isinstance(record.output, SameAsChild):
             record.output = Stored(CODEC.encode(record.output))
-        if record.loop_stop is not None:
-            record.loop_stop = (record.loop_stop[0], Stored(CODEC.encode(record.loop_stop[1])))
+        record.loop_stops = tuple((path, Stored(CODEC.encode(value))) for path, value in record.loop_stops)
     return record
 
 
@@ -334,6 +335,7 @@ SAMPLES: list[records.JournalRecord] = [
     records.Decision(("a",), "route", "b"),
     records.Intent(("a",), "d"),
     records.CallStarted(("a",), 1, Decimal("0.5"), 1, 1),
+    records.Progressed(("a",), "set", {"page": [3]}),
     records.RunEnded((), "completed", None, None),
 ]  # fmt: skip
 

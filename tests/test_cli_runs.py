@@ -651,6 +651,30 @@ def test_a_decided_value_of_a_class_needs_no_code_either(inside: Inside) -> None
     assert inside.run("show", "last").returncode == 0
 
 
+def test_show_and_tail_tell_how_far_steps_have_come(inside: Inside) -> None:
+    inside.write(
+        """
+        @step
+        async def copy(pages: int, ctx: Context) -> int:
+            ctx.progress.set({"page": 2})
+            ctx.progress.at(("another",)).finish()
+            raise ValueError("no paper")
+
+        flow = copy
+        """
+    )
+    assert inside.run("run", "flow.py", "4").returncode == 1
+    text = inside.run("show", "last").stdout
+    assert '\nprogress   copy  {"page": 2}\nprogress   another  done\n' in text
+    assert shown(inside)["progress"] == [
+        {"path": ["copy"], "value": {"page": 2}, "done": False},
+        {"path": ["another"], "value": None, "done": True},
+    ]
+    run_id = listed(inside)[0]["run_id"]
+    lines = [" ".join(line.split()[1:]) for line in inside.run("tail", run_id).stdout.splitlines()]
+    assert {'progress copy {"page": 2}', "progress another done"} <= set(lines)
+
+
 def test_a_wide_run_is_shown_in_few_lines(inside: Inside) -> None:
     inside.write(
         """

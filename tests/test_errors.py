@@ -63,6 +63,7 @@ VALUES: dict[str, Any] = {
     "name": "db-password",
     "layer": "notes",
     "hook": "recall",
+    "event": "after_model",
     "run_id": "run-1",
     "position": 3,
     "transform": "signing",

@@ -42,6 +42,11 @@ SHOWN = {
         "-> nothing to pay: the pipe was ours to mend\n  front desk, bills, repairs, bills\n",
         "It always drips. -> (the steps handed over more than 4 times)",
     ],
+    "hooks": [
+        "The house is broken. -> Done: Only up to 99 euros.\n  Desk(answers=2, refused=['{\"euros\":2000}'])\n",
+        "Your prices? -> lamp 20, mat 9\n  Desk(answers=1, refused=[])\n  kept as sheet.txt, text/plain\n",
+        "I have a complaint. -> somebody calls back about: I have a complaint.\n  Desk(answers=0, refused=[])",
+    ],
     "memory": [
         "I was shown 2 blocks of memory; the first begins with",
         "{'asked': 'And on Monday?', 'likes': 'short answers'}",
@@ -58,6 +63,11 @@ SHOWN = {
         "State(counts={}, notes=[])",
         "race: words won",
     ],
+    "conversation": [
+        "first: (1 items) I see.\ndetour: (3 items) I see. tides.detour Brest\nalone: (1 items) I see. False\n",
+        "later: (3 items) I see. 2 turns\ntraces: True False\nanew: (1 items) I see. {}",
+    ],
+    "progress": ["interrupted\ncopy: 3 of 6\n6 pages\ncopied: Tides, Moon, Springs, Neaps, Neaps, Currents, Storms"],
     "secret_key": [
         '{"user":"ada","password":"[secret]"}\nada was let in with [secret] at Bank(key=Secret([secret], name=',
         "POST https://ada:[secret]@bank.example/5 failed\nitem 0 of the history's items, a 'function_call', waits to",

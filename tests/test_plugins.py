@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from noetic_py import CheckpointBackend, Context, Extension, Harness, Model, call_model, extension_item, step
+from noetic_py import (
+    CheckpointBackend,
+    Context,
+    Extension,
+    Harness,
+    HookContext,
+    Model,
+    ModelResponse,
+    call_model,
+    extension_item,
+    hooks,
+    step,
+)
 from noetic_py.checkpoints import InMemoryBackend, RecordPlace, RecordTransform, Unsealed
 from noetic_py.errors import PluginError
 from noetic_py.memory import MemoryLayer
@@ -40,6 +52,11 @@ class Squeeze(RecordTransform):
         return Unsealed(zlib.decompress(payload))
 
 
+@hooks.after_model
+async def watch(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
+    ctx.effects.state["watched"] = True
+
+
 class Whole:
     """A plugin with everything that a plugin can have."""
 
@@ -56,6 +73,7 @@ class Whole:
         registry.memory_layer("ship-facts", Facts)
         registry.service(Chart, self.chart)
         registry.record_transform(Squeeze())
+        registry.hook(watch)
 
     def make(self, name: str) -> Model:
         return ScriptedModel(f"I am {name}.", name=f"ship:{name}")
@@ -80,6 +98,7 @@ async def test_a_run_has_all_that_one_hook_registers() -> None:
         again = await harness.resume("r", call_model() >> look)
         payloads = [record.payload for record in await plugin.backend.read("r")]
     assert result.value == again.value == "I am Argo."
+    assert result.state["watched"]
     assert plugin.asked == ["below deck"]
     assert seen == [plugin.chart]
     # The conversation comes back out of records that went through the transform.
@@ -99,6 +118,7 @@ def test_what_one_hook_registers_is_listed_with_the_rest() -> None:
     assert plugins.layers("ship-facts") is Facts
     assert isinstance(plugins.services.by_type[Chart], Chart)
     assert plugins.transforms.names == ["squeeze"]
+    assert plugins.hooks.hooks == [watch]
 
 
 def test_a_plugin_may_have_both_kinds_of_hooks() -> None:

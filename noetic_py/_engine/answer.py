@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from attrs import evolve, field, frozen
 from noetic_py._engine.call import Call, RunCalls, Shown
 from noetic_py._engine.execute import HANDLERS
 from noetic_py._engine.frame import Frame
+from noetic_py._engine.hooked import after_model, before_model, on_model_error
 from noetic_py._engine.memory import judged, mend_model_error
 from noetic_py._engine.view import project
 from noetic_py.budget import NO_USAGE
@@ -91,11 +93,34 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
     if x.layers:
         response = await _with_layers(frame, ask, request, frame.log.rendered("interrupted"))
     else:
-        response = await _asked(frame, ask, Shown(whole), request)
+        response = await _answered(frame, ask, Shown(whole), request)
     response = _fresh(frame, response)
     frame.log.extend(response.items)
-    x.last_step = StepMeta((), frame.used_tokens or NO_USAGE, frame.used_cost, response.items)
+    # Where nobody was asked, nothing was paid.
+    cost = frame.used_cost if frame.used_calls else Decimal(0)
+    x.last_step = StepMeta((), frame.used_tokens or NO_USAGE, cost, response.items)
     return response
+
+
+async def _answered(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) -> ModelResponse:
+    """An answer as hooks want it, whoever gives it: the model, or a hook or a layer in its place."""
+    wanted = await before_model(frame, request)
+    if isinstance(wanted, ModelResponse):
+        response = _confidential(_fresh(frame, wanted), ask)
+    else:
+        if wanted is not request:
+            # What was counted is not what is sent.
+            shown = evolve(shown, tokens=None)
+        try:
+            response = await _asked(frame, ask, shown, wanted)
+        except ModelError as error:
+            mended = await on_model_error(frame, error)
+            if mended is None and frame.x.layers:
+                mended = await mend_model_error(frame, error)
+            if mended is None:
+                raise
+            response = _confidential(_fresh(frame, mended), ask)
+    return await after_model(frame, response)
 
 
 async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) -> ModelResponse:
@@ -126,13 +151,7 @@ async def _with_layers(frame: Frame, ask: Ask, request: ModelRequest, history: I
     """Ask with what the layers recall, and let them look at the answer before anybody else does."""
     view = await project(frame, ask.spec, ask.model, request, history)
     request = evolve(request, items=view.items, stable=view.stable)
-    try:
-        response = await _asked(frame, ask, Shown(view.items, view.tokens), request)
-    except ModelError as error:
-        mended = await mend_model_error(frame, error)
-        if mended is None:
-            raise
-        response = mended
+    response = await _answered(frame, ask, Shown(view.items, view.tokens), request)
     if frame.domain.view is not None:
         frame.domain.view.answered(response.usage)
     return await judged(frame, response)

@@ -105,10 +105,15 @@ def _below(node: Node, step: AnyStep) -> Iterator[PlannedStep]:
     for name, other in node.children.items():
         if name in declared or (other.finished is None and name not in node.failed):
             continue
-        if isinstance(step.spec, (SequenceSpec, LoopSpec, SpawnSpec)) and name != "wrap_up":
+        if isinstance(step.spec, (SequenceSpec, LoopSpec, SpawnSpec)) and not _is_own(other):
             yield PlannedStep(other.path, other.kind, "differ", "is recorded, and the flow does not call it any more")
         else:
             yield PlannedStep(other.path, other.kind, "replay", "when its step calls it again; it was not compared")
+
+
+def _is_own(node: Node) -> bool:
+    """Whether it is a step of the engine's own, which no flow declares."""
+    return node.name == "wrap_up" or node.kind in ("memory", "hook")
 
 
 def _out_of_place(node: Node, frames: Sequence[str]) -> tuple[str, str] | None:

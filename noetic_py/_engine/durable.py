@@ -16,14 +16,14 @@ from noetic_py._engine.types import declared_input, declared_output
 from noetic_py.budget import NO_USAGE, Lease
 from noetic_py.checkpoints.cells import StoredCells, apply_cells, unlike
 from noetic_py.checkpoints.delta import apply_changes, digest_of, known_fields, mismatch
-from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFailed, StepFinished, Voided
+from noetic_py.checkpoints.records import ChildReplayed, Intent, Path, StepFailed, StepFinished
 from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_usage, read_usage
 from noetic_py.codec import Codec
 from noetic_py.codec.text import dump
 from noetic_py.context import StepMeta
 from noetic_py.domain import Domain
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, ReplayDiverged, StepOutcomeUnknown
-from noetic_py.items import FunctionCall
+from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.models.base import ModelResponse
 from noetic_py.state import Cells, copy_state
 from noetic_py.steps.flow import Mode
@@ -95,7 +95,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         if differs is None or _keeps(parent.x.run, differs, path):
             return Found(_replay(step, child, left, parent, domain, path))
         node.drop(name)
-        parent.x.run.journal.append(Voided(path))
+        ledger.voided(parent.x.run, path)
         return None
     failed = node.failed.get(name)
     if failed is not None:
@@ -245,7 +245,7 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
         ledger.returned(parent, domain.log.size)
     _recall(parent.x, child)
     _recall_verdict(run, child)
-    _ask_loop_again(parent, child)
+    _ask_loops_again(parent, child)
     if run.relaunched is not None:
         DOORS.relaunch(parent, step, child)
     output = output_of(child, step, run)
@@ -283,6 +283,12 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
     return _typed(output, output_type(step), run.store.codec)
 
 
+def _unhanded(output: Any) -> Any:
+    """What a step has given that might have handed over, as it is stored."""
+    to, given = (output.step, output.input) if isinstance(output, Handed) else (None, output)
+    return {"to": to, "value": given}
+
+
 def _handed(output: Stored, step: AnyStep, codec: Codec) -> Any:
     """What a step gave that might have handed over."""
     to, value = output.tree["to"], Stored(output.tree["value"])
@@ -303,28 +309,34 @@ def _answer(output: Stored, record: StepFinished, codec: Any) -> ModelResponse:
     return ModelResponse(record.items, read_usage(usage), cost, stop_reason, model, response_id)
 
 
-def _asked_of_loop(frame: Frame) -> tuple[Path, object] | None:
-    """The loop around a step that has been asked to end in it or below it, and the last word about that."""
+def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
+    """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
+    found: list[tuple[Path, object]] = []
     node = frame.up
     while node is not None:
         asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
         if asked:
-            return node.at, asked[-1]
+            value = asked[-1]
+            found.append((node.at, _unhanded(value) if node.step.kind == "handing" else value))
         node = node.up
-    return None
+    return tuple(found)
 
 
-def _ask_loop_again(parent: Frame, child: Node) -> None:
-    """What was asked of a loop around a finished child, in it or below it."""
+def _ask_loops_again(parent: Frame, child: Node) -> None:
+    """What was asked of loops around a finished child, in it or below it."""
     store, record = parent.x.run.store, child.finished
-    if store is None or record is None or record.loop_stop is None:
+    if store is None or record is None:
         return
-    path, value = record.loop_stop
-    node: Frame | None = parent
-    while node is not None and (node.at != path or node.virtual):
-        node = node.up
-    if node is not None and isinstance(value, Stored):
-        node.stop_loop_with(_typed(value, output_type(node.step), store.codec), child.path)
+    for path, value in record.loop_stops:
+        node: Frame | None = parent
+        while node is not None and (node.at != path or node.virtual):
+            node = node.up
+        if node is None or not isinstance(value, Stored):
+            continue
+        if node.step.kind == "handing":
+            node.stop_loop_with(_handed(value, node.step, store.codec), child.path)
+        else:
+            node.stop_loop_with(_typed(value, output_type(node.step), store.codec), child.path)
 
 
 def _typed(value: Stored, kind: Any, codec: Codec) -> Any:
@@ -349,7 +361,15 @@ def _recall(x: Execution, child: Node) -> None:
         x.last_step = StepMeta()
         return
     calls = tuple(item for item in answer.items if isinstance(item, FunctionCall))
+    if any(_is_answer(each) for each in node.children.values()):
+        calls = ()
     x.last_step = StepMeta(calls, answer.usage or NO_USAGE, answer.cost, answer.items)
+
+
+def _is_answer(call: Node) -> bool:
+    """Whether a call's output stands for the answer of its round."""
+    items = () if call.finished is None or call.kind != "tool_call" else call.finished.items
+    return any(isinstance(item, FunctionCallOutput) and item.final for item in items)
 
 
 def _recall_verdict(run: Run, child: Node) -> None:
@@ -538,7 +558,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
         record.calls = frame.used_calls
         record.tool = frame.used_tool
         record.takes = tuple(frame.takes or ())
-        record.loop_stop = _asked_of_loop(frame)
+        record.loop_stops = _asked_of_loops(frame)
         store.prepare(record)
     except (CodecError, LimitExceeded) as error:
         error.at(frame.at)
@@ -550,7 +570,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> None:
 
 
 # The engine's own steps: what they are follows from the step around them.
-_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory", "ask", "work", "result"})
+_UNNAMED = frozenset({"answer", "tool_call", "send", "gather", "detached", "memory", "hook", "ask", "work", "result"})
 
 
 def _output(frame: Frame, value: Any, output: Any) -> Any:
@@ -559,8 +579,7 @@ def _output(frame: Frame, value: Any, output: Any) -> Any:
     if kind == "answer":
         return [dump_usage(output.usage), output.cost, output.stop_reason, output.model, output.response_id]
     if kind == "handing":
-        to, given = (output.step, output.input) if isinstance(output, Handed) else (None, output)
-        return {"to": to, "value": given}
+        return _unhanded(output)
     if kind == "send":
         return [value.channel.name, value.value]
     if kind in ("tool_call", "ask", "result"):
@@ -589,17 +608,17 @@ def _check_orphans(frame: Frame) -> None:
     for child in _orphans(frame):
         if frame.x.run.on_diverge == "fail":
             raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
-        frame.x.run.journal.append(Voided(child.path))
+        ledger.voided(frame.x.run, child.path)
 
 
 def disown(frame: Frame, failure: NoeticError) -> None:
     """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
     if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
         for name in (frame.visited or set()) - frame.node.children.keys():
-            frame.x.run.journal.append(Voided((*frame.at, name)))
+            ledger.voided(frame.x.run, (*frame.at, name))
 
 
-_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "work", "result"})
+_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "hook", "work", "result"})
 
 
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:

@@ -175,9 +175,14 @@ async def _guarded(frame: Frame, body: Body, value: Any) -> Any:
     step = frame.step
     if step.bound is not None:
         value = step.bound.value
-    durably = frame.x.run.store is not None
+    run = frame.x.run
+    durably = run.store is not None
     done = await durable.begin(frame, value) if durably else None
-    tracer = frame.x.run.tracer
+    if step.hooks:
+        run.has_hooks()
+    if run.hooked and step.counted:
+        body = DOORS.hooked(body)
+    tracer = run.tracer
     with _NO_SPAN if tracer is None else _span(frame, tracer):
         if done is not None:
             output = done.value

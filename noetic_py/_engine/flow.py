@@ -15,6 +15,7 @@ from noetic_py._engine.execute import HANDLERS, AnyStep, as_error, execute, forg
 from noetic_py._engine.frame import Frame
 from noetic_py._engine.memory import fork_layers, join_returned
 from noetic_py._engine.parking import Parked
+from noetic_py._engine.progress import forget
 from noetic_py._engine.state import DOORS
 from noetic_py.domain import Domain, branch_at
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
@@ -266,7 +267,7 @@ def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[
 
 
 async def _void_losers(frame: Frame, paths: Sequence[Path], winner: int | None) -> None:
-    """What the losers of a race have taken goes back, what they have started beside ends, and no loop hears of them."""
+    """What losers have taken goes back, what they have started beside ends, and nobody hears what else they said."""
     run = frame.x.run
     for index, path in enumerate(paths):
         if index != winner and winner is not None:
@@ -275,6 +276,8 @@ async def _void_losers(frame: Frame, paths: Sequence[Path], winner: int | None) 
                 await run.dismiss(lost)
             give_back(run, lost, below=True)
             forget_loop_stops(frame, lost)
+            if run.progress:
+                forget(run, lost)
 
 
 def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | None) -> Any:

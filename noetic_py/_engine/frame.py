@@ -11,6 +11,7 @@ from noetic_py.checkpoints.delta import known_fields
 from noetic_py.context import CURRENT, Context, Derived
 from noetic_py.domain import Domain
 from noetic_py.errors import ConfigError
+from noetic_py.events import Event, Source
 from noetic_py.state import NO_CELLS, Cells, copy_state, restore_state
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from noetic_py.channels import Reader
     from noetic_py.checkpoints.records import Segment, StepFinished
     from noetic_py.control import Control
-    from noetic_py.events import Event
     from noetic_py.items import Item
     from noetic_py.log import ItemLog
     from noetic_py.steps.step import Step
@@ -71,7 +71,7 @@ class Frame(Context[Any, Any]):
     used_tool: str | None = None
     # What the model had said when an answer was cut off.
     heard: tuple[Item, ...] = NO_ITEMS
-    # What `stop_loop` was given, and by which steps; the last word counts.
+    # What `stop_loop` was given, or to which step a hook hands over, and by which steps; the last word counts.
     loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
     # The lease of the step's own budget, and the one of its wrap-up.
     own_lease: Lease | None = None
@@ -90,8 +90,9 @@ class Frame(Context[Any, Any]):
     winner: int | None = None
     # Whether a child waits for an answer, so that the body cannot come to an end.
     parks = False
-    # The function call that a tool call is made for.
+    # The function call that a tool call is made for; and where its events come from, once it has sent one.
     call_id: str | None = None
+    source: Source | None = None
     # The head of an execution: it stands for the spawn, or the run, that has records of its own.
     virtual = False
 
@@ -117,15 +118,18 @@ class Frame(Context[Any, Any]):
 
     def tell(self, event: Event) -> None:
         """Send an event of the step's, with the branch and the tool call that it belongs to."""
-        self.x.run.bus.publish(event.tagged(self.domain.branch, self.called_by, self.x.depth))
+        self.x.run.bus.publish(event.tagged(self.source or self.find_source()))
 
-    @property
-    def called_by(self) -> str | None:
-        """The tool call that it is, or is below of."""
-        node: Frame | None = self
-        while node is not None and node.call_id is None:
-            node = node.up
-        return None if node is None else node.call_id
+    def find_source(self) -> Source:
+        """Where its events come from: as its parent's do, unless it has a conversation of its own, or is a call."""
+        up = self.up
+        around = None if up is None else up.source or up.find_source()
+        if up is not None and around is not None and self.domain is up.domain and self.call_id is None:
+            self.source = around
+        else:
+            above = None if around is None else around.call_id
+            self.source = Source(self.domain.branch, self.call_id or above, self.x.depth)
+        return self.source
 
     @property
     def log(self) -> ItemLog:
@@ -133,8 +137,13 @@ class Frame(Context[Any, Any]):
         return self.domain.log
 
     def stop_loop_with(self, value: object, path: tuple[str, ...]) -> None:
-        """A step asks this loop to end."""
+        """A step asks this loop to end, or this step to hand over."""
         self.loop_stops = [*(self.loop_stops or ()), (value, path)]
+
+    @property
+    def handover(self) -> Any:
+        """To whom a hook hands over in this step's place; `None` when none does."""
+        return self.loop_stops[-1][0] if self.loop_stops and self.step.kind == "handing" else None
 
     def rewind(self) -> None:
         """Go back to the step's start: its state and its place in the log."""

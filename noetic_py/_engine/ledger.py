@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from noetic_py._engine import custody
 from noetic_py._engine.frame import NO_ITEMS, Frame
+from noetic_py._engine.progress import forget
 from noetic_py.checkpoints.delta import changes, known_fields
-from noetic_py.checkpoints.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped
+from noetic_py.checkpoints.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped, Voided
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
 from noetic_py.events import ItemsAppended, StepCommitted, StepVoided
 from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
+    from noetic_py._engine.state import Run
     from noetic_py.checkpoints.records import Change, Intent, JournalRecord, LayerDeltas, Path
     from noetic_py.items import Item
 
@@ -33,6 +35,7 @@ __all__ = [
     "remember",
     "returned",
     "stopped",
+    "voided",
 ]
 
 
@@ -73,6 +76,12 @@ def prepare(frame: Frame, record: JournalRecord) -> None:
         except (CodecError, LimitExceeded) as error:
             error.at(frame.at)
             raise
+
+
+def voided(run: Run, path: Path) -> None:
+    """Write that a finished step is void: the run goes on with other code, or another input, than it had."""
+    run.journal.append(Voided(path))
+    forget(run, path)
 
 
 def decided(frame: Frame, key: str, value: object) -> None:
@@ -206,6 +215,9 @@ def _append_prepared(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
     if run.custody is not None:
         custody.release(run, frame)
+    if run.store is not None:
+        # Whoever hears where the step was committed can fork there: it is the last record of it.
+        run.store.settle(run.journal)
     run.journal.append(record)
     if frame.at in run.once:
         note_outcome(run.once, record)
@@ -235,6 +247,8 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
         custody.give_back(run, frame.at, below=not final)
         if final:
             custody.release(run, frame)
+    if run.progress and not final:
+        forget(run, frame.at)
     record = StepFailed(
         frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control,
         frame.used_calls, frame.used_tool,

@@ -12,8 +12,10 @@ from noetic_py._engine import family as bounds
 from noetic_py._engine.durable import NOTHING, recorded
 from noetic_py._engine.execute import HANDLERS, as_error, execute
 from noetic_py._engine.frame import Frame
+from noetic_py._engine.hooked import hooked_rounds
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.ledger import decided
+from noetic_py._engine.progress import forget_round
 from noetic_py._types import OnError
 from noetic_py.checkpoints.records import Decision
 from noetic_py.errors import ConfigError, LoopLimit, NoOutput
@@ -35,12 +37,14 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     judge = _judge(frame, spec.until)
     outputs: deque[Any] = deque(maxlen=_KEPT)
     snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
-    bus = frame.x.run.bus
+    bus, progress = frame.x.run.bus, frame.x.run.progress
+    run_body = hooked_rounds(frame) if frame.x.run.hooked else execute
+    at = ""
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
-        at = counted(frame, f"{name}{iteration}]")
+        at = counted(frame, f"{name}{iteration}]", at if progress else "")
         try:
-            output = await execute(body, value, frame, at)
+            output = await run_body(body, value, frame, at)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             value = await _after_error(frame, spec, inbox, error, iteration, value)
             continue
@@ -67,8 +71,16 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     raise LoopLimit(spec.max_iterations, path=frame.at)
 
 
-def counted(frame: Frame, name: str) -> str:
-    """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already."""
+def counted(frame: Frame, name: str, before: str = "") -> str:
+    """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already.
+
+    Args:
+        frame: The loop.
+        name: The iteration.
+        before: The one before, of whose progress nothing is to be left.
+    """
+    if before:
+        forget_round(frame, before)
     node = frame.node
     if node is None or not node.holds(name):
         # Counted here, as every iteration comes by.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py._engine.answer import ANSWER, Ask
 from noetic_py._engine.between import between_rounds
@@ -67,12 +67,16 @@ async def run_model(value: Any, frame: Frame) -> Any:
         calls = tuple(item for item in response.items if isinstance(item, FunctionCall))
         meta = _meta(frame, response, calls)
         if calls:
-            await _run_tools(frame, calls, ask)
+            answers = [output.text for output in await _run_tools(frame, calls, ask) if output.final]
+            if answers:
+                # For whoever judges the round it is one that has answered.
+                frame.x.last_step = evolve(meta, tool_calls=())
+                return await _final(frame, spec, plan, model, "\n".join(answers))
             frame.x.last_step = meta
             return _text(response) or None if plan is None and _text(response) else _no_value(frame)
         frame.x.last_step = meta
         _refuse(frame, response, model)
-        fit = await _fit(spec, plan, _text(response))
+        fit = await _fit(spec, None if plan is None else plan.parse, _text(response))
         if fit.problem is None:
             return fit.value
         if attempt - guided >= spec.output_retries:
@@ -185,11 +189,11 @@ def _refuse(frame: Frame, response: ModelResponse, model: Model) -> None:
                     )
 
 
-async def _fit(spec: ModelSpec, plan: OutputPlan | None, text: str) -> _Fit:
+async def _fit(spec: ModelSpec, parse: Callable[[str], Any] | None, text: str) -> _Fit:
     value: Any = text
-    if plan is not None:
+    if parse is not None:
         try:
-            value = plan.parse(text)
+            value = parse(text)
         except CodecError as error:
             return _Fit(problem=error.message, error=error)
     if spec.validate is None:
@@ -201,7 +205,20 @@ async def _fit(spec: ModelSpec, plan: OutputPlan | None, text: str) -> _Fit:
         return _Fit(problem=error.message, error=error)
 
 
-async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) -> None:
+async def _final(frame: Frame, spec: ModelSpec, plan: OutputPlan | None, model: Model, text: str) -> Any:
+    """The value of a round whose answer is the output of a tool, which no model puts into words."""
+    fit = await _fit(spec, None if plan is None else plan.parse_output, text)
+    if fit.problem is None:
+        return fit.value
+    raise ModelParseError(
+        f"the output of a tool stands for the answer: {fit.problem}",
+        model=model.name,
+        path=frame.path,
+        hint="skip_summary() only where the output is of the step's output type",
+    ) from fit.error
+
+
+async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) -> Sequence[FunctionCallOutput]:
     """Run a round's calls at once; their outputs enter the conversation in the order of the calls."""
     tools = ask.tools
     paths = [
@@ -224,7 +241,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) ->
     failed = first_of(frame, paths, outcomes.errors)
     if failed is not None:
         raise outcomes.errors[failed]
-    outputs: list[Item] = []
+    outputs: list[FunctionCallOutput] = []
     for index in range(len(calls)):
         output = outcomes.values[index]
         if isinstance(output, FunctionCallOutput):
@@ -237,6 +254,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) ->
         join_states(frame.state, domains)
     if any(domain.cells is not frame.domain.cells for domain in domains):
         frame.put_cells(join_cells(frame.domain.cells, [each.cells for each in domains], frame.x.layers.by_id))
+    return outputs
 
 
 HANDLERS["model"] = run_model

@@ -36,8 +36,6 @@ class OutputPlan:
         Raises:
             CodecError: It does not fit; the message tells a model what to mend.
         """
-        from pydantic import ValidationError
-
         try:
             value: object = json.loads(_unfenced(text))
             # Through JSON again: what is valid JSON for a type, such as a date's text, is not valid Python for it.
@@ -46,6 +44,23 @@ class OutputPlan:
             raise CodecError("the answer is nested too deep") from None
         except ValueError as error:
             raise CodecError(f"the answer is not JSON: {error}") from None
+        return self._validated(answer)
+
+    def parse_output(self, text: str) -> Any:
+        """The value of a tool's output that stands for the answer: JSON, or a text as it is.
+
+        Raises:
+            CodecError: It does not fit.
+        """
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            text = json.dumps(text)
+        return self._validated(text)
+
+    def _validated(self, answer: str) -> Any:
+        from pydantic import ValidationError
+
         try:
             return self.adapter.validate_json(answer)
         except ValidationError as error:

@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from noetic_py._engine.custody import keep_former
 from noetic_py._engine.fold import Node, forget_failure, tree
 from noetic_py._engine.ledger import note_outcome
+from noetic_py._engine.progress import progress_of
 from noetic_py._engine.requests import answers_for
 from noetic_py._engine.revision import migrated, revise
 from noetic_py._engine.state import Run, Spent
@@ -146,6 +147,7 @@ def take_over(run: Run, past: Past) -> None:
         if isinstance(record, (StepFinished, StepFailed, StepStopped))
     )
     run.stopped = _stops(past.records)
+    run.progress.update(progress_of(past.records))
     run.family.iterations += _iterations(past.records)
     _deliver(run, past)
     if past.revision is not None and (past.ended is None or past.ended.status not in _OVER):

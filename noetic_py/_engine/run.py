@@ -257,6 +257,8 @@ async def _wrap_up(x: Execution, root: Frame, budget: Budget, lease: Lease, erro
 async def _end(
     run: Run, status: RunStatus, reason: str | None, control: Control | None, pending: Collection[int]
 ) -> None:
+    if run.store is not None:
+        run.store.settle(run.journal)
     last = run.journal[-1] if run.journal else None
     if not isinstance(last, RunEnded) or last.status != status:
         run.journal.append(RunEnded((), status, reason, control, tuple(pending)))

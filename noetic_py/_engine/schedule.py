@@ -11,6 +11,7 @@ from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.frame import Frame
 from noetic_py._engine.inbox import Inbox
 from noetic_py._engine.loop import on_error
+from noetic_py._engine.progress import forget_round
 from noetic_py.domain import Domain, branch_at
 from noetic_py.steps.loop import EverySpec
 
@@ -24,11 +25,14 @@ async def run_every(value: Any, frame: Frame) -> None:
     wake = None if spec.wake is None else Inbox(frame, spec.wake, float("inf"))
     due = runtime.monotonic()
     at_once = False
+    name = ""
     for tick in count():
         left = 0.0 if at_once else due - runtime.monotonic() + spec.jitter * (runtime.random() if spec.jitter else 0.0)
         await _rest(frame, max(0.0, left), wake, tick)
         at_once = False
         due = runtime.monotonic() + spec.interval
+        if tick and frame.x.run.progress:
+            forget_round(frame, name)
         log, name = frame.log.fork(), f"{spec.body.id}[{tick}]"
         branch = branch_at((*frame.at, name))
         log.origin = (frame.x.run_id, branch)

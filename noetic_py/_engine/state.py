@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.family import Family
 from noetic_py._engine.frame import Frame, frame_around, frame_of
+from noetic_py._engine.progress import Keeper
 from noetic_py._types import OnDiverge, T
 from noetic_py.attributes import Attributes
 from noetic_py.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
     from noetic_py._engine.upkeep import Upkeep
     from noetic_py.checkpoints.backend import CheckpointBackend
     from noetic_py.checkpoints.records import Intent, JournalRecord, StepFailed, StepFinished
+    from noetic_py.hooks import Hook
     from noetic_py.memory.view import LayerUsage, View
     from noetic_py.models.base import JsonValue, Model, ModelSettings
     from noetic_py.pending import Ask
+    from noetic_py.progress import ProgressEntry
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.keys import SessionKey
-    from noetic_py.steps.step import Step
+    from noetic_py.steps.step import Body, Step
 
 __all__ = ["Execution", "Resources", "Run"]
 
@@ -54,7 +57,8 @@ class Resources:
     """What a harness lends to its runs."""
 
     __slots__ = (
-        "_storage", "group", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings", "tools",
+        "_storage", "group", "hooks", "launch", "layers", "lease", "mail", "model", "models", "runtime", "settings",
+        "tools",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +72,10 @@ class Resources:
         tools: Sequence[Any],
         lease: Lease,
         settings: ModelSettings,
+        hooks: tuple[Hook[Any, Any], ...] = (),
     ) -> None:
         self.runtime = runtime
+        self.hooks = hooks
         self.layers = layers
         self._storage = storage
         self.model = model
@@ -106,6 +112,7 @@ class Doors:
     upkeep: Callable[[Execution], Upkeep]
     detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
     relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
+    hooked: Callable[[Body], Body]
 
 
 DOORS = Doors()
@@ -128,6 +135,7 @@ class Run:
         "early",
         "executed",
         "family",
+        "hooked",
         "journal",
         "left",
         "mail",
@@ -135,6 +143,7 @@ class Run:
         "model_settings",
         "on_diverge",
         "once",
+        "progress",
         "relaunched",
         "request_id",
         "resources",
@@ -159,6 +168,9 @@ class Run:
         "waits",
     )  # fmt: skip
 
+    # How far its steps have come, as they say themselves; by their paths.
+    progress: dict[tuple[str, ...], ProgressEntry]
+
     def __init__(
         self,
         *,
@@ -176,11 +188,10 @@ class Run:
     ) -> None:
         self.run_id, self.thread_id = run_id, thread_id
         self.user_id, self.request_id = user_id, request_id
-        self.resources = resources
-        self.runtime = resources.runtime
+        self.resources, self.runtime = resources, resources.runtime
         self.services = services
         self.metadata, self.model_settings = metadata, model_settings
-        self.bus, self.attrs = bus, Attributes()
+        self.bus, self.attrs, self.progress = bus, Attributes(), {}
         self.tracer, self.trace = tracer, trace
         self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run; and what it says was spent before this process had the run.
@@ -191,8 +202,9 @@ class Run:
         self.spent: list[Spent] = []
         # The stops that were asked for before that.
         self.stopped: list[Control] = []
-        # Whether a step without options of its own needs nothing around its body.
-        self.bare = tracer is None
+        # Whether anything in the run has hooks; and whether a step without options needs nothing around its body.
+        self.hooked = bool(resources.hooks)
+        self.bare = tracer is None and not self.hooked
         # `stopping` counts the executions that are being stopped: a step looks for a stop only then.
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.turns = self.context_turns = self.stopping = 0
@@ -219,6 +231,10 @@ class Run:
         # A stop that was asked for before the run had begun; and the session that it is a turn of.
         self.early: Control | None = None
         self.session: SessionKey | None = None
+
+    def has_hooks(self) -> None:
+        """A step that has hooks begins: look for hooks from now on."""
+        self.hooked, self.bare = True, False
 
     @property
     def place(self) -> Trace:
@@ -456,6 +472,11 @@ class Execution:
         return self.run.attrs
 
     @property
+    def progress(self) -> Keeper:
+        """How far the run's steps have come."""
+        return Keeper(self.run)
+
+    @property
     def upkeep(self) -> Upkeep:
         """What is done for its layers."""
         if self._upkeep is None:
@@ -574,7 +595,8 @@ class Execution:
     def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
         if self.run.bus.active:
             frame = frame_around(ctx)
-            tagged = Emitted(ctx.path, event).tagged(ctx.branch, frame.called_by, self.depth)
+            source = frame.source or frame.find_source()
+            tagged = Emitted(ctx.path, event).tagged(source._replace(branch=ctx.branch))
             self.run.in_its_thread(partial(self.run.bus.publish, tagged))
 
     def span(self, ctx: Context[Any, Any], /) -> Span:

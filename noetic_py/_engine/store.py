@@ -23,7 +23,7 @@ from noetic_py.errors import CheckpointError, CheckpointFailed, CodecError, Leas
 from noetic_py.runtime import SYSTEM
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import JournalRecord
+    from noetic_py.checkpoints.records import JournalRecord, Path
 
 __all__ = ["TTL", "Kept", "Store"]
 
@@ -78,6 +78,8 @@ class Store:
         self._queue: list[Record] = []
         # The record too: while it is here, no other one can have its id.
         self._ready: dict[int, tuple[JournalRecord, Record]] = {}
+        # What goes into the journal with the next commit, by path: of several that say the same place only the last.
+        self._put_off: dict[Path, tuple[JournalRecord, Record]] = {}
         # Whether a commit is under way, and what those wait for who need the next one.
         self._writing = False
         self._turn: anyio.Event | None = None
@@ -98,12 +100,30 @@ class Store:
         """
         self._ready[id(record)] = (record, dump_record(record, self.codec))
 
+    def put_off(self, record: JournalRecord, stored: Record) -> None:
+        """Have a record appended with the next commit, in place of an earlier one of its path."""
+        self._put_off[record.path] = (record, stored)
+
+    def drop_put_off(self, path: Path) -> None:
+        """What was to be appended for a path or below it has become void."""
+        for each in [each for each in self._put_off if each[: len(path)] == path]:
+            del self._put_off[each]
+
+    def settle(self, journal: list[JournalRecord]) -> None:
+        """Append what was put off: before a record that is to be the last one of its transaction."""
+        if self._put_off:
+            for record, stored in self._put_off.values():
+                journal.append(record)
+                self._ready[id(record)] = (record, stored)
+            self._put_off.clear()
+
     def stage(self, journal: list[JournalRecord]) -> None:
         """Encode what was appended, as it is now.
 
         Raises:
             CheckpointFailed: A record cannot be stored, and the run cannot go on without it.
         """
+        self.settle(journal)
         for record in journal[self._staged :]:
             ready = self._ready.pop(id(record), None)
             self._queue.append(self._dumped(record) if ready is None else ready[1])

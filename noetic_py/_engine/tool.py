@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from noetic_py._engine.execute import HANDLERS, execute
 from noetic_py._engine.frame import Frame
+from noetic_py._engine.hooked import after_tool, before_tool
 from noetic_py._engine.leave import ONCE, Wanted, later_result, may_ask, refused
 from noetic_py._engine.memory import after_tool_call, appended, before_tool_call
 from noetic_py.context import CURRENT, StepMeta
@@ -35,6 +36,7 @@ from noetic_py.errors import (
     UnknownTool,
 )
 from noetic_py.events import Emitted, ToolFinished, ToolStarted
+from noetic_py.hooks import Block
 from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.steps.handoff import is_handoff, undeclared
@@ -68,33 +70,45 @@ class Call:
 async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
     """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
     call, bus = value.call, frame.x.run.bus
-    frame.call_id = call.call_id
+    frame.call_id, frame.source = call.call_id, None
     if bus.active:
         frame.tell(ToolStarted(frame.path, call))
+    made = await before_tool(frame, call, value.tool)
+    if isinstance(made, Block):
+        return _blocked(frame, call, made.message)
     failed = False
-    if frame.x.layers:
-        answer = await before_tool_call(frame, call)
-        if isinstance(answer, str):
-            return _blocked(frame, call, answer)
-        value = evolve(value, call=answer[0], asks=answer[1])
-    try:
-        output = await _called(frame, value)
-        frame.x.tool_failures.pop(call.name, None)
-    except ToolFailed as error:
-        failed, output = True, str(error.message)
-    except (ToolError, ModelRetry) as error:
-        failed, output = True, _again(frame, value, error)
-    item = FunctionCallOutput(call_id=call.call_id, output=output)
-    if frame.x.layers:
-        item = await _as_layers_want(frame, call, item)
+    if isinstance(made, FunctionCallOutput):
+        item = made
+    else:
+        value = evolve(value, call=made)
+        if frame.x.layers:
+            answer = await before_tool_call(frame, made)
+            if isinstance(answer, str):
+                return _blocked(frame, call, answer)
+            value = evolve(value, call=answer[0], asks=answer[1])
+        item, failed = await _output(frame, value)
+    item = await _as_wanted(frame, value, item)
     frame.log.append(item)
     if bus.active:
         frame.tell(ToolFinished(frame.path, item, failed))
     return item
 
 
+async def _output(frame: Frame, value: Call) -> tuple[FunctionCallOutput, bool]:
+    """Make the call; gives its output, and whether it has failed."""
+    failed = False
+    try:
+        output = await _called(frame, value)
+        frame.x.tool_failures.pop(value.call.name, None)
+    except ToolFailed as error:
+        failed, output = True, str(error.message)
+    except (ToolError, ModelRetry) as error:
+        failed, output = True, _again(frame, value, error)
+    return FunctionCallOutput(call_id=value.call.call_id, output=output), failed
+
+
 def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutput:
-    """A layer does not let the call be made: the model is told so."""
+    """A hook or a layer does not let the call be made: the model is told so."""
     item = FunctionCallOutput(call_id=call.call_id, output=message)
     frame.log.append(item)
     if frame.x.run.bus.active:
@@ -102,8 +116,13 @@ def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutp
     return item
 
 
-async def _as_layers_want(frame: Frame, call: FunctionCall, item: FunctionCallOutput) -> FunctionCallOutput:
-    item = await after_tool_call(frame, call, item)
+async def _as_wanted(frame: Frame, value: Call, item: FunctionCallOutput) -> FunctionCallOutput:
+    """An output as layers and hooks want the conversation to have it."""
+    if frame.x.layers:
+        item = await after_tool_call(frame, value.call, item)
+    item = await after_tool(frame, value.call, item, value.tool)
+    if not frame.x.layers:
+        return item
     items = await appended(frame, [item])
     return next(each for each in items if isinstance(each, FunctionCallOutput) and each.call_id == item.call_id)
 

@@ -41,6 +41,7 @@ __all__ = [
     "Opening",
     "Path",
     "Pending",
+    "Progressed",
     "RunEnded",
     "RunStarted",
     "Segment",
@@ -201,7 +202,8 @@ class StepFinished:
         takes: The messages that the body has taken, by the paths of their sends; in a durable run.
         calls: How many model calls the step itself has made.
         tool: The tool that it has called.
-        loop_stop: The loop that was asked to end, here or below, and with which value; in a durable run.
+        loop_stops: The loops that were asked to end, here or below, and with which values, and the step that is to hand
+            over, and to whom; in a durable run.
     """
 
     attempt: int = 1
@@ -217,7 +219,7 @@ class StepFinished:
     takes: tuple[Path, ...] = ()
     calls: int = 0
     tool: str | None = None
-    loop_stop: tuple[Path, object] | None = None
+    loop_stops: tuple[tuple[Path, object], ...] = ()
 
     def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
         self.path = path
@@ -391,6 +393,24 @@ class Answered:
 
 
 @define(eq=False)
+class Progressed:
+    """How far a step has come, as it or another one has said; a later one of the same step takes the place of this one.
+
+    It is void when an attempt of the step, or of one around it, is void: a retry, a lost race. A later owner's start of
+    the body makes it not void.
+
+    Attributes:
+        path: The step.
+        what: `"set"` to a value, `"done"`, or `"cleared"`.
+        value: JSON of the value.
+    """
+
+    path: Path
+    what: Literal["set", "done", "cleared"]
+    value: Any = None
+
+
+@define(eq=False)
 class RunEnded:
     """The run is over in this journal, or waits.
 
@@ -424,5 +444,6 @@ JournalRecord: TypeAlias = (
     | StateRevised
     | Pending
     | Answered
+    | Progressed
     | RunEnded
 )

@@ -29,6 +29,7 @@ from noetic_py.checkpoints.records import (
     Opening,
     Path,
     Pending,
+    Progressed,
     RunEnded,
     RunStarted,
     Segment,
@@ -273,9 +274,13 @@ def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
         fields |= _lean({"w": record.winner, "t": [list(take) for take in record.takes]})
     if record.calls or record.tool is not None:
         fields |= _called(record)
-    if record.loop_stop is not None:
-        path, value = record.loop_stop
-        fields["l"] = [list(path), value.tree if isinstance(value, Stored) else codec.encode(value)]
+    if record.loop_stops:
+        # One list of them all, which of one is what earlier versions have written.
+        fields["l"] = [
+            part
+            for path, value in record.loop_stops
+            for part in (list(path), value.tree if isinstance(value, Stored) else codec.encode(value))
+        ]
     output = record.output
     if isinstance(output, SameAsChild):
         fields["r"] = output.name
@@ -301,8 +306,10 @@ def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
     record.calls = fields.get("m", 0)
     record.tool = fields.get("tool")
     if "l" in fields:
-        loop, value = fields["l"]
-        record.loop_stop = (tuple(loop), Stored(value))
+        told = fields["l"]
+        record.loop_stops = tuple(
+            (tuple(path), Stored(value)) for path, value in zip(told[::2], told[1::2], strict=True)
+        )
     return record
 
 
@@ -368,6 +375,10 @@ def _load_stopped(path: Path, fields: Fields, codec: Codec) -> StepStopped:
     )
 
 
+def _has(record: Progressed) -> bool:
+    return record.what == "set"
+
+
 def _is_told(field: Any, value: Any) -> bool:
     return bool(field.name != "path" and value != field.default)
 
@@ -401,6 +412,7 @@ _DUMP: dict[str, Callable[[Any, Codec], Any]] = {
     ],
     "Pending": lambda record, _: asdict(record, filter=_is_told),
     "Answered": lambda record, _: asdict(record, filter=_is_told),
+    "Progressed": lambda record, codec: [record.what, *([_tree(record.value, "value", codec)] if _has(record) else ())],
     "RunEnded": lambda record, codec: [
         record.status,
         record.reason,
@@ -418,6 +430,14 @@ def _load_segment(path: Path, fields: Any, codec: Codec) -> Segment:
 def _load_revised(path: Path, fields: Any, _: Codec) -> StateRevised:
     version, state, deltas = fields
     return StateRevised(path, version, state, {position: read_changes(delta) for position, delta in deltas})
+
+
+def _load_progressed(path: Path, fields: Any, codec: Codec) -> Progressed:
+    what, *value = fields
+    record = Progressed(path, what, codec.decode(*value) if value else None)
+    if what not in ("set", "done", "cleared") or len(value) != _has(record):
+        raise ValueError(f"it says {what!r:.60} and {len(value)} values")
+    return record
 
 
 def _load_ended(path: Path, fields: Any, codec: Codec) -> RunEnded:
@@ -440,5 +460,6 @@ _LOAD: dict[str, Callable[[Path, Any, Codec], JournalRecord]] = {
     "CallStarted": lambda path, fields, _: CallStarted(path, fields[0], Decimal(fields[1]), *fields[2:]),
     "Pending": lambda path, fields, _: Pending(path, **fields),
     "Answered": lambda path, fields, _: Answered(path, **fields),
+    "Progressed": _load_progressed,
     "RunEnded": _load_ended,
 }

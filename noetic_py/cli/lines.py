@@ -16,6 +16,7 @@ from noetic_py.checkpoints.records import (
     Intent,
     JournalRecord,
     Pending,
+    Progressed,
     RunEnded,
     RunStarted,
     Segment,
@@ -109,6 +110,8 @@ def _told(record: JournalRecord) -> tuple[str, str]:
             return "failed" if record.final else "retrying", f"{_attempt(record.kind, record.attempt)}  {message}"
         case StepStopped():
             return "stopped", "  ".join((_attempt(record.kind, record.attempt), *_used(record)))
+        case Progressed():
+            return "progress", short(record.value) if record.what == "set" else record.what
         case RunEnded():
             return "ended", f"{record.status}{f'  {printable(record.reason)}' if record.reason else ''}"
         case _:

@@ -79,6 +79,7 @@ def show_json(info: RunInfo, run: ToldRun, *, items: bool) -> str:
         "cost": None if run.cost is None else str(run.cost),
         "steps_run": run.steps,
         "model_calls": run.model_calls,
+        "progress": [{"path": path, **attrs.asdict(entry)} for path, entry in run.progress().items()],
         "open_calls": [jsonable(call) for call in _open_calls(run)],
         "items": len(conversation),
         "steps": [_step_object(run, step) for step in run.root.all()],
@@ -159,6 +160,8 @@ def _facts(info: RunInfo, run: ToldRun) -> Iterator[tuple[str, str]]:
         tokens = plural(sum(call.reserved_tokens for call in calls), "token")
         cost = money(sum((call.reserved_cost for call in calls), Decimal(0)) or None)
         yield "maybe", f"{plural(len(calls), 'call')} without an outcome: up to {tokens}, {cost}"
+    for path, entry in list(run.progress().items())[-_LAST:]:
+        yield "progress", f"{printable('/'.join(path))}  {'done' if entry.done else short(entry.value)}"
     yield "journal", f"{plural(len(run.records), 'record')}, {plural(len(run.items()), 'item')} in the conversation"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from noetic_py.checkpoints.records import (
 
 if TYPE_CHECKING:
     from noetic_py.items import Item
+    from noetic_py.progress import ProgressEntry
 
 __all__ = ["HIDDEN", "NOTHING", "PLACE", "Failure", "ToldRun", "ToldStep", "tell"]
 
@@ -148,6 +149,12 @@ class ToldRun:
             child = step.below.get(output.name)
             return NOTHING if child is None else self.output(child)
         return output.tree if isinstance(output, Stored) else output
+
+    def progress(self) -> Mapping[Path, ProgressEntry]:
+        """How far its steps had come, as they said themselves."""
+        from noetic_py._engine.progress import progress_of
+
+        return progress_of(self.records)
 
     def items(self) -> list[Item]:
         """The conversation, with what it began with; open calls are closed."""

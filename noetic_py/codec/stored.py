@@ -20,7 +20,7 @@ from noetic_py.codec.structure import Bag, Failure, Member, Record, Structurer, 
 from noetic_py.codec.text import MAX_KEYS, MAX_NESTING, Unfit, check_nesting, dump, is_dict, is_list, kind_name, parse
 from noetic_py.codec.wire import from_wire, from_wire_json, to_wire
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
-from noetic_py.items import ItemBase, Opaque
+from noetic_py.items import FunctionCallOutput, ItemBase, Opaque
 from noetic_py.secret import Secret
 
 __all__ = ["MAX_VALUE_BYTES", "Codec"]
@@ -282,6 +282,8 @@ def _encode_item(item: ItemBase) -> dict[str, Any]:
     except CodecError as error:
         said = error.message.removeprefix(f"{error.where}: ")
         raise Unfit(said, hint=error.hint).inside(f".{error.where}" if error.where else "") from error
+    if isinstance(item, FunctionCallOutput) and item.final:
+        return {_MARK: "item", "v": wire, "final": True}
     return {_MARK: "item", "v": wire}
 
 
@@ -344,6 +346,14 @@ def _decode_timedelta(node: dict[str, Any]) -> timedelta:
     return timedelta(days, seconds, microseconds)
 
 
+def _decode_item(node: dict[str, Any]) -> ItemBase:
+    item = from_wire(node["v"])
+    if "final" in node and isinstance(item, FunctionCallOutput):
+        # The wire has no such field.
+        return attrs.evolve(item, final=bool(node["final"]))
+    return item
+
+
 def _decode_opaque(node: dict[str, Any]) -> ItemBase:
     item = from_wire_json(b64decode(node["v"], validate=True))
     # The type may have been registered since. An id that was made here goes with the item.
@@ -377,7 +387,7 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "secret": lambda node: Secret.named(str(node["v"])),
     "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
     "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
-    "item": lambda node: from_wire(node["v"]),
+    "item": _decode_item,
     "opaque": _decode_opaque,
     "error": _decode_error,
 }

@@ -54,6 +54,7 @@ NoeticError
 │   ├── ToolArgumentsInvalid    the arguments do not fit the tool's parameters
 │   └── ToolFailed              the tool's function raised
 ├── LayerError                  a memory layer failed, or is not there: layer, hook
+├── HookFailed                  a hook raised, or returned what it may not: hook, event
 ├── ModelRetry                  raised by tools and validators to ask the model again with a message
 ├── LogError
 │   ├── UnpairedOutput          an output without an open call
@@ -139,6 +140,7 @@ from noetic_py.errors.general import (
 from noetic_py.errors.models import (
     AllModelsFailed,
     ContextOverflow,
+    HookFailed,
     LayerError,
     ModelBusy,
     ModelError,
@@ -210,6 +212,7 @@ __all__ = [
     "DuplicateCall",
     "ForgedEvent",
     "HandoffLimit",
+    "HookFailed",
     "Interrupted",
     "InvalidEntry",
     "InvalidId",

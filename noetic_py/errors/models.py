@@ -10,6 +10,7 @@ from noetic_py.redaction import redact
 __all__ = [
     "AllModelsFailed",
     "ContextOverflow",
+    "HookFailed",
     "LayerError",
     "ModelBusy",
     "ModelError",
@@ -210,6 +211,26 @@ class LayerError(NoeticError):
         super().__init__(message, path=path, hint=hint)
         self.layer = layer
         self.hook = hook
+
+
+class HookFailed(NoeticError):
+    """A hook has raised, or has returned what it may not; what it was called for fails with it.
+
+    Args:
+        message: What happened.
+        hook: The hook's name.
+        event: What it was called for, such as `"after_model"`.
+    """
+
+    hook: str
+    event: str
+
+    def __init__(
+        self, message: str, *, hook: str, event: str, path: tuple[str, ...] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.hook = hook
+        self.event = event
 
 
 class ModelRetry(NoeticError):

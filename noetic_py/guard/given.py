@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from noetic_py.control import RunStatus
     from noetic_py.items import Item, Message
     from noetic_py.pending import Answer
+    from noetic_py.progress import ProgressEntry
     from noetic_py.runtime import Runtime
     from noetic_py.sessions.data import SessionData
     from noetic_py.sessions.desk import Desk
@@ -68,6 +69,11 @@ class GuardedRuns(Runs):
         """Asks for `"export"`."""
         await self._guard.past("export", run_id)
         return await super().journal(run_id, after=after)
+
+    async def progress(self, run_id: str) -> Mapping[tuple[str, ...], ProgressEntry]:
+        """Asks for `"read"`."""
+        await self._guard.past("read", run_id)
+        return await super().progress(run_id)
 
     async def verify(self, run_id: str, *, anchor: Anchor | None = None) -> VerificationReport:
         """Asks for `"export"`."""

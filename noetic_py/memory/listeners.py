@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, Concatenate, Final, Generic, TypeVar, get_type_hints, overload
 from weakref import WeakKeyDictionary
 
@@ -25,6 +24,7 @@ from anyio.lowlevel import RunVar
 from attrs import field, frozen
 
 from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.hooks import inner_of, is_async, name_of
 from noetic_py.memory.entry_events import (
     Added,
     Adding,
@@ -251,13 +251,13 @@ def make_listener(
         fn = fn.fn
     if not _is_event(event):
         raise _refused(event, "is no event", "queue.on(Appended)")
-    if not _is_async(fn):
+    if not is_async(fn):
         raise _refused(fn, "is no async function", "write async def")
     spread, injected = _read(fn, event)
     return Listener(
         event=event,
         fn=fn,
-        name=name or _name_of(fn),
+        name=name or name_of(fn),
         lock=lock,
         tags=as_tags(tags),
         spread=spread,
@@ -286,23 +286,6 @@ def _is_event(event: object) -> bool:
     return isinstance(event, type) and issubclass(event, LayerEvent)
 
 
-def _inner(fn: Any) -> Any:
-    while isinstance(fn, partial):
-        fn = fn.func
-    return fn
-
-
-def _is_async(fn: Any) -> bool:
-    inner = _inner(fn)
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004 # looked at, not called
-
-
-def _name_of(fn: Any) -> str:
-    inner = _inner(fn)
-    named = inner if hasattr(inner, "__qualname__") else inner.__class__
-    return f"{named.__module__}:{named.__qualname__}"
-
-
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -325,7 +308,7 @@ def _keywords(fn: Any, parameters: list[inspect.Parameter]) -> tuple[Injected, .
     if not parameters:
         return ()
     try:
-        hints = get_type_hints(_inner(fn), include_extras=True)
+        hints = get_type_hints(inner_of(fn), include_extras=True)
     except NameError as error:
         raise _refused(fn, f"has an annotation that names nothing: {error}", "import the name at run time") from error
     found: list[Injected] = []

@@ -127,7 +127,6 @@ def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
         kind="handing",
         spec=HandingSpec(step.spec, targets),
         body=None if body is None else _told(body, targets),
-        tags=frozenset(),
     )
     return Step(
         id=step.id,
@@ -164,7 +163,7 @@ def is_handoff(output: object) -> TypeIs[Handoff[Any]]:
 
 def changed(spec: HandoffSpec, fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of a chain whose first step is to have other options."""
-    first = evolve(spec.first, **{name: value for name, value in fields.items() if name != "tags"})
+    first = evolve(spec.first, **fields)
     own = {name: value for name, value in fields.items() if name in ("id", "named", "tags")}
     return {"spec": HandoffSpec(first, spec.targets, spec.limit), **own}
 
@@ -174,6 +173,9 @@ def _told(body: Body, targets: Targets) -> Body:
 
     async def run(given: Any, ctx: Any) -> Any:
         output = await body(given, ctx)
+        if ctx.handover is not None:
+            # A hook below has decided who goes on.
+            return ctx.handover
         if not is_handoff(output):
             return output
         to = output

@@ -11,6 +11,7 @@ from noetic_py._types import MD, SD, A, B, C, R
 from noetic_py.budget import Budget
 from noetic_py.context import ReadContext
 from noetic_py.errors import ConfigError
+from noetic_py.hooks import Hook
 from noetic_py.items import ModelInput
 from noetic_py.models.base import Model, ModelSettings
 from noetic_py.steps.step import Retry, Step, is_whole, read_options
@@ -49,6 +50,7 @@ def call_model(
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
+    hooks: Sequence[Hook[MD, SD]] = ...,
 ) -> Step[ModelInput, str, MD, SD]: ...
 @overload
 def call_model(
@@ -64,6 +66,7 @@ def call_model(
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
+    hooks: Sequence[Hook[MD, SD]] = ...,
 ) -> Step[ModelInput, R, MD, SD]: ...
 @overload
 def call_model(
@@ -78,6 +81,7 @@ def call_model(
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
+    hooks: Sequence[Hook[MD, SD]] = ...,
 ) -> Step[ModelInput, A | B, MD, SD]: ...
 @overload
 def call_model(
@@ -92,6 +96,7 @@ def call_model(
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
+    hooks: Sequence[Hook[MD, SD]] = ...,
 ) -> Step[ModelInput, A | B | C, MD, SD]: ...
 def call_model(
     model: Any = None,
@@ -106,6 +111,7 @@ def call_model(
     retry: Any = 1,
     timeout: float | None = None,
     budget: Budget | None = None,
+    hooks: Sequence[Any] = (),
 ) -> Any:
     """Ask a model once, and run the tools it calls, at once; put it into a `loop` for an agent.
 
@@ -120,12 +126,12 @@ def call_model(
         output_retries: How often the model is asked again when its answer does not fit.
         instructions: The system instructions, or a function of the read-only context that gives them.
         tools: Tools the model may call, besides the harness's.
-        settings: See [`ModelSettings`][noetic_py.ModelSettings]; those of the run win over them, and
-            they over the harness's.
+        settings: [`ModelSettings`][noetic_py.ModelSettings]; the run's win over them, and they over the harness's.
         id: The step's id, `"call_model"` when left out.
         retry: How often a failed call is tried.
         timeout: Seconds the whole round may take.
         budget: Limits for the round.
+        hooks: Functions that are called around it, its answer and its tools: [hooks][noetic_py.hooks].
 
     Raises:
         ConfigError: An argument is of the wrong kind; code `"call-model"`.
@@ -135,7 +141,7 @@ def call_model(
     """
     outputs: tuple[Any, ...] = () if output is None or output is str else _several(output)
     _check(model, output, output_retries, instructions, tools)
-    options: dict[str, Any] = {"retry": retry, "timeout": timeout, "budget": budget}
+    options: dict[str, Any] = {"retry": retry, "timeout": timeout, "budget": budget, "hooks": hooks}
     if id is not None:
         options["id"] = id
     fields = read_options(options)

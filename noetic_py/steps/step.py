@@ -17,6 +17,7 @@ from typing_extensions import TypedDict, TypeIs, Unpack
 from noetic_py._types import A, B, I_contra, M, M_contra, O_co, R, Replay, S, S_contra, T
 from noetic_py.budget import Budget
 from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.hooks import Hook, read_hooks, read_tags
 from noetic_py.reading import ReadContext
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class StepOptions(TypedDict, total=False):
             the step runs.
         budget: Limits for everything below the step.
         version: Stands for the source where there is none to fingerprint.
-        tags: Words about the step, for whoever lists or draws it.
+        tags: Words about the step, for whoever lists or draws it, and for hooks.
+        hooks: Functions that are called for it and for everything below it; see [`noetic_py.hooks`][noetic_py.hooks].
     """
 
     id: str
@@ -135,6 +137,7 @@ class StepOptions(TypedDict, total=False):
     budget: Budget
     version: str
     tags: Iterable[str]
+    hooks: Iterable[Hook[Any, Any]]
 
 
 _RESERVED = frozenset("/#[]")
@@ -188,7 +191,8 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         reconcile: Says what became of it, when it may run only once and a crash came in its middle.
         budget: Limits for everything below it.
         version: Stands for its source where there is none.
-        tags: Words about the step, for whoever lists or draws it.
+        tags: Words about the step, for whoever lists or draws it, and for hooks.
+        hooks: Functions that are called for it and for everything below it.
     """
 
     id: str
@@ -205,12 +209,13 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
     budget: Budget | None = None
     version: str | None = None
     tags: frozenset[str] = frozenset()
+    hooks: tuple[Hook[Any, Any], ...] = ()
     bound: Bound | None = None
     plain: bool = field(init=False, default=True)
 
     def __attrs_post_init__(self) -> None:
         plain = self.retry is None and self.timeout is None and self.budget is None and self.bound is None
-        object.__setattr__(self, "plain", plain)
+        object.__setattr__(self, "plain", plain and not self.hooks)
 
     def __repr__(self) -> str:
         return f"<{self.kind} step {self.id!r}>"
@@ -264,7 +269,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         return evolve(self, **fields)
 
 
-_KNOWN = ("id", "retry", "timeout", "replay", "reconcile", "budget", "version", "tags")
+_KNOWN = ("id", "retry", "timeout", "replay", "reconcile", "budget", "version", "tags", "hooks")
 
 
 def read_options(options: Any) -> dict[str, Any]:
@@ -283,7 +288,9 @@ def read_options(options: Any) -> dict[str, Any]:
         fields["retry"] = _read_retry(fields["retry"])
     _check_options(fields)
     if "tags" in fields:
-        fields["tags"] = _tags(fields["tags"])
+        fields["tags"] = read_tags(fields["tags"], code="step-option")
+    if "hooks" in fields:
+        fields["hooks"] = read_hooks(fields["hooks"], "the step")
     return fields
 
 
@@ -316,16 +323,6 @@ def _check_reconcile(fields: dict[str, Any]) -> None:
         )
     if fields.get("replay") != "once":
         raise ConfigError("reconcile= needs replay='once'", code="step-option", hint='replay="once"')
-
-
-def _tags(given: Any) -> frozenset[str]:
-    try:
-        tags: frozenset[Any] = frozenset((given,) if isinstance(given, str) else given)
-    except TypeError:
-        tags = frozenset((None,))
-    if not all(isinstance(tag, str) for tag in tags):
-        raise ConfigError(f"tags={given!r} are not texts", code="step-option", hint='tags=("slow",)')
-    return tags
 
 
 def _are_exceptions(given: Any) -> bool:

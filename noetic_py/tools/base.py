@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, Protocol, TypeAlias, overload
@@ -14,6 +14,7 @@ from typing_extensions import TypedDict, Unpack
 
 from noetic_py._types import M, M_contra, O_co, P, R, Replay, S, S_contra
 from noetic_py.errors import ConfigError
+from noetic_py.hooks import Hook, read_hooks, read_tags
 from noetic_py.models.base import JsonValue
 from noetic_py.tools.calling import Emit, Injector, fill_direct_call, inject_missing, kind_of, run
 from noetic_py.tools.docstring import read_docs
@@ -46,6 +47,9 @@ class ToolOptions(TypedDict, total=False):
         retries: How often in a row the model is asked again because the tool raised `ModelRetry` or refused its
             arguments; 1 unless told.
         strict: Whether the provider is to keep the model to the schema; some types have no strict schema.
+        tags: Words about the tool, for hooks.
+        hooks: Functions that are called before and after a model's call of it; see
+            [`noetic_py.hooks`][noetic_py.hooks].
     """
 
     name: str
@@ -57,6 +61,8 @@ class ToolOptions(TypedDict, total=False):
     timeout: float
     retries: int
     strict: bool
+    tags: Iterable[str]
+    hooks: Iterable[Hook[Any, Any]]
 
 
 def wire_name(name: str) -> str:
@@ -73,6 +79,14 @@ def wire_name(name: str) -> str:
             hint="up to 64 ASCII letters, digits, '_', '-'; a '/' counts as two",
         )
     return wire
+
+
+def _as_tags(given: Iterable[str]) -> frozenset[str]:
+    return read_tags(given, code="tool-option")
+
+
+def _as_hooks(given: Iterable[Hook[Any, Any]]) -> tuple[Hook[Any, Any], ...]:
+    return read_hooks(given, "the tool")
 
 
 @define(eq=False)
@@ -102,6 +116,8 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
         timeout: Seconds a call may take, `None` for any.
         retries: How often in a row the model is asked again.
         strict: Whether the schema is a strict one.
+        tags: Words about the tool, for hooks.
+        hooks: Functions that are called before and after a model's call of it.
     """
 
     fn: Callable[..., O_co]
@@ -114,6 +130,8 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
     timeout: float | None = None
     retries: int = 1
     strict: bool = False
+    tags: frozenset[str] = field(default=frozenset(), converter=_as_tags)
+    hooks: tuple[Hook[Any, Any], ...] = field(default=(), converter=_as_hooks)
     _signature: Signature = field(alias="signature", eq=False, repr=False)
     _docs: Mapping[str, str] = field(alias="docs", factory=dict[str, str], eq=False, repr=False)
     _where: Literal["here", "thread"] = field(alias="where", eq=False, repr=False)
@@ -387,6 +405,9 @@ _OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "timeout": (lambda value: value is None or (_is_number(value) and value > 0), "seconds above zero"),
     "retries": (lambda value: _is_number(value) and value >= 0 and value == int(value), "a whole number, 0 or more"),
     "strict": (lambda value: isinstance(value, bool), "True or False"),
+    # Looked at where they are kept.
+    "tags": (lambda value: True, "texts"),
+    "hooks": (lambda value: True, "hooks"),
 }
 
 

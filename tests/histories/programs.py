@@ -1291,3 +1291,56 @@ def asking() -> Program:
 
     agent: Any = loop(call_model(tools=[pay, render]), until=until.no_tool_calls(), id="agent")
     return Program(sequence(agent, parallel([asks, asks], id="both"), id="flow"), "go", answer=answer)
+
+
+@program
+def far_along() -> Program:
+    """Steps that leave how far they have come: a body in flight, rounds of a loop, a second attempt, a race."""
+
+    @step
+    async def pages(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        for page in range(ctx.progress.get_as(int) or 0, 3):
+            ctx.progress.set(page + 1)
+            await ctx.checkpoint()
+        ctx.progress.finish()
+        return x + 1
+
+    @step
+    async def tells(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        known = ctx.progress.at(ctx.path[:-1])
+        before: Any = known.value
+        known.set([*(before or []), {"x": x}])
+        ctx.progress.set({"seen": len(ctx.progress.entries)})
+        return x + 1
+
+    @step
+    async def waits(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        ctx.progress.set("for ever")
+        await anyio.sleep_forever()
+        return x
+
+    @step(retry=Retry(5, initial=0))
+    async def twice(x: int, ctx: Ctx) -> int:
+        began(ctx)
+        say(ctx, f"found {ctx.progress.value}, {ctx.progress.at((*ctx.path, 'tells')).value}")
+        await tells(x, ctx)
+        ctx.progress.set("half")
+        WORLD["tries"] += 1
+        if WORLD["tries"] == 1:
+            raise ValueError("the first time")
+        ctx.progress.at(("flow", "rounds")).reset_children()
+        ctx.progress.at(("flow", "pages")).clear()
+        return x + 1
+
+    @step
+    async def says(x: int, ctx: Ctx) -> str:
+        began(ctx)
+        left = [["/".join(path), entry.value, entry.done] for path, entry in ctx.progress.entries.items()]
+        return str(sorted(left))
+
+    rounds = loop(tells, until=until.max_rounds(3), id="rounds")
+    paths = race([pages, waits], id="either")
+    return Program(sequence(pages, rounds, paths, twice, says, id="flow"))

@@ -14,11 +14,13 @@ from anyio.lowlevel import checkpoint
 from attrs import define
 
 from noetic_py import (
+    Ask,
     Budget,
     Context,
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    InMemoryBackend,
     Item,
     Memory,
     Message,
@@ -30,6 +32,7 @@ from noetic_py import (
     call_model,
     errors,
     loop,
+    parallel,
     race,
     sequence,
     spawn,
@@ -665,3 +668,30 @@ async def test_of_two_paths_that_end_together_the_first_in_the_journal_wins() ->
     finished = [record.output for record in run.journal if isinstance(record, StepFinished)]
     assert finished[0] == result.value
     assert finished[-1] == result.value
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_what_stood_around_a_request_that_was_stored_is_shown_when_the_run_fails(asks: bool) -> None:
+    @step
+    async def waits(x: int, ctx: Context[Any, Any]) -> int:
+        if asks:
+            return await ctx.ask(Ask("How many?", int))
+        await anyio.sleep_forever()
+        return x
+
+    @step
+    async def fails(x: int) -> int:
+        # The other path waits by then, and its request is stored.
+        await anyio.wait_all_tasks_blocked()
+        raise ValueError
+
+    @step
+    async def outer(x: int, ctx: Context[Any, Any]) -> object:
+        ctx.items.append(say("before the question"))
+        return await parallel(waits, fails)(x, ctx)
+
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        result = await harness.run(outer, 1, on_error="result")
+    assert result.status == "failed"
+    # A person may have read it with the question; what nobody was asked beside goes with its body.
+    assert texts(result.items) == (["before the question"] if asks else [])

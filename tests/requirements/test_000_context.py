@@ -135,22 +135,6 @@ async def test_000_15_a_run_that_goes_on_in_another_process_knows_the_turns_befo
 # ----------------------------------------------------------------------------------------------------------- request id
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Spans of the test; the provider is gone afterwards."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The API lets a provider be set only once in a process.
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return exporter
-
-
 async def test_000_23_a_request_id_goes_with_the_run_apart_from_the_trace(spans: InMemorySpanExporter) -> None:
     seen: list[tuple[str | None, int]] = []
 

@@ -54,22 +54,6 @@ def texts(ctx: Context[Any, Any]) -> list[str]:
     return [item.text for item in ctx.items.view(Message)]
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Spans of the test; the provider is gone afterwards."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The API lets a provider be set only once in a process.
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return exporter
-
-
 def recorded(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in spans.get_finished_spans()}
 

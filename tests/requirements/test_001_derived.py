@@ -133,6 +133,8 @@ async def test_001_21_in_a_run_all_is_shared_that_is_not_named_otherwise() -> No
         assert child.budget == ctx.budget
         assert child.idempotency_key != ctx.idempotency_key
         child.emit("hello")
+        child.progress.set([1])
+        assert {path: entry.value for path, entry in ctx.progress.entries.items()} == {("agent", "Child"): [1]}
         mail = Channel("mail", str)
         await child.send(mail, "letter")
         assert await ctx.recv(mail) == "letter"

@@ -114,22 +114,6 @@ async def test_001_11_a_wrapper_sees_it_too() -> None:
     assert inner.requests[0].metadata == {}
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Spans of the test; the provider is gone afterwards."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The API lets a provider be set only once in a process.
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return exporter
-
-
 async def test_001_11_the_trace_of_a_run_has_them_by_name(spans: InMemorySpanExporter) -> None:
     @step
     async def work(text: str) -> str:

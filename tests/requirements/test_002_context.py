@@ -454,22 +454,6 @@ async def test_002_10_depth_is_zero_at_the_root_and_grows_by_one_with_each_spawn
 # --------------------------------------------------------------------------------------------------------------- 002-11
 
 
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """Spans of the test; the provider is gone afterwards."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    # The API lets a provider be set only once in a process.
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return exporter
-
-
 async def test_002_11_span_is_the_active_tracing_span(spans: InMemorySpanExporter) -> None:
     from opentelemetry import trace
 

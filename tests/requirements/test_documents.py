@@ -55,6 +55,7 @@ BLOCKS: Mapping[str, Mapping[str, str]] = {
         "if ctx.event_callback is not None": "test_document_001_nobody_has_to_listen",
         "ctx.get_events(...)": "test_document_001_get_events_of_this_branch_in_the_current_invocation",
         "def instructions(ctx: ReadonlyContext)": "test_document_001_instructions_get_a_read_only_context",
+        "async def after_model(ctx: CallbackContext, ...)": "test_001_40_the_documents_own_example",
     },
     "002": {
         "Quick Example": "test_document_002_quick_example",

@@ -305,6 +305,11 @@ async def get(w: World) -> object:
     return (await w.harness.runs.get(w.paying)).run_id
 
 
+@deed("Runs.progress", "read")
+async def progress(w: World) -> object:
+    return dict(await w.harness.runs.progress(w.stored))
+
+
 @deed("Runs.list", "read", nothing=[])
 async def list_runs(w: World) -> object:
     return [run.run_id for run in await w.harness.runs.list(session=w.key)]

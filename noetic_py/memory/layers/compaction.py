@@ -10,6 +10,7 @@ from attrs import define, evolve, field, frozen
 from noetic_py.errors import BudgetExceeded, CodecError, LimitExceeded, ModelError, UnknownPrice
 from noetic_py.items import FunctionCallOutput, Item, Message
 from noetic_py.memory.blocks import made_id, weigh
+from noetic_py.memory.functions import function
 from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.hooks import HookName
 from noetic_py.memory.layer import MemoryLayer
@@ -129,6 +130,30 @@ class Compaction(MemoryLayer[Compacted]):
     def saved(self) -> Mapping[str, int]:
         """Tokens that each tier has saved when something was last done."""
         return dict(self.state.saved)
+
+    @function(model=False)
+    async def compact(self, summary: str, keep: int = 0) -> bool:
+        """Show a summary of yours in place of older items from now on; the log keeps all of them.
+
+        Args:
+            summary: The summary; it takes the place of an earlier one.
+            keep: How many of the newest items are shown as they are, at the least. What waits for an answer always is,
+                and a call is never shown without its output.
+
+        Returns:
+            Whether there was anything older.
+        """
+        items = self.ctx.items
+        index = HistoryIndex()
+        index.update(items, COUNTER, grows=False)
+        latest = min(index.tail, len(items) - max(0, keep))
+        cut = max((place for place in index.cuts() if place <= latest), default=0)
+        cut = max(cut, _after(items, self.state.cut))
+        if not cut:
+            return False
+        marker = items[cut - 1].id
+        self.state = evolve(self.state, cut=marker, covers=marker, summary=clipped(summary.strip(), self.most_summary))
+        return True
 
     async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:
         """The conversation as it was decided, and another decision when it has grown too large."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from attrs import define, field, frozen
 
-from noetic_py.checkpoints.records import StepFailed, StepFinished, StepStopped
+from noetic_py.checkpoints.records import Pending, StepFailed, StepFinished, StepStopped
 from noetic_py.context import current_context
 from noetic_py.testing.ledger import Attempt, attempt_of
 
@@ -42,6 +42,7 @@ class Observations:
         deaths: How many processes have died.
         starts: How many times each attempt of a step has begun.
         done: The attempts whose body has come to its end.
+        asked: The steps whose request was stored, and with it what stood around them.
         marks: Of each section the path that ended first.
         winners: Of each race, by the sequence it stands in and its id, the path whose value came out.
         controls: Of each execution the first request for its end; the run's own has an empty key.
@@ -58,6 +59,7 @@ class Observations:
     deaths: int = 0
     starts: Counter[Attempt] = field(factory=Counter[Attempt])
     done: set[Attempt] = field(factory=set[Attempt])
+    asked: set[Attempt] = field(factory=set[Attempt])
     marks: dict[Attempt, int] = field(factory=dict[Attempt, int])
     winners: dict[tuple[Attempt, str], int] = field(factory=dict[tuple[Attempt, str], int])
     controls: dict[Attempt, Request] = field(factory=dict[Attempt, Request])
@@ -155,12 +157,14 @@ class Told:
         ended: How many outcomes of each it holds.
         finished: Where those stand that finished.
         controls: Those that have asked for the end of their execution.
+        asked: Those whose request is stored, and with it what stood around them, whether or not it was answered.
         marks: Of each section the path that finished first.
     """
 
     ended: Counter[Attempt] = field(factory=Counter[Attempt])
     finished: dict[Attempt, int] = field(factory=dict[Attempt, int])
     controls: set[Attempt] = field(factory=set[Attempt])
+    asked: set[Attempt] = field(factory=set[Attempt])
     marks: dict[Attempt, int] = field(factory=dict[Attempt, int])
 
 
@@ -169,10 +173,13 @@ def read_journal(journal: Sequence[JournalRecord]) -> Told:
     found = Told()
     attempts: dict[tuple[str, ...], int] = {}
     for position, record in enumerate(journal):
-        if not isinstance(record, (StepFinished, StepFailed, StepStopped)):
+        if not isinstance(record, (StepFinished, StepFailed, StepStopped, Pending)):
             continue
         path = record.path
         key = tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
+        if isinstance(record, Pending):
+            found.asked.add(key)
+            continue
         found.ended[key] += 1
         if record.control is not None:
             found.controls.add(key)

@@ -209,8 +209,8 @@ class Oracle:
         return results, domains
 
     def wrote(self, key: Attempt) -> bool:
-        """Whether a step below a section was committed, or the stop of a spawn there."""
-        written = [*self.seen.done, *(caller for caller, _, _ in self.seen.controls.values())]
+        """Whether a step below a section was committed, or the stop of a spawn there, or what a step waits for."""
+        written = [*self.seen.done, *self.seen.asked, *(caller for caller, _, _ in self.seen.controls.values())]
         return any(each[: len(key)] == key for each in written)
 
     def first(self, failures: Sequence[Failed]) -> Failed:
