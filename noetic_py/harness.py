@@ -85,7 +85,7 @@ class Harness(Generic[M_co]):
             signed or encrypted; those of plugins follow.
         access: Who may do what to runs and sessions; everybody everything when left out.
         hooks: Functions that are called in all its runs, after those of plugins; see
-            [`noetic_py.hooks`][noetic_py.hooks].
+            `noetic_py.hooks`.
 
     Raises:
         ConfigError: An argument is of the wrong kind.

@@ -307,7 +307,7 @@ class HookRegistry:
         self.plugin = ""
 
     def hook(self, hook: Hook[Any, Any], /) -> None:
-        """Register a hook, made by one of [`noetic_py.hooks`][noetic_py.hooks].
+        """Register a hook, made by one of `noetic_py.hooks`.
 
         Raises:
             PluginError: It is none, or there is one of its event and name.

@@ -215,9 +215,8 @@ def _append_prepared(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
     if run.custody is not None:
         custody.release(run, frame)
-    if run.store is not None:
-        # Whoever hears where the step was committed can fork there: it is the last record of it.
-        run.store.settle(run.journal)
+    # Whoever hears where the step was committed can fork there: it is the last record of it.
+    run.settle()
     run.journal.append(record)
     if frame.at in run.once:
         note_outcome(run.once, record)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["OutputPlan", "misfit", "output_plan"]
 
 _WRAPPED = "value"
-_OPENING_FENCE = re.compile(r"\A```[^\n]*\n?")
-_CLOSING_FENCE = re.compile(r"\s*```\s*\Z")
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 
@@ -80,7 +78,9 @@ class OutputPlan:
 
         begun = text.lstrip()
         if begun.startswith("```"):
-            begun = _OPENING_FENCE.sub("", _CLOSING_FENCE.sub("", begun))
+            begun = begun.partition("\n")[2]
+            closed = begun.rstrip()
+            begun = closed[:-3] if closed.endswith("```") else begun
         if begun[-1:].isdigit() and not _ends_in_text(begun):
             # What is 1 so far may become 11.
             begun = begun.rstrip("0123456789.eE+-")

@@ -241,6 +241,11 @@ class Run:
         """Where it stands in a distributed trace."""
         return self.trace or trace_of_run(self.run_id)
 
+    def settle(self) -> None:
+        """Have the journal say now what steps have left of how far they have come."""
+        if self.store is not None:
+            self.store.settle(self.journal)
+
     def keep_in(self, store: Store) -> None:
         """Make the run durable."""
         self.store = store

@@ -131,7 +131,7 @@ def call_model(
         retry: How often a failed call is tried.
         timeout: Seconds the whole round may take.
         budget: Limits for the round.
-        hooks: Functions that are called around it, its answer and its tools: [hooks][noetic_py.hooks].
+        hooks: Functions that are called around it, its answer and its tools: see [`Hook`][noetic_py.hooks.Hook].
 
     Raises:
         ConfigError: An argument is of the wrong kind; code `"call-model"`.

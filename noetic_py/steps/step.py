@@ -126,7 +126,7 @@ class StepOptions(TypedDict, total=False):
         budget: Limits for everything below the step.
         version: Stands for the source where there is none to fingerprint.
         tags: Words about the step, for whoever lists or draws it, and for hooks.
-        hooks: Functions that are called for it and for everything below it; see [`noetic_py.hooks`][noetic_py.hooks].
+        hooks: Functions that are called for it and for everything below it; see [`Hook`][noetic_py.hooks.Hook].
     """
 
     id: str

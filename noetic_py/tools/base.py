@@ -49,7 +49,7 @@ class ToolOptions(TypedDict, total=False):
         strict: Whether the provider is to keep the model to the schema; some types have no strict schema.
         tags: Words about the tool, for hooks.
         hooks: Functions that are called before and after a model's call of it; see
-            [`noetic_py.hooks`][noetic_py.hooks].
+            `noetic_py.hooks`.
     """
 
     name: str
