@@ -25,7 +25,7 @@ from noetic_py.domain import Domain
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, ReplayDiverged, StepOutcomeUnknown
 from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.models.base import ModelResponse
-from noetic_py.state import Cells, copy_state
+from noetic_py.state import Cells, copy_state, restore_state
 from noetic_py.steps.flow import Mode
 from noetic_py.steps.handoff import Handed, HandingSpec
 from noetic_py.steps.spawn import SPAWNS
@@ -43,6 +43,7 @@ __all__ = [
     "look",
     "prepare",
     "put_down",
+    "put_state",
     "recorded",
     "recover",
     "stop_again",
@@ -470,6 +471,22 @@ def put_down(frame: Frame, node: Node) -> None:
         domain.known = known_fields(domain.state, store.codec)
         domain.stored = StoredCells(domain.cells)
     frame.mark = frame.written = domain.log.size
+
+
+def put_state(frame: Frame, left: list[Own]) -> None:
+    """Make of the state at a frame's start, and of those of layers, what work below it has made of them."""
+    store, domain = frame.x.run.store, frame.domain
+    if store is None:
+        return
+    # Looking at the state notes what it was, unless somebody below has looked at it.
+    state = frame.state
+    restore_state(state, copy_state(frame.base))
+    for part in left:
+        apply_changes(state, part.delta, store.codec)
+    domain.known = known_fields(state, store.codec)
+    domain.cells = _recalled(frame.x, frame.base_cells, left)
+    domain.stored = StoredCells(domain.cells)
+    ledger.returned(frame, domain.log.size)
 
 
 def stop_again(x: Execution, path: tuple[str, ...]) -> None:

@@ -319,10 +319,15 @@ def items_below(journal: Sequence[JournalRecord], path: Path, cause: Path = ()) 
         path: Whose conversation.
         cause: Where the failure that ended the path came from, when one did.
     """
+    return [item for own in below(journal, path, cause) for item in own.items]
+
+
+def below(journal: Sequence[JournalRecord], path: Path, cause: Path = ()) -> list[Own]:
+    """All that these steps have put into the conversation and the state of that path; see `items_below`."""
     root = tree(journal, path)
     if root.cause is None:
         root.cause = cause
-    return [item for own in _visible(root, top=True) for item in own.items]
+    return list(_visible(root, top=True))
 
 
 def left_by(node: Node, *, own: bool) -> list[Own]:

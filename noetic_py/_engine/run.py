@@ -24,9 +24,9 @@ from noetic_py._engine import suspension as _suspension
 from noetic_py._engine import tool as _tool
 from noetic_py._engine import upkeep as _upkeep
 from noetic_py._engine.answer import known_of
-from noetic_py._engine.durable import count_turns, recover, stop_again
+from noetic_py._engine.durable import count_turns, put_state, recover, stop_again
 from noetic_py._engine.execute import AnyStep, as_error, execute, open_wrap_up, restore_log, settle_failure
-from noetic_py._engine.fold import items_below, visible
+from noetic_py._engine.fold import below, items_below, visible
 from noetic_py._engine.frame import Frame
 from noetic_py._engine.graph import members
 from noetic_py._engine.memory import close_layers, open_layers
@@ -36,8 +36,6 @@ from noetic_py._engine.resume import Past
 from noetic_py._engine.state import Execution, Run
 from noetic_py._engine.store import Kept
 from noetic_py.budget import Budget, Lease
-from noetic_py.checkpoints.cells import apply_cells
-from noetic_py.checkpoints.delta import apply_changes
 from noetic_py.checkpoints.records import Base, Opening, RunEnded, RunStarted
 from noetic_py.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.domain import Domain
@@ -118,6 +116,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
             return await _result(run, x, plan, history, broken, now)
         reason = "cancelled from outside" if x.stop is None else x.stop.reason
         restore_log(root)
+        _show_state(root)
         left = _Ending(no_value(), Control("cancel", reason=reason), None)
         with anyio.CancelScope(shield=True):
             await close_layers(x, root)
@@ -167,11 +166,10 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
     stop_again(x, ())
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.
-        for own in visible(past.index):
+        left = visible(past.index)
+        for own in left:
             plan.domain.log.extend(own.items)
-            if run.store is not None:
-                apply_changes(plan.domain.state, own.delta, run.store.codec)
-                plan.domain.cells = apply_cells(plan.domain.cells, own.memory, x.layers.state_type, run.store.codec)
+        put_state(root, left)
 
 
 async def _attempt(
@@ -191,6 +189,7 @@ async def _attempt(
     except Parked:
         if x.stop is None:
             restore_log(root)
+            _show_state(root)
             return no_value(), Control("suspend"), None
     except Exception as error:  # noqa: BLE001 # it becomes the result's error
         if x.stop is None:
@@ -199,6 +198,7 @@ async def _attempt(
             if isinstance(failure, BudgetExceeded):
                 control = Control("budget", reason=str(failure.message), path=failure.path, error=failure)
                 return no_value(), control, None
+            _show_state(root, failure.path)
             return no_value(), None, failure
     if x.stop is None and x.scope.cancelled_caught:
         x.out_of_time(limit)
@@ -206,7 +206,16 @@ async def _attempt(
     if stop is None:
         return output, None, None
     restore_log(root)
+    _show_state(root)
     return (stop.value if stop.kind == "complete" else no_value()), stop, None
+
+
+def _show_state(root: Frame, cause: tuple[str, ...] = ()) -> None:
+    """Make the state say what the journal says: an earlier process may have come further than this one."""
+    stop = root.x.stop
+    # A wrap-up may follow the end of a budget, and what it has done is not to be there before.
+    if root.node is not None and (stop is None or stop.kind != "budget"):
+        put_state(root, below(root.x.run.journal, (), cause))
 
 
 async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:

@@ -102,6 +102,46 @@ async def test_what_a_body_says_before_a_child_that_is_not_run_again() -> None:
     await assert_resumable_everywhere(lambda: body, 1)
 
 
+@pytest.mark.parametrize("ends", ["failed", "cancelled"])
+async def test_a_process_that_does_not_come_as_far_as_another_shows_all_that_that_has_written(ends: str) -> None:
+    """The conversation was what the journal says, and the state what this process had come to itself."""
+    again, here = False, anyio.Event()
+
+    @step
+    async def body(x: int, ctx: Ctx) -> int:
+        ctx.items.append(Message.assistant("before"))
+        ctx.state["before"] = x
+        if again and ends == "failed":
+            raise ValueError
+        if again:
+            here.set()
+            await anyio.sleep_forever()
+        return await child(x, ctx)
+
+    backend = FaultyBackend(InMemoryBackend(), dies_at=2, when="after")
+    with backend.outlived():
+        await harness(backend).run(body, 1, run_id="r")
+    backend.revive()
+    again = True
+    found: list[RunResult[Any, Any] | None] = []
+
+    async def goes_on(it: Any) -> None:
+        found.append(await it.resume("r", body, on_error="result"))
+
+    async with harness(backend) as it, anyio.create_task_group() as group:
+        if ends == "cancelled":
+            async with it.resume_stream("r", body) as stream:
+                await here.wait()
+            found.append(stream.outcome)
+        else:
+            group.start_soon(goes_on, it)
+    (left,) = found
+    assert left is not None
+    assert left.status == ends
+    assert texts(left.items) == ["before", "child 1"]
+    assert left.state == StateBag({"before": 1, "n": 1})
+
+
 async def test_what_a_tool_has_done_to_the_state_is_not_lost_with_its_round() -> None:
     @tool
     async def note(ctx: Ctx, x: int) -> str:

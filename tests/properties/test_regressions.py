@@ -695,3 +695,41 @@ async def test_what_stood_around_a_request_that_was_stored_is_shown_when_the_run
     assert result.status == "failed"
     # A person may have read it with the question; what nobody was asked beside goes with its body.
     assert texts(result.items) == (["before the question"] if asks else [])
+
+
+async def asks_behind_its_own_work(x: int, ctx: Context[Memory, StateBag]) -> object:
+    ctx.items.append(say("before the questions"))
+    ctx.state["asked"] = x
+
+    @step
+    async def price(x: int, ctx: Context[Any, Any]) -> int:
+        return await ctx.ask(Ask("How much?", int))
+
+    @step
+    async def count(x: int, ctx: Context[Any, Any]) -> int:
+        return await ctx.ask(Ask("How many?", int))
+
+    return await parallel(price, count)(x, ctx)
+
+
+async def test_a_run_that_still_waits_shows_the_state_beside_the_conversation() -> None:
+    """A process that finds the request made has written nothing itself, and showed a state from before the question."""
+    flow = step(id="flow")(asks_behind_its_own_work)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        result = await harness.run(flow, 1)
+        for _ in range(3):
+            assert result.status == "suspended"
+            assert texts(result.items) == ["before the questions"]
+            assert result.state == StateBag({"asked": 1})
+            result = await harness.resume(result.run_id, flow)
+
+
+async def test_a_run_that_fails_of_an_answer_shows_the_state_beside_the_conversation() -> None:
+    flow = step(id="flow")(asks_behind_its_own_work)
+    async with Harness(plugins=(), checkpoints=InMemoryBackend()) as harness:
+        first = await harness.run(flow, 1)
+        refused = [request.reject("none") for request in first.pending if request.prompt == "How many?"]
+        result = await harness.resume(first.run_id, flow, answers=refused, on_error="result")
+    assert result.status == "failed"
+    assert texts(result.items) == ["before the questions"]
+    assert result.state == StateBag({"asked": 1})
