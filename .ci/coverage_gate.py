@@ -9,18 +9,18 @@ from typing import Any
 
 FLOOR = 90.0
 WHOLE = (
-    "noetic_py/log.py",
-    "noetic_py/codec/stored.py",
-    "noetic_py/codec/structure.py",
-    "noetic_py/codec/text.py",
-    "noetic_py/codec/wire.py",
-    "noetic_py/budget.py",
-    "noetic_py/control.py",
-    "noetic_py/_engine/ledger.py",
+    "noetic_py/core/log.py",
+    "noetic_py/core/codec/stored.py",
+    "noetic_py/core/codec/structure.py",
+    "noetic_py/core/codec/text.py",
+    "noetic_py/core/codec/wire.py",
+    "noetic_py/core/budget.py",
+    "noetic_py/core/control.py",
+    "noetic_py/engine/journaling/ledger.py",
     "noetic_py/channels/declared.py",
     "noetic_py/channels/handle.py",
-    "noetic_py/sessions/gate.py",
-    "noetic_py/sessions/keys.py",
+    "noetic_py/sessions/lock.py",
+    "noetic_py/sessions/policy.py",
 )
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from benchmarks.measure import EVEN, MICRO, Figure, Measurement, Plan, compare, cpu, in_loop, take_turns
 from benchmarks.w1_steps import SAME, check, same
 from noetic_py import Context, Harness, Message, parallel, step
-from noetic_py.selections import SelectOptions
+from noetic_py.core.selections import SelectOptions
 
 BRANCHES = 1_000
 LOGS = (10, 1_000, 10_000)

@@ -21,13 +21,13 @@ from noetic_py import (
     Message,
     ModelRequest,
     ModelResponse,
-    RunOptions,
     call_model,
     loop,
     tool,
     until,
 )
 from noetic_py.memory import ContextQueue, Scope, StaticContent, ToolMemory, WorkingMemory
+from noetic_py.runner.options import RunOptions
 from noetic_py.testing import ScriptedModel
 
 TURNS = 200

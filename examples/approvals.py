@@ -1,7 +1,8 @@
 """An agent that pays bills, and a person who says which: the program may stop while it waits.
 
 Two of three calls need leave. They are answered one after the other, the second one first, and each by a program that
-was started anew: what was paid is not paid again. Then the agent asks its person something itself.
+was started anew: what was paid is not paid again. The roofer gets a part of what the model wanted to pay, and the model
+is told so. Then the agent asks its person something itself.
 """
 
 import json
@@ -88,7 +89,8 @@ async def main() -> None:
 
         async with started_anew(folder) as harness:
             waiting = await harness.runs.get("may")
-            tell(await harness.resume("may", month, answers=[waiting.pending[0].approve(by="ada")]))
+            part = waiting.pending[0].approve(arguments={"to": "the roofer", "amount": 1200}, by="ada")
+            tell(await harness.resume("may", month, answers=[part]))
 
         async with started_anew(folder) as harness:
             waiting = await harness.runs.get("may")

@@ -13,7 +13,6 @@ from noetic_py import (
     FunctionCall,
     Harness,
     ItemsAppended,
-    LoopParked,
     Message,
     call_model,
     loop,
@@ -21,6 +20,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import LoopParked
 from noetic_py.testing import ScriptedModel
 
 # external: code outside the run may send to it.

@@ -31,6 +31,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from noetic_py import (
     Budget,
@@ -39,7 +40,6 @@ from noetic_py import (
     Harness,
     Memory,
     Message,
-    RunStarted,
     Session,
     SessionKey,
     SessionPolicy,
@@ -52,11 +52,16 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import RunStarted
 from noetic_py.models import Model, ModelRequest, ModelStream
 from noetic_py.testing import ScriptedModel
 
 MOST_BYTES = 64 * 1024
 """The longest body that is taken."""
+HEAD_SECONDS = 10.0
+"""How long the head of a request may take; uvicorn has no such limit."""
+BODY_SECONDS = 10.0
+"""How long a body may take."""
 LIMITS = Budget(model_calls=8, seconds=120)
 """What one turn may use."""
 POLICY = SessionPolicy(max_waiting=4, wait=2.0)
@@ -288,14 +293,56 @@ class Chat:
 async def body_of(request: Request, kind: type[Body]) -> Body:
     """What a body says; nothing is as good as an empty object."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, "the body is too long")
+    try:
+        with anyio.fail_after(BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MOST_BYTES:
+                    raise HTTPException(413, "the body is too long")
+    except TimeoutError:
+        raise HTTPException(408, "the body took too long", {"Connection": "close"}) from None
     try:
         return kind.model_validate_json(body or b"{}")
     except ValidationError as error:
         raise HTTPException(400, "the body is not what was asked for") from error
+
+
+class Patient(H11Protocol):
+    """A connection that is closed when the head of a request does not come whole in time, however its bytes drip in."""
+
+    timer: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if not self._is_waiting():
+            # The head is there, and the request is the application's.
+            self._forget()
+        elif self.timer is None:
+            self.timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _is_waiting(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is None or bool(cycle.response_complete)
+
+    def _give_up(self) -> None:
+        if self._is_waiting():
+            self.transport.close()
+
+    def _forget(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 def application(harness: Harness, tokens: StubTokens, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Starlette:
@@ -349,7 +396,13 @@ def main() -> None:
     app = application(open_harness(given.store, given.model), StubTokens(users))
     # Turns that are under way when it is to end have ten seconds; then they are cancelled, and can be gone on with.
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=10, limit_concurrency=2_000
+        app,
+        log_level="warning",
+        access_log=False,
+        http=Patient,
+        ws="none",
+        timeout_graceful_shutdown=10,
+        limit_concurrency=2_000,
     )
     with socket.create_server(("127.0.0.1", given.port)) as listening:
         print(f"listening on http://127.0.0.1:{listening.getsockname()[1]}", flush=True)

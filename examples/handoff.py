@@ -10,7 +10,21 @@ from enum import Enum
 import anyio
 from attrs import define, field
 
-from noetic_py import Context, Handoff, Harness, Memory, Message, Step, call_model, errors, step
+from noetic_py import (
+    Context,
+    FunctionCall,
+    Handoff,
+    Harness,
+    Memory,
+    Message,
+    Step,
+    call_model,
+    errors,
+    handoff_to,
+    loop,
+    step,
+    until,
+)
 from noetic_py.models import ModelRequest
 from noetic_py.testing import ScriptedModel
 
@@ -61,6 +75,20 @@ async def repairs(text: str, ctx: Ctx) -> str | Handoff[str]:
     return Handoff(bills, text) if "bill" in text else "somebody comes tomorrow"
 
 
+night_desk = loop(
+    call_model(instructions="Help, or hand over.", handoffs=[bills, handoff_to(repairs, description="Mends things.")]),
+    until=until.no_tool_calls(),
+    id="night_desk",
+)
+
+
+def porter(request: ModelRequest) -> str | FunctionCall:
+    said = [item.text for item in request.items if isinstance(item, Message)][-1]
+    if "leaks" not in said:
+        return "Good night."
+    return FunctionCall(name="transfer_to_repairs", arguments={"input": f"{said} Room 12."})
+
+
 def clerk(request: ModelRequest) -> str:
     said = [item.text for item in request.items if isinstance(item, Message)]
     return '{"value": "bills"}' if "bill" in said[-1] else '{"value": "repairs"}'
@@ -75,6 +103,10 @@ async def main() -> None:
             except errors.HandoffLimit as error:
                 answer = f"({error.message})"
             print(f"{text} -> {answer}\n  {', '.join(case.seen_by)}")
+    async with Harness(model=ScriptedModel(porter, porter)) as harness:
+        for text in ("Is somebody there?", "It leaks."):
+            result = await harness.run(night_desk, text, state=Case())
+            print(f"{text} -> {result.value} {[item.type for item in result.items]}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import anyio
 from attrs import define, field
 
 from noetic_py import (
-    ArtifactOwner,
-    ArtifactStore,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -22,14 +20,14 @@ from noetic_py import (
     Memory,
     ModelRequest,
     ModelResponse,
-    StoredArtifacts,
     call_model,
-    hooks,
     loop,
     step,
     tool,
     until,
 )
+from noetic_py.context import hooks
+from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore, StoredArtifacts
 from noetic_py.testing import ScriptedModel
 
 

@@ -10,7 +10,7 @@ import tempfile
 import anyio
 
 from noetic_py import FunctionCall, Harness, Message, RunResult, Session, call_model, loop, tool, until
-from noetic_py.events import RunFinished
+from noetic_py.core.events import RunFinished
 from noetic_py.memory import Memory
 from noetic_py.models import ModelRequest
 from noetic_py.testing import ScriptedModel

@@ -1,15 +1,18 @@
-"""State side by side: every path works on a copy, and only `merge` decides what of it stays.
+"""State side by side: every path works on a copy, and `merge` or a reducer decides what of it stays.
 
 Three readers go through a text at once, each counting something in the same state class. No locks, no lost updates:
-what one path does, no other path sees. In a race it is the winner's state that stays.
+what one path does, no other path sees. In a race it is the winner's state that stays. A field with a reducer is joined
+without a `merge`.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import anyio
 from attrs import Factory, define
 
-from noetic_py import Context, Harness, Memory, parallel, race, step
+from noetic_py import Context, Harness, Memory, each, parallel, race, step
+from noetic_py.core import reducers
 
 TEXT = "the tide comes in and the tide goes out and nobody asked the tide"
 
@@ -50,6 +53,23 @@ def merge(outputs: Sequence[str], ctx: Context[Memory, State], states: Sequence[
     return ", ".join(outputs)
 
 
+def join(outputs: Sequence[str], ctx: Context[Memory, State], states: Sequence[State]) -> str:
+    # The states are taken and left: what the paths have written to their copies is not wanted here.
+    return ", ".join(outputs)
+
+
+@define
+class Tally:
+    letters: Annotated[int, reducers.sum] = 0
+    words: Annotated[set[str], reducers.union] = Factory(set[str])
+
+
+@step
+async def tally(word: str, ctx: Context[Memory, Tally]) -> None:
+    ctx.state.letters += len(word)
+    ctx.state.words.add(word)
+
+
 counters = [count_words, count_tides, count_letters]
 
 
@@ -58,11 +78,14 @@ async def main() -> None:
         kept = await harness.run(parallel(counters, merge=merge), TEXT, state=State())
         print(f"parallel with merge: {kept.value}\n  {kept.state}")
 
-        dropped = await harness.run(parallel(counters), TEXT, state=State())
+        dropped = await harness.run(parallel(counters, merge=join), TEXT, state=State())
         print(f"parallel without merge: {dropped.value}\n  {dropped.state}")
 
         won = await harness.run(race(counters), TEXT, state=State())
         print(f"race: {won.value} won\n  {won.state}")
+
+        reduced = await harness.run(each(tally), TEXT.split(), state=Tally())
+        print(f"each with reducers: {reduced.state.letters} letters in {len(reduced.state.words)} words")
 
 
 if __name__ == "__main__":

@@ -32,10 +32,14 @@ def harness_on(backend: InMemoryBackend) -> Harness:
 async def copied(
     backend: InMemoryBackend, change: Callable[[Sequence[Record]], Sequence[Record]], *, end_of: InMemoryBackend
 ) -> InMemoryBackend:
-    """Another database that holds the run as somebody has changed it, with the end that it had in a third one."""
+    """A copy of a database in which the run was changed, with the end that it had in a third one."""
     entry = await end_of.entry("order")
     assert entry is not None
     copy = InMemoryBackend()
+    # Who copies a database copies the identity that binds its runs to it. A run that is copied alone is refused.
+    identity = await backend.get(("noetic", "store"), "identity")
+    assert identity is not None
+    await copy.put(("noetic", "store"), "identity", identity.value)
     records = change(await backend.read("order"))
     await copy.append("order", expected_position=0, fence=0, records=records, card=entry.card, status=entry.status)
     return copy

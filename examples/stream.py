@@ -12,9 +12,7 @@ from noetic_py import (
     Emitted,
     FunctionCall,
     Harness,
-    LoopIteration,
     Memory,
-    ModelFinished,
     RunFinished,
     TextDelta,
     TokenUsage,
@@ -25,6 +23,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import LoopIteration, ModelFinished
 from noetic_py.testing import ScriptedModel
 
 

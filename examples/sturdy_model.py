@@ -4,11 +4,13 @@ The first model has a bad day: one answer breaks off in the middle, one stalls, 
 the second model takes over. Then five paths share a model that takes two requests at a time.
 """
 
+import logging
+
 import anyio
 
 from noetic_py import Budget, Harness, ModelRequest, TokenUsage, call_model, settle
+from noetic_py.core.events import ModelFailed, ModelFinished, ModelStarted, TextDelta
 from noetic_py.errors import ModelStreamError, RateLimited
-from noetic_py.events import ModelFailed, ModelFinished, ModelStarted, TextDelta
 from noetic_py.models import FallbackModel, LimitedModel, RetryModel, TimedModel
 from noetic_py.testing import ScriptedModel, Unfinished
 
@@ -67,4 +69,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    # Each attempt that fails is a warning of this logger; here the program itself says what happens.
+    logging.getLogger("noetic_py.models").setLevel(logging.ERROR)
     anyio.run(main)

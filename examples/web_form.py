@@ -48,8 +48,6 @@ from noetic_py import (
     Item,
     ItemsAppended,
     Message,
-    ModelFailed,
-    ModelStarted,
     RunHandle,
     StateBag,
     StepStarted,
@@ -62,6 +60,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import ModelFailed, ModelStarted
 from noetic_py.models import Model, ModelRequest, ModelStream
 from noetic_py.testing import ScriptedModel
 

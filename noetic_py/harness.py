@@ -14,17 +14,25 @@ from anyio.lowlevel import current_token
 from attrs import evolve
 from typing_extensions import Unpack
 
-from noetic_py._types import M2, M, M_co, R, S, T
-from noetic_py.budget import Budget, Lease
-from noetic_py.context import Context
-from noetic_py.control import Checkpoint, Partial, RunResult
-from noetic_py.domain import Domain
-from noetic_py.errors import ConfigError, NoeticError, RunNotFound, WrongThread
-from noetic_py.guard.door import Leave, Options, door_of
-from noetic_py.hooks import Hook, read_hooks
-from noetic_py.memory.layer import Memory
-from noetic_py.models.base import ModelSettings
-from noetic_py.options import (
+from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessRequest, Authorizer, Resource, attributed
+from noetic_py.context.context import Context
+from noetic_py.context.hooks import Hook, read_hooks
+from noetic_py.context.scope import Domain
+from noetic_py.context.step import Step, require_step
+from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.control import Checkpoint, Partial, RunResult
+from noetic_py.core.memory import Memory
+from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.session_key import SessionKey
+from noetic_py.core.spelling import known_keywords
+from noetic_py.core.state import StateBag, class_of
+from noetic_py.core.tracebacks import HIDING
+from noetic_py.core.types import M2, M, M_co, R, S, T
+from noetic_py.core.unawaited import must_await, must_enter
+from noetic_py.engine.cancellation import failure_of, lost_task
+from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed, WrongThread
+from noetic_py.models.model import ModelSettings
+from noetic_py.runner.options import (
     ResumeOptions,
     RunOptions,
     adopting,
@@ -33,29 +41,25 @@ from noetic_py.options import (
     checked_backend,
     launch_options,
 )
-from noetic_py.planning import Planner, at_home
-from noetic_py.runs import Runs, fork_run
-from noetic_py.runtime import SYSTEM, Runtime
-from noetic_py.sessions.keys import SessionKey, SessionPolicy
-from noetic_py.state import StateBag, class_of
+from noetic_py.runner.plan import Planner, at_home
+from noetic_py.runner.registry import Living, Stopping, check_shutdown, stopping_on_signals
+from noetic_py.runner.runs import Runs, fork_run, require_run, resume_action
+from noetic_py.runner.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
+from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.steps.spawn import with_memory
-from noetic_py.steps.step import Step, require_step
-from noetic_py.stopping import Living, Stopping, check_shutdown, stopping_on_signals
-from noetic_py.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
 
 if TYPE_CHECKING:
-    from noetic_py._engine.keeping import Kept
-    from noetic_py._engine.run import RunPlan
-    from noetic_py._engine.state import Run
-    from noetic_py.access import AccessAction, AccessPolicy
     from noetic_py.channels import Channel, ChannelHandle
-    from noetic_py.checkpoints.backend import CheckpointBackend
-    from noetic_py.checkpoints.plans import ResumePlan
-    from noetic_py.checkpoints.transforms import RecordTransform
-    from noetic_py.detached import DetachedWork, DetachOptions
-    from noetic_py.memory.view import View
-    from noetic_py.models.base import Model, ModelSettings
+    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.context.detached import DetachedWork, DetachOptions
+    from noetic_py.core.view import View
+    from noetic_py.engine.run import RunPlan
+    from noetic_py.engine.state import Run
+    from noetic_py.journal.run_summary import ResumePlan
+    from noetic_py.journal.transforms import RecordTransform
+    from noetic_py.models.model import Model, ModelSettings
     from noetic_py.plugins import LayerRegistry
+    from noetic_py.runner.lease import Kept
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
 
@@ -83,9 +87,10 @@ class Harness(Generic[M_co]):
         runtime: The clock, ids and randomness; the machine's when left out.
         record_transforms: What the records of its runs go through on their way to the backend, in this order, to be
             signed or encrypted; those of plugins follow.
-        access: Who may do what to runs and sessions; everybody everything when left out.
+        access: The policy that decides who may do what to runs and sessions; everything is allowed when left out.
         hooks: Functions that are called in all its runs, after those of plugins; see
-            `noetic_py.hooks`.
+            `noetic_py.context.hooks`.
+        max_parallel_tools: How many calls of tools of one answer run at once; a step may say otherwise.
 
     Raises:
         ConfigError: An argument is of the wrong kind.
@@ -109,6 +114,7 @@ class Harness(Generic[M_co]):
         record_transforms: Sequence[RecordTransform] = ...,
         access: AccessPolicy | None = ...,
         hooks: Sequence[Hook] = ...,
+        max_parallel_tools: int = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -128,7 +134,9 @@ class Harness(Generic[M_co]):
         record_transforms: Sequence[RecordTransform] = ...,
         access: AccessPolicy | None = ...,
         hooks: Sequence[Hook[M2]] = ...,
+        max_parallel_tools: int = ...,
     ) -> None: ...
+    @known_keywords("Harness()")
     def __init__(
         self,
         *,
@@ -146,17 +154,18 @@ class Harness(Generic[M_co]):
         record_transforms: Sequence[RecordTransform] = (),
         access: AccessPolicy | None = None,
         hooks: Sequence[Any] = (),
+        max_parallel_tools: int = 16,
     ) -> None:
-        from noetic_py._engine import run as engine
-        from noetic_py._engine.layers import layers_for
-        from noetic_py._engine.state import Resources
+        from noetic_py.engine import run as engine
+        from noetic_py.engine.layers.handles import layers_for
+        from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
-        from noetic_py.sessions.desk import Desk
+        from noetic_py.sessions.store import Desk
 
         # Loaded with the first harness and not with the package; kept, because every run needs it.
         self._engine = engine
 
-        check_parts(memory, model, budget, tools)
+        check_parts(memory, model, budget, tools, max_parallel_tools)
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
@@ -175,6 +184,7 @@ class Harness(Generic[M_co]):
             lease=Lease(budget, now=runtime.monotonic()),
             settings=settings,
             hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
+            max_parallel_tools=max_parallel_tools,
         )
         self._home: tuple[int, object] | None = None
         self._group: anyio.abc.TaskGroup | None = None
@@ -183,9 +193,9 @@ class Harness(Generic[M_co]):
         self._launched: dict[str, RunHandle[Any, Any]] = {}
         self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
         self._living = Living(self._desk.shut)
-        self._door = door_of(access, self._backend, runtime)
+        self._access = Authorizer(access)
         given = [at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)]
-        self._planner = Planner(self._resources, self._living, tuple(given), self._backend, self.flows)
+        self._planner = Planner(self._resources, self._living, self._access, tuple(given), self._backend, self.flows)
 
     @property
     def budget(self) -> Budget | None:
@@ -206,7 +216,7 @@ class Harness(Generic[M_co]):
         Raises:
             RunNotFound: No such run is known here, or no model was asked in it while it had layers.
         """
-        return self._living.view(run_id, self._door.sees)
+        return self._living.view(run_id, self._access)
 
     # -- its life
 
@@ -304,6 +314,7 @@ class Harness(Generic[M_co]):
     async def run(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
+    @must_await("harness.run(step, input)")
     async def run(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Run a step to its end.
 
@@ -312,7 +323,7 @@ class Harness(Generic[M_co]):
             input: Its input.
             state: The state; needed when the step asks for a type of its own.
             ctx: A context to go on with, instead of `state` and `history`; afterwards it holds the longer conversation.
-            **options: See [`RunOptions`][noetic_py.RunOptions].
+            **options: See [`RunOptions`][noetic_py.runner.options.RunOptions].
 
         Returns:
             How the run ended: completed, aborted, out of budget, ... ; see [`RunResult`][noetic_py.RunResult].
@@ -324,25 +335,32 @@ class Harness(Generic[M_co]):
             WrongThread: The harness belongs to another thread or event loop.
             AccessDenied: The access policy does not let the caller run it.
         """
-        return await self._run(step, input, state, ctx, await self._door.run(options, ctx))
+        with HIDING:
+            return await self._run(step, input, state, ctx, options)
 
     async def _run(
         self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]
     ) -> RunResult[Any, Any]:
         self._check_home()
-        run, plan = self._planner.new(step, input, state, ctx, options)
+        run, plan = await self._planner.begin(step, input, state, ctx, options)
         return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
-    async def _execute(self, run: Run, plan: RunPlan, ctx: Any, leave: Leave | None = None) -> RunResult[Any, Any]:
+    async def _execute(
+        self, run: Run, plan: RunPlan, ctx: Any, asked: AccessRequest | None = None
+    ) -> RunResult[Any, Any]:
         try:
-            if leave is not None:
-                await leave()
+            await self._access.approve(asked)
             with self._engine.traced(run, plan.step):
                 if run.session is None:
                     return await self._go(run, plan, ctx)
                 from noetic_py.sessions.turn import take_turn
 
                 return await take_turn(self._desk, run, plan, run.session, self._go, self._again)
+        except BaseException as error:
+            failure = failure_of(error)
+            if failure is error or failure is None:
+                raise
+            raise StepFailed(path=(), error_type="CancelledError", error_message=str(failure)) from error
         finally:
             self._living.remove(run)
             self._launched.pop(run.run_id, None)
@@ -355,7 +373,7 @@ class Harness(Generic[M_co]):
     async def _again(self, run_id: str, plan: RunPlan) -> tuple[RunResult[Any, Any], Domain]:
         """Go on with a run of an earlier process, or give its result once more."""
         options = {"budget": plan.budget, "deadline": plan.deadline}
-        run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, asks=False)
+        run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, ALLOW_ALL)
         try:
             with self._desk.again(run):
                 return await self._go(run, former), former.domain
@@ -363,16 +381,22 @@ class Harness(Generic[M_co]):
             self._living.remove(run)
 
     async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> RunResult[Any, Any]:
-        from noetic_py._engine import keeping
+        from noetic_py.runner import lease
 
-        plan = await keeping.begin_kept(run, plan, kept) if plan.past is None else plan
+        plan = await lease.begin_kept(run, plan, kept) if plan.past is None else plan
         if ctx is None:
-            return await keeping.beating(run, partial(self._engine.run_flow, run, plan))
-        return await keeping.beating(run, partial(self._adopt, run, plan, ctx))
+            return await lease.beating(run, partial(self._engine.run_flow, run, plan))
+        return await lease.beating(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
-        with adopting(ctx, plan.domain.log, run):
-            return await self._engine.run_flow(run, plan)
+        with adopting(ctx, plan.domain.log, run) as outside:
+            try:
+                result = await self._engine.run_flow(run, plan)
+            finally:
+                outside.memory.states = self._resources.layers.of_thread(plan.domain.cells) or outside.memory.states
+            if result.status == "completed":
+                outside.settled = plan.domain.log.size
+            return result
 
     @overload
     def stream(
@@ -386,6 +410,7 @@ class Harness(Generic[M_co]):
     def stream(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    @must_enter("harness.stream(step, input)")
     def stream(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Run a step and watch it: `async with harness.stream(step, input) as stream`.
 
@@ -399,7 +424,7 @@ class Harness(Generic[M_co]):
         self, step: Any, input: Any, state: Any, ctx: Any, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
         self._check_home()
-        run, plan = self._planner.new(step, input, state, ctx, await self._door.run(options, ctx))
+        run, plan = await self._planner.begin(step, input, state, ctx, options)
         async with self._watched(run, plan, ctx, options) as stream:
             yield stream
 
@@ -407,23 +432,34 @@ class Harness(Generic[M_co]):
     async def _watched(
         self, run: Run, plan: RunPlan, ctx: Any, options: Mapping[str, Any]
     ) -> AsyncGenerator[RunStream[Any, Any]]:
-        stream = self._door.stream(run)
+        stream: RunStream[Any, Any] = RunStream(run, self._access)
         try:
-            async with beside(partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise"))):
+            follow = partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise"))
+            async with beside(follow, lambda: run.bus.closed):
                 yield stream
         finally:
             # Its task may have been cancelled before it began.
             self._living.remove(run)
 
     async def _follow(
-        self, run: Run, plan: RunPlan, ctx: Any, stream: RunStream[Any, Any], on_error: str, leave: Leave | None = None
+        self,
+        run: Run,
+        plan: RunPlan,
+        ctx: Any,
+        stream: RunStream[Any, Any],
+        on_error: str,
+        asked: AccessRequest | None = None,
     ) -> None:
-        """Carry a run for somebody who watches it; its errors are the watcher's to raise."""
+        """Carry a run that is watched; the watcher raises its errors."""
         outcome: RunResult[Any, Any] | NoeticError | None = None
         try:
-            outcome = deliver(await self._execute(run, plan, ctx, leave), on_error)
+            outcome = deliver(await self._execute(run, plan, ctx, asked), on_error)
         except NoeticError as error:
             outcome = error
+        except BaseException as cut:
+            # Who has cancelled this task alone has cancelled its run, and not the harness that owns the task.
+            if isinstance(cut, Exception) or lost_task(cut) is None:
+                raise
         finally:
             # A run that could not begin has sent nothing, and nothing comes any more.
             run.bus.close()
@@ -446,29 +482,24 @@ class Harness(Generic[M_co]):
 
         Raises:
             ConfigError: The harness was not entered; code `"harness-not-entered"`.
-            AccessDenied: Nobody is known to act; what the policy says comes out of `handle.result()`.
+            AccessDenied: No principal is set; what the policy denies comes out of `handle.result()`.
         """
         self._check_home()
-        given, leave = self._door.start(options, ctx)
-        return self._start(step, input, state, ctx, given, leave=leave)
+        group = self._owner()
+        given, asked = self._planner.authorize(options, ctx)
+        run, plan = self._planner.new(step, input, state, ctx, given)
+        handle: RunHandle[Any, Any] = RunHandle(run, RunStream(run, self._access))
+        group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise"), asked))
+        return handle
 
-    def _start(
-        self, step: Any, input: Any, state: Any, ctx: Any, options: Options, *, again: bool = False, leave: Leave | None
-    ) -> RunHandle[Any, Any]:
-        group = self._resources.group
-        if group is None:
+    def _owner(self) -> anyio.abc.TaskGroup:
+        if self._resources.group is None:
             raise ConfigError(
                 "start() needs an owner for its task",
                 code="harness-not-entered",
                 hint="async with Harness() as harness:",
             )
-        run, plan = self._planner.new(step, input, state, ctx, options)
-        if again and plan.kept is not None:
-            plan = evolve(plan, kept=evolve(plan.kept, again=True))
-        # What a run has started is its own, and asks nobody.
-        handle = RunHandle(run, RunStream(run) if leave is None else self._door.stream(run))
-        group.start_soon(partial(self._follow, run, plan, ctx, handle.stream, options.get("on_error", "raise"), leave))
-        return handle
+        return self._resources.group
 
     @overload
     def run_sync(
@@ -506,7 +537,7 @@ class Harness(Generic[M_co]):
                 async with anyio.create_task_group() as group:
                     self._resources.group, self._resources.launch = group, self._launch
                     try:
-                        return await self._run(step, input, state, ctx, await self._door.run(options, ctx))
+                        return await self._run(step, input, state, ctx, options)
                     except Exception as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
                         failure = error
                 if failure is not None:
@@ -516,7 +547,7 @@ class Harness(Generic[M_co]):
                 self._resources.group = self._resources.launch = None
                 self._home = None
 
-        with start_blocking_portal() as portal:
+        with HIDING, start_blocking_portal() as portal:
             return portal.call(work)
 
     # -- what was begun before
@@ -528,7 +559,7 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: The harness has no backend; code `"no-backend"`.
         """
-        return self._door.runs(self._needed(), self._resources.runtime)
+        return Runs(self._needed(), self._resources.runtime, self._access)
 
     def _needed(self) -> CheckpointBackend:
         if self._backend is None:
@@ -550,6 +581,7 @@ class Harness(Generic[M_co]):
         state_type: type[S],
         **options: Unpack[ResumeOptions],
     ) -> RunResult[R, S]: ...
+    @must_await("harness.resume(run_id, step)")
     async def resume(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
         """Go on with a run that this process, or another one, has begun.
 
@@ -560,7 +592,7 @@ class Harness(Generic[M_co]):
             run_id: The run.
             step: The flow it was started with.
             state_type: The type of its state; needed unless that is a `StateBag`.
-            **options: See [`ResumeOptions`][noetic_py.ResumeOptions].
+            **options: See [`ResumeOptions`][noetic_py.runner.options.ResumeOptions].
 
         Raises:
             RunNotFound: There is no such run, or the caller may not read it.
@@ -570,8 +602,9 @@ class Harness(Generic[M_co]):
             AnswerError: An answer is not taken; then none is, and nothing is run.
             NoeticError: The run broke; the error carries the result. `on_error="result"` returns it instead.
         """
-        run, plan = await self._reopen(run_id, step, state_type, options)
-        return deliver(await self._execute(run, plan, None), options.get("on_error", "raise"))
+        with HIDING:
+            run, plan = await self._reopen(run_id, step, state_type, options, self._access)
+            return deliver(await self._execute(run, plan, None), options.get("on_error", "raise"))
 
     @overload
     def resume_stream(
@@ -586,6 +619,7 @@ class Harness(Generic[M_co]):
         state_type: type[S],
         **options: Unpack[ResumeOptions],
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    @must_enter("harness.resume_stream(run_id, step)")
     def resume_stream(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
         """Go on with a run and watch it: `async with harness.resume_stream(run_id, step) as stream`.
 
@@ -598,7 +632,7 @@ class Harness(Generic[M_co]):
     async def _resume_stream(
         self, run_id: str, step: Any, state_type: Any, options: Any
     ) -> AsyncGenerator[RunStream[Any, Any]]:
-        run, plan = await self._reopen(run_id, step, state_type, options)
+        run, plan = await self._reopen(run_id, step, state_type, options, self._access)
         async with self._watched(run, plan, None, options) as stream:
             yield stream
 
@@ -611,42 +645,47 @@ class Harness(Generic[M_co]):
         Raises:
             RunNotFound: There is no such run.
         """
-        from noetic_py._engine import dry_run, keeping
+        from noetic_py.engine.journaling import dry_run
+        from noetic_py.runner import lease
 
         self._check_home()
         require_step(step, "plan_resume")
-        await self._door.past("read", run_id)
-        return dry_run.plan_of(await keeping.load_past(self._needed(), run_id, keeping.codec_for(step)), step)
+        backend = self._needed()
+        await require_run(self._access, backend, run_id, "read")
+        return dry_run.plan_of(await lease.load_past(backend, run_id, lease.codec_for(step)), step)
 
     async def _reopen(
-        self, run_id: str, step: Any, state_type: Any, options: Options, *, asks: bool = True
+        self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any], access: Authorizer
     ) -> tuple[Run, RunPlan]:
         """Become the owner of a run that was begun before."""
-        from noetic_py._engine import keeping
+        from noetic_py.runner import lease
 
         self._check_home()
         backend = self._needed()
         require_step(step, "resume")
         check_resume_options(options)
-        options = await self._door.reopen(run_id, options) if asks else options
+        answers = tuple(options.get("answers", ()))
+        actions: Sequence[AccessAction] = ("resume", "approve") if answers else ("resume",)
+        await require_run(access, backend, run_id, *actions)
         state_type = None if state_type is StateBag else state_type
-        options = {**options, "answers": tuple(options.get("answers", ()))}
+        options = {**options, "answers": attributed(answers)}
         states = [] if state_type is None else [state_type]
-        codec = keeping.codec_for(step, *states, *self._resources.layers.state_types)
-        kept = keeping.Kept(backend, options.get("durability", "step"), None)
+        codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
+        kept = lease.Kept(backend, options.get("durability", "step"), None)
 
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")
-            past = await keeping.load_past(backend, run_id, codec, state_type)
-            if asks:
-                await self._door.goes_on(run_id, past)
+            past = await lease.load_past(backend, run_id, codec, state_type)
+            # Once more: another process may have gone on with it meanwhile, and have failed.
+            status = "running" if past.ended is None else past.ended.status
+            await require_run(access, backend, run_id, resume_action(status))
             run = self._planner.again(run_id, past, options)
-            run.on_diverge = options.get("on_diverge", "fail")
-            plan = await keeping.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
+            run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
+            plan = await lease.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
             self._living.add(run)
             return run, evolve(plan, kept=kept)
 
-        return await keeping.when_free(take, options.get("wait", 0.0), self._resources.runtime)
+        return await lease.when_free(take, options.get("wait", 0.0), self._resources.runtime)
 
     # -- sessions
 
@@ -657,13 +696,16 @@ class Harness(Generic[M_co]):
             InvalidId: A part cannot be one.
         """
         key = SessionKey(user, session, app=app)
-        found: Session[M_co] = self._door.session_of(key, self.run, self.stream, self._desk)
-        return found
+        from noetic_py.sessions.session import Session
+
+        return Session(key, self.run, self.stream, self._desk, self._access)
 
     @property
     def sessions(self) -> Sessions:
         """The sessions that the backend keeps; without one, those of this harness."""
-        return self._door.sessions(self._desk)
+        from noetic_py.sessions.session import Sessions
+
+        return Sessions(self._desk, self._access)
 
     async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
         """Stop the turn of a session that goes on in this harness; what waits for its own turn is not stopped.
@@ -674,7 +716,7 @@ class Harness(Generic[M_co]):
         Returns:
             Whether there was one.
         """
-        await self._door.session("abort", session)
+        await self._access.require("abort", on=Resource.of_session(session))
         return self._desk.interrupt(session, message)
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
@@ -695,8 +737,9 @@ class Harness(Generic[M_co]):
             CodecError: `state` cannot be stored.
             ConfigError: It is of another type than the run's; code `"state-type"`.
         """
-        await self._door.past("fork", run_id)
-        return await fork_run(self._needed(), self._resources.runtime, run_id, at, state)
+        backend = self._needed()
+        await require_run(self._access, backend, run_id, "fork")
+        return await fork_run(backend, self._resources.runtime, run_id, at, state)
 
     # -- what goes on beside
 
@@ -713,9 +756,12 @@ class Harness(Generic[M_co]):
 
     def _channel(self, channel: Channel[T], run_id: str, *actions: AccessAction) -> ChannelHandle[T]:
         self._check_home()
-        run = self._door.live(self._living.get(run_id), *actions)
+        run = self._living.get(run_id)
+        missing = RunNotFound(f"run {run_id!r} does not go on here", hint="it has ended, or another harness runs it")
         if run is None:
-            raise RunNotFound(f"run {run_id!r} does not go on here", hint="it has ended, or another harness runs it")
+            self._access.require_now("read", on=Resource(run_id), hidden=missing)
+            raise missing
+        self._access.require_now(*actions, on=Resource.of_run(run), hidden=missing)
         return handle_of(run, channel)
 
     def channel_stream(self, channel: Channel[T], run_id: str) -> AbstractAsyncContextManager[AsyncIterator[T]]:
@@ -737,12 +783,17 @@ class Harness(Generic[M_co]):
         given = launch_options(run, options.budget, run_id)
         if options.memory is not None:
             step = with_memory(step, memory=options.memory)
-        handle = self._start(step, value, options.state, None, given, again=run_id is not None, leave=None)
+        made, plan = self._planner.new(step, value, options.state, None, given)
+        if run_id is not None and plan.kept is not None:
+            plan = evolve(plan, kept=evolve(plan.kept, again=True))
+        # What a run starts is its own, so the policy is not asked.
+        handle: RunHandle[Any, Any] = RunHandle(made, RunStream(made, ALLOW_ALL))
+        self._owner().start_soon(partial(self._follow, made, plan, None, handle.stream, given["on_error"]))
         self._launched[handle.run_id] = handle
         return Launched(handle)
 
     def graph(self, step: Step[Any, Any, Any, Any]) -> str:
         """The step's tree as a Mermaid flowchart."""
-        from noetic_py._engine.graph import mermaid
+        from noetic_py.engine.graph import mermaid
 
         return mermaid(require_step(step, "graph"))

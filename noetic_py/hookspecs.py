@@ -56,7 +56,7 @@ class Hooks:
 
     @hookspec
     def register_hooks(self, registry: HookRegistry) -> None:
-        """Register hooks: `registry.hook(audit)`, made by `noetic_py.hooks.after_model` or one of its like."""
+        """Register hooks: `registry.hook(audit)`, made by `noetic_py.context.hooks.after_model` or one of its like."""
 
     @hookspec
     def noetic_register(self, registry: PluginRegistry) -> None:

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 from typing_extensions import TypeIs
 
-from noetic_py._types import T
+from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.spelling import nearest
+from noetic_py.core.types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
 from noetic_py.hookspecs import PROJECT, Hooks, hookimpl
-from noetic_py.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.backend import CheckpointBackend
-    from noetic_py.checkpoints.transforms import RecordTransform
-    from noetic_py.hooks import Hook
-    from noetic_py.items import Extension
+    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.context.hooks import Hook
+    from noetic_py.core.items import Extension
+    from noetic_py.journal.transforms import RecordTransform
     from noetic_py.memory.layer import MemoryLayer
-    from noetic_py.models.base import Model
+    from noetic_py.models.model import Model
 
 __all__ = [
     "GROUP",
@@ -109,14 +110,21 @@ class ModelRegistry:
         if colon and rest and found is not None:
             return found[0](rest)
         if not colon or not rest:
+            served = nearest(prefix, self._providers) or "openai"
             raise ModelNotFound(
-                f"{name!r} is no model name", model=name, hint='"provider:name", such as "openai:gpt-5-mini"'
+                f"{name!r} is not a model name; expected provider:name",
+                model=name,
+                hint=f'call_model("{served}:{rest or prefix}"); {self._served()}',
             )
         package = _KNOWN.get(prefix)
-        hint = (
-            f"pip install {package}" if package else f"the providers are {', '.join(sorted(self._providers)) or 'none'}"
-        )
+        close = nearest(prefix, {*self._providers, *_KNOWN})
+        hint = f"pip install {package}" if package else f"{self._served()}; a plugin package can provide others"
+        if package is None and close is not None:
+            hint = f'did you mean "{close}:{rest}"? {hint}'
         raise ModelNotFound(f"no plugin provides models {prefix!r}:...", model=name, hint=hint)
+
+    def _served(self) -> str:
+        return f"the providers are {', '.join(self.prefixes) or 'none'}"
 
     @property
     def prefixes(self) -> Sequence[str]:
@@ -136,7 +144,7 @@ class ItemTypeRegistry:
         Raises:
             PluginError: The class has no `@extension_item`.
         """
-        from noetic_py.items import extension_types
+        from noetic_py.core.items import extension_types
 
         if cls not in extension_types().values():
             raise PluginError(f"{cls.__qualname__} is no registered item type", hint='@extension_item("acme:note")')
@@ -189,8 +197,7 @@ class BackendRegistry:
         from noetic_py.checkpoints.spec import no_backend
 
         package = _KNOWN_BACKENDS.get(scheme)
-        served = " ".join(f"{name}:..." for name in self.schemes)
-        raise no_backend(spec, hint=f"pip install {package}" if package else f"a backend itself, or one of {served}")
+        raise no_backend(spec, {*self.schemes, *_KNOWN_BACKENDS}, package)
 
     @property
     def schemes(self) -> Sequence[str]:
@@ -276,7 +283,7 @@ class ServiceRegistry:
 
     # A class is one of the callables that make something; a checker takes no Protocol for a `type`.
     def service(self, kind: Callable[..., object], service: object, /) -> None:
-        """Register what is found as `ctx.services[kind]` where nobody nearer has given one.
+        """Register what is found as `ctx.services[kind]` where none was given nearer to the run.
 
         Raises:
             PluginError: `kind` is no type, the service is `None`, or another plugin has registered one of that type.
@@ -307,12 +314,12 @@ class HookRegistry:
         self.plugin = ""
 
     def hook(self, hook: Hook[Any, Any], /) -> None:
-        """Register a hook, made by one of `noetic_py.hooks`.
+        """Register a hook, made by one of `noetic_py.context.hooks`.
 
         Raises:
             PluginError: It is none, or there is one of its event and name.
         """
-        from noetic_py.hooks import read_hooks
+        from noetic_py.context.hooks import read_hooks
 
         try:
             read_hooks([hook], f"plugin {self.plugin!r}")
@@ -347,7 +354,7 @@ class TransformRegistry:
         Raises:
             PluginError: It is none, or its name is taken.
         """
-        from noetic_py.checkpoints.sealing import Sealing
+        from noetic_py.journal.signing import Sealing
 
         try:
             (name,) = Sealing([transform]).by_name
@@ -373,14 +380,14 @@ class TransformRegistry:
         """
         if not first and not self._known:
             return backend
-        from noetic_py.checkpoints.sealed import SealedBackend
+        from noetic_py.checkpoints.signed import SignedBackend
 
-        if isinstance(backend, SealedBackend):
+        if isinstance(backend, SignedBackend):
             if not first:
                 return backend
             backend = backend.inner
         names = {getattr(transform, "name", None) for transform in first}
-        return SealedBackend(backend, [*first, *(self._known[name][0] for name in self.names if name not in names)])
+        return SignedBackend(backend, [*first, *(self._known[name][0] for name in self.names if name not in names)])
 
     @property
     def names(self) -> Sequence[str]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from noetic_py import redaction
-from noetic_py.models import pricing
+from noetic_py.errors import redaction
+from noetic_py.models import price_table
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+    from noetic_py.checkpoints import CheckpointBackend
     from tests.cli_shell import Inside, Shell
 
 # What several folders of tests share asserts too; it is imported by whichever comes first.
@@ -46,6 +47,20 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return backend
 
 
+@pytest.fixture(params=["memory", "sqlite", "files"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
+    """A store of each kind that the library brings along."""
+    from noetic_py.checkpoints import FileBackend, InMemoryBackend, SqliteBackend
+
+    makes: dict[str, Callable[[], CheckpointBackend]] = {
+        "memory": InMemoryBackend,
+        "sqlite": lambda: SqliteBackend(tmp_path / "runs.db"),
+        "files": lambda: FileBackend(tmp_path / "runs"),
+    }
+    async with makes[request.param]() as made:
+        yield made
+
+
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Spans of the test; the provider is gone afterwards."""
@@ -71,10 +86,10 @@ def secrets_are_forgotten() -> None:
 @pytest.fixture(autouse=True)
 def prices_are_put_back() -> Iterator[None]:
     """The price table belongs to the process: what one test, or a snippet of the documentation, sets is its own."""
-    before = dict(pricing._prices)
+    before = dict(price_table._prices)
     yield
-    pricing._prices.clear()
-    pricing._prices.update(before)
+    price_table._prices.clear()
+    price_table._prices.update(before)
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetic_py import Context, JsonValue, ProgressEntry, Step, loop, step, until
+from noetic_py import Context, JsonValue, Step, loop, step, until
+from noetic_py.core.progress import ProgressEntry
 
 Path = tuple[str, ...]
 Plain = dict[Path, tuple[JsonValue, bool]]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from attrs import evolve
 
 from noetic_py import (
-    AccessRequest,
     Answer,
     Ask,
     Channel,
@@ -19,17 +19,15 @@ from noetic_py import (
     InMemoryBackend,
     Memory,
     Principal,
-    RoleAccess,
     RunResult,
     SessionKey,
     StateBag,
     acting_as,
-    current_principal,
     errors,
     step,
 )
-from noetic_py.access import ACTIONS, AccessPolicy
-from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.access import ACTIONS, AccessPolicy, AccessRequest, RoleAccess, current_principal
+from noetic_py.checkpoints import CheckpointBackend, RunEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +126,7 @@ async def test_what_is_no_policy(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "everybodys"),
+    ("roles", "any_owner"),
     [
         ({"member": {"fly"}}, ()),
         ({"member": "run"}, ()),
@@ -136,9 +134,9 @@ async def test_what_is_no_policy(wrong: Any) -> None:
         ({"member": {"run"}}, "member"),
     ],
 )
-async def test_unknown_actions_and_roles(roles: Any, everybodys: Any) -> None:
+async def test_unknown_actions_and_roles(roles: Any, any_owner: Any) -> None:
     with pytest.raises(errors.ConfigError) as caught:
-        RoleAccess(roles, everybodys=everybodys)
+        RoleAccess(roles, any_owner=any_owner)
     assert caught.value.code == "access"
 
 
@@ -147,7 +145,7 @@ def request(action: Any, principal: Principal, owner: str | None, **more: Any) -
 
 
 async def test_a_role_gives_its_actions_with_one_s_own() -> None:
-    policy = RoleAccess({"viewer": {"read"}, "clerk": {"run"}, "boss": {"delete"}}, everybodys={"boss"})
+    policy = RoleAccess({"viewer": {"read"}, "clerk": {"run"}, "boss": {"delete"}}, any_owner={"boss"})
     both = Principal("ada", {"viewer", "clerk", "unheard of"})
     assert await policy.allows(request("read", both, "ada"))
     assert await policy.allows(request("run", both, "ada"))
@@ -210,6 +208,14 @@ async def test_a_policy_that_raises_denies_and_says_what_it_was_whether_a_run_is
                 made.explain_view("r")
 
 
+async def test_an_empty_list_is_given_only_to_a_principal() -> None:
+    async with harness(MEMBERS, InMemoryBackend()) as made:
+        for ask in (made.runs.list, lambda: made.runs.prune(keep=0), lambda: made.sessions.list("ada")):
+            with pytest.raises(errors.AccessDenied) as caught:
+                await ask()
+            assert str(caught.value.hint) == "wrap the call in `acting_as(principal)`"
+
+
 async def test_a_policy_that_waits_is_waited_for_and_denies_where_nothing_can_wait() -> None:
     policy = Asked(waits=True)
     async with harness(policy) as made:
@@ -240,13 +246,25 @@ async def test_a_cancelled_policy_is_cancelled() -> None:
 # -- runs
 
 
-async def test_a_harness_without_a_policy_loads_nothing_of_it() -> None:
-    code = (
-        "import sys, noetic_py; noetic_py.Harness(plugins=());"
-        "print({'noetic_py.access', 'noetic_py.guard.asking', 'noetic_py.guard.given'} & set(sys.modules))"
-    )
-    done = await anyio.run_process([sys.executable, "-c", code])
-    assert done.stdout.decode().strip() == "set()"
+class Counting(InMemoryBackend):
+    """Counts how often a run is looked up."""
+
+    looked_up = 0
+
+    async def entry(self, run_id: str) -> RunEntry | None:
+        self.looked_up += 1
+        return await super().entry(run_id)
+
+
+@pytest.mark.parametrize(("policy", "looked_up"), [(None, 0), (MEMBERS, 1)])
+async def test_a_run_is_looked_up_for_a_policy_and_only_then(policy: AccessPolicy | None, looked_up: int) -> None:
+    backend = Counting()
+    async with harness(policy, backend) as made:
+        with acting_as(ADA):
+            await made.run(hello, "x", run_id="r", user_id="ada")
+            backend.looked_up = 0
+            assert await made.runs.journal("r")
+            assert backend.looked_up == looked_up
 
 
 async def test_without_a_policy_nobody_is_asked() -> None:
@@ -369,7 +387,7 @@ async def test_pruning_keeps_and_forgets_among_one_s_own() -> None:
 
 
 async def test_a_fork_is_its_owner_s() -> None:
-    policy = RoleAccess({"member": {"run", "read"}, "support": ACTIONS}, everybodys={"support"})
+    policy = RoleAccess({"member": {"run", "read"}, "support": ACTIONS}, any_owner={"support"})
     async with harness(policy, InMemoryBackend()) as made:
         with acting_as(ADA):
             await made.run(hello, "x", run_id="r")
@@ -502,3 +520,34 @@ async def test_answers_are_values_that_were_made_anywhere() -> None:
         with acting_as(ADA), pytest.raises(errors.RunNotFound) as caught:
             await made.runs.answer(made_by_hand)
     assert "there is no run 'r'" in str(caught.value)
+
+
+class Unreadable(InMemoryBackend):
+    """Says of one run that its entry is damaged, and of another one holds a card that is none."""
+
+    async def list(
+        self, *, after: int | None = None, limit: int = 100, status: str | None = None
+    ) -> Sequence[RunEntry]:
+        found = await super().list(after=after, limit=limit, status=status)
+        made = [RunEntry.damaged(each.run_id, each.cursor, "the row is damaged") for each in found]
+        return [
+            new if each.run_id == "damaged" else evolve(each, card=b"[]") if each.run_id == "odd" else each
+            for each, new in zip(found, made, strict=True)
+        ]
+
+
+async def test_a_damaged_run_is_shown_to_whom_every_run_is_there_for() -> None:
+    backend = Unreadable()
+    policy = RoleAccess({"member": ACTIONS, "operator": ACTIONS}, any_owner={"operator"})
+    async with harness(policy, backend) as ours:
+        for run_id in ("good", "damaged", "odd"):
+            with acting_as(ADA):
+                await ours.run(hello, "hi", run_id=run_id)
+        with acting_as(ADA):
+            assert [info.run_id for info in await ours.runs.list()] == ["good"]
+        with acting_as(Principal("eve", {"operator"})):
+            found = {info.run_id: info.problem for info in await ours.runs.list()}
+            assert found["good"] is None
+            assert (found["damaged"], bool(found["odd"])) == ("the row is damaged", True)
+            assert await ours.runs.list(session=SessionKey("ada", "s")) == []
+            assert await ours.runs.prune(keep=0) == 2

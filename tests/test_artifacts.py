@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from noetic_py import (
-    Artifact,
-    ArtifactOwner,
-    ArtifactStore,
-    CheckpointBackend,
-    Context,
-    Harness,
-    InMemoryBackend,
-    SessionKey,
-    StoredArtifacts,
-    current_context,
-    step,
-)
-from noetic_py.checkpoints import FileBackend, SqliteBackend
-from noetic_py.checkpoints.forwarding import ForwardingBackend
+from noetic_py import Context, Harness, InMemoryBackend, SessionKey, current_context, step
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.context.artifacts import Artifact, ArtifactOwner, ArtifactStore, StoredArtifacts
 from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded
 from noetic_py.plugins import ServiceRegistry, hookimpl
 
 pytestmark = pytest.mark.anyio
 
 MINE = ArtifactOwner("session", "mine")
-
-BACKENDS: dict[str, Callable[[Path], CheckpointBackend]] = {
-    "memory": lambda path: InMemoryBackend(),
-    "sqlite": lambda path: SqliteBackend(path / "runs.db"),
-    "files": lambda path: FileBackend(path / "runs"),
-}
-
-
-@pytest.fixture(params=BACKENDS)
-async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointBackend]:
-    async with BACKENDS[request.param](tmp_path) as made:
-        yield made
 
 
 async def test_versions_are_saved_listed_loaded_and_forgotten(backend: CheckpointBackend) -> None:
@@ -180,7 +156,7 @@ async def test_many_writers_get_a_version_each(backend: CheckpointBackend) -> No
     assert (await backend.stats()).values == 13
 
 
-class Racing(ForwardingBackend):
+class Racing(DelegatingBackend):
     """A backend in which somebody else saves just before an index is written."""
 
     def __init__(self, inner: CheckpointBackend, others: int) -> None:

@@ -8,7 +8,6 @@ import pytest
 from attrs import define
 
 from noetic_py import (
-    Attributes,
     Context,
     FunctionCall,
     Harness,
@@ -26,6 +25,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.attributes import Attributes
 from noetic_py.testing import ScriptedModel
 
 TENANT = Key("tenant", str)

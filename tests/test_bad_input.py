@@ -27,10 +27,7 @@ from noetic_py import (
     Message,
     Model,
     ModelRequest,
-    ModelStream,
-    Refusal,
     Retry,
-    Services,
     Step,
     branch,
     call_model,
@@ -49,6 +46,8 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.context.context import Services
+from noetic_py.core.items import Refusal
 from noetic_py.errors import (
     BudgetExceeded,
     ChannelClosed,
@@ -80,6 +79,7 @@ from noetic_py.errors import (
     UnpairedOutput,
     WrongThread,
 )
+from noetic_py.models import ModelStream
 from noetic_py.testing import ScriptedModel
 
 
@@ -309,8 +309,9 @@ async def test_no_model() -> None:
         ("openai:gpt-5-mini", "pip install noetic-openai"),
         ("local:smollm2", "pip install noetic-local"),
         ("nobody:model", "providers"),
-        ("gpt-5-mini", "provider:name"),
-        ("openai:", "provider:name"),
+        ("gpt-5-mini", "openai:gpt-5-mini"),
+        ("openai:", "openai:"),
+        ("opnai:gpt-5-mini", 'did you mean "openai:gpt-5-mini"?'),
     ],
 )
 async def test_unknown_provider(name: str, says: str) -> None:
@@ -597,7 +598,7 @@ async def test_step_called_with_a_wrong_context(wrong: Any) -> None:
     error = await failure(body)
     assert isinstance(error, NoContextError)
     assert "echo" in str(error)
-    assert type(wrong).__name__ in str(error)
+    assert ("without a context" if wrong is None else type(wrong).__name__) in str(error)
     explains(error, "body")
 
 
@@ -614,8 +615,9 @@ async def test_step_called_with_a_read_only_view() -> None:
 
 async def test_step_called_without_a_context() -> None:
     call: Any = echo
-    with pytest.raises(TypeError):
+    with pytest.raises(NoContextError, match="without a context") as caught:
         await call("x")
+    explains(caught.value)
 
 
 async def test_gather_of_something_else() -> None:
@@ -1114,6 +1116,8 @@ def test_other_things_no_budget_can_have(given: Any) -> None:
         {"budget": 3},
         {"services": 3},
         {"metadata": 3},
+        {"metadata": {1: 2}},
+        {"source": 3},
         {"model_settings": 3},
         {"history": 3},
         {"history": ["text"]},

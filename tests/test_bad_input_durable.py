@@ -14,8 +14,9 @@ import anyio
 import pytest
 from attrs import define
 
-from noetic_py import Context, Harness, InMemoryBackend, Memory, StateBag, errors, sequence, step
+from noetic_py import Ask, Context, Harness, InMemoryBackend, Memory, StateBag, errors, loop, sequence, step
 from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.until import Verdict
 
 pytestmark = pytest.mark.anyio
 
@@ -69,8 +70,8 @@ async def test_an_unknown_run_is_named_by_everything_that_takes_an_id() -> None:
     [
         (Record("StepDreamt", (), b"{}"), r"record 8 of run r: a record of kind 'StepDreamt', which this version"),
         (Record("StepFinished", ("flow",), b'{"k":"code","o":{"$":"quantum"}}'), None),
-        (Record("StepFinished", ("flow",), b"[]"), r"record 8 of run r: .*is no StepFinished"),
-        (Record("RunEnded", (), b'["completed"]'), r"record 8 of run r: .*is no RunEnded"),
+        (Record("StepFinished", ("flow",), b"[]"), r"record 8 of run r: .*is not a valid form of a StepFinished"),
+        (Record("RunEnded", (), b'["completed"]'), r"record 8 of run r: reason: a RunEnded without its reason"),
     ],
     ids=["kind", "value", "form", "short"],
 )
@@ -226,3 +227,71 @@ async def test_an_address_that_nothing_serves(url: str, code: str) -> None:
         harness(url)
     assert caught.value.code == code
     assert caught.value.hint
+
+
+# ------------------------------------------------------------------------------------------------------ what is no text
+
+
+@step
+async def asks(value: str, ctx: Ctx) -> str:
+    return await ctx.ask(Ask("Which?", str))
+
+
+@step
+async def stops(value: str, ctx: Ctx) -> str:
+    odd: Any = ValueError("the boat leaves")
+    ctx.abort(odd)
+    return value
+
+
+def judges(**told: Any) -> Any:
+    def judge(_: object) -> Verdict:
+        return Verdict(True, **told)
+
+    condition: Any = judge
+    return loop(first, until=condition)
+
+
+@step
+async def untyped(value: Any, ctx: Ctx) -> Any:
+    return await ctx.ask(Ask("Which?", str))
+
+
+ODD: list[Any] = [5, b"x", ["x"], ValueError("x")]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+async def test_what_is_no_text_is_refused_before_it_is_stored(odd: Any) -> None:
+    backend = InMemoryBackend()
+    async with harness(backend) as it:
+        (request,) = (await it.run(asks, "x", run_id="waits")).pending
+        handle = it.start(asks, "x", run_id="goes-on")
+        works: list[Callable[[Any], object]] = [
+            handle.abort,
+            handle.interrupt,
+            handle.wrap_up,
+            request.reject,
+            lambda x: request.answer("a", by=x),
+        ]
+        for work in works:
+            with pytest.raises((errors.ConfigError, errors.AnswerInvalid), match="expected text"):
+                work(odd)
+        with pytest.raises(errors.ConfigError, match="expected text"):
+            await it.runs.wrap_up("waits", odd)
+        await handle.result()
+        for name, told in (("reason", {"reason": odd}), ("feedback", {"feedback": odd})):
+            await it.run(judges(**told), "x", run_id=name, on_error="result")
+        await it.run(stops, "x", run_id="stops", on_error="result")
+        # Every run can still be read, and gone on with.
+        for name, flow in (("waits", asks), ("goes-on", asks), ("stops", stops), ("reason", judges(reason=odd))):
+            assert await it.runs.journal(name)
+            await it.resume(name, flow, on_error="result")
+
+
+async def test_a_value_that_a_run_is_completed_with_is_the_one_of_that_moment() -> None:
+    async with harness(InMemoryBackend()) as it:
+        given = {"ports": ["Brest"]}
+        waiting = it.start(untyped, "x", run_id="u")
+        assert waiting.complete(given)
+        given["ports"].append("Atlantis")
+        assert (await waiting.result()).value == (await it.resume("u", untyped)).value == {"ports": ["Brest"]}

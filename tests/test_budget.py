@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import Budget, errors, step
-from noetic_py.budget import (
+from noetic_py.core.budget import (
     NO_USAGE,
     NOTHING_USED,
     Lease,
@@ -535,9 +535,45 @@ async def test_what_is_left_is_what_the_tightest_lease_leaves() -> None:
         cost=Decimal(3),
         seconds=30.0,
     )
+    shown = leaf.remaining(120.0)
+    assert (shown.limit.steps, shown.limit.cost, shown.limit.tokens, shown.limit.seconds) == (4, Decimal(5), 100, 50.0)
+    # What is reserved is not used.
+    assert (shown.used.steps, shown.used.model_calls, shown.used.tokens, shown.used.seconds) == (1, 1, 0, 20.0)
     assert leaf.remaining(1000.0).seconds == 0.0
     reservation.settle(NOTHING_USED)
     assert Lease(None).remaining(0.0) == Remaining()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_limit_used_and_remaining_of_every_dimension_fit_together(seed: int) -> None:
+    draw = random.Random(seed)
+    node: Lease | None = None
+    for _ in range(draw.randint(1, 3)):
+        limits: dict[str, Any] = {name: draw.randint(30, 90) for name in (*COUNTS, "cost") if draw.random() < 0.5}
+        per_tool = {name: draw.randint(5, 9) for name in ("look", "search") if draw.random() < 0.5}
+        seconds, depth = draw.choice([None, 90.0, 200.0]), draw.choice([None, 3, 9])
+        budget = Budget(**limits, per_tool=per_tool, seconds=seconds, depth=depth)
+        node = Lease(budget, node, now=float(draw.randint(0, 9)))
+    assert node is not None
+    for _ in range(draw.randint(0, 4)):
+        node.take_step()
+        node.take_tool_call(draw.choice(["look", "search"]))
+        tokens = TokenUsage(draw.randint(0, 3), draw.randint(0, 3), cached_input=1)
+        node.book(amounts_of(Usage(tokens, Decimal(1))), tokens)
+    shown = node.remaining(20.0, 2, {"depth": 2, **node.used()})
+    for name in (*COUNTS, "cost", "seconds", "depth"):
+        limit, used, left = (getattr(each, name) for each in (shown.limit, shown.used, shown))
+        assert (limit is None) == (left is None), (seed, name)
+        assert left is None or limit == pytest.approx(used + left), (seed, name)
+    assert {name: shown.used.per_tool[name] + left for name, left in shown.per_tool.items()} == shown.limit.per_tool
+    assert shown.used.tokens == shown.used.input_tokens + shown.used.output_tokens, seed
+
+
+def test_a_wrap_up_is_shown_the_time_of_its_reserve() -> None:
+    lease = Lease(Budget(seconds=30, wrap_up=wrap, reserve=Budget(seconds=5)), now=100.0)
+    assert lease.remaining(110.0).limit.seconds == 25.0
+    shown = lease.open_wrap_up(130.0).remaining(131.0)
+    assert (shown.seconds, shown.limit.seconds, shown.used.seconds) == (4.0, 5.0, 1.0)
 
 
 @pytest.mark.parametrize(

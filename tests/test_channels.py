@@ -18,20 +18,9 @@ from anyio.lowlevel import checkpoint
 from attrs import define
 from pydantic import BaseModel, ConfigDict
 
-from noetic_py import (
-    Channel,
-    ChannelDropped,
-    ChannelHandle,
-    Context,
-    Harness,
-    Retry,
-    StepCommitted,
-    call_tool,
-    parallel,
-    step,
-    tool,
-)
-from noetic_py.channels import Board, log_lost
+from noetic_py import Channel, Context, Harness, Retry, call_tool, parallel, step, tool
+from noetic_py.channels import Board, ChannelHandle, log_lost
+from noetic_py.core.events import ChannelDropped, StepCommitted
 from noetic_py.errors import (
     ChannelClosed,
     ChannelTimeout,

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 import pytest
 import uvicorn
@@ -21,8 +22,8 @@ from benchmarks.table import into_page
 from examples import chat_server
 from noetic_py import Harness, Message, SessionPolicy, errors
 from noetic_py.checkpoints import SqliteBackend
+from noetic_py.core.session_key import SessionKey
 from noetic_py.models import Model, ModelRequest, ModelStream
-from noetic_py.sessions.keys import SessionKey
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,9 @@ async def served(harness: Harness) -> AsyncGenerator[int]:
     """A server for a harness, on a free port, for as long as the block lasts."""
     tokens = chat_server.StubTokens({token_of(user): user for user in ("ada", "bob")})
     app = chat_server.application(harness, tokens)
-    carrier = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=1))
+    carrier = uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", http=chat_server.Patient, ws="none", timeout_graceful_shutdown=1)
+    )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         async with anyio.create_task_group() as group:
             group.start_soon(partial(carrier.serve, sockets=[listening]))
@@ -351,3 +354,57 @@ def test_every_error_has_a_status() -> None:
     assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
     assert chat_server.refuse(errors.SessionConflict("x")).status_code == 409
     assert chat_server.refuse(errors.RunNotFound("x")).status_code == 410
+
+
+# -------------------------------------------------------------------------------------------------- slow clients
+
+
+async def until_closed(client: anyio.abc.SocketStream) -> bytes:
+    """What a server says until it closes the connection."""
+    said = b""
+    with anyio.fail_after(5):
+        try:
+            while True:
+                said += await client.receive()
+        except anyio.EndOfStream:
+            return said
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [b"POST /sessions/trip/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n"],
+        [b"GET /health HTTP/1.1\r\n"] + [b"A: b\r\n"] * 9,
+    ],
+    ids=["nothing", "half a head", "a head that drips"],
+)
+async def test_a_head_that_does_not_come_whole_closes_the_connection(
+    pieces: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_server, "HEAD_SECONDS", 0.1)
+    async with served(Harness(model=ScriptedModel(chat_server.guide))) as port:
+        async with await anyio.connect_tcp("127.0.0.1", port) as client:
+            for piece in pieces:
+                await client.send(piece)
+            assert await until_closed(client) == b""
+        async with await anyio.connect_tcp("127.0.0.1", port) as client:
+            await client.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            with anyio.fail_after(5):
+                assert (await client.receive()).startswith(b"HTTP/1.1 200")
+            # One that goes on after an answer has to be as quick.
+            await client.send(b"GET /health HT")
+            await until_closed(client)
+
+
+async def test_a_body_that_does_not_come_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_server, "BODY_SECONDS", 0.1)
+    head = (
+        f"POST /sessions/trip/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token_of('ada')}\r\n"
+        "Content-Length: 20\r\n\r\n"
+    )
+    async with served(Harness(model=ScriptedModel(chat_server.guide))) as port:
+        async with await anyio.connect_tcp("127.0.0.1", port) as client:
+            await client.send(head.encode() + b'{"text"')
+            said = await until_closed(client)
+        assert said.startswith(b"HTTP/1.1 408")

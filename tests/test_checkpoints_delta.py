@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import StateBag, errors
-from noetic_py.checkpoints.delta import apply_changes, changes, known_fields, mismatch
-from noetic_py.checkpoints.records import Change, Segment
-from noetic_py.checkpoints.stored import dump_record, load_record
-from noetic_py.codec import Codec
+from noetic_py.core.codec import Codec
+from noetic_py.journal.delta import apply_changes, changes, known_fields, mismatch
+from noetic_py.journal.record_codec import dump_record, load_record
+from noetic_py.journal.records import Change, Segment
 
 CODEC = Codec()
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from noetic_py import Harness, step
+from noetic_py import Ask, Context, Harness, step
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Head, Lease, Record, backend_from
-from noetic_py.checkpoints._files import place
+from noetic_py.checkpoints.files import folder
 from noetic_py.errors import (
     CheckpointError,
     CheckpointFailed,
@@ -264,11 +264,11 @@ async def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 async def test_a_newer_version(tmp_path: Path) -> None:
     await made(tmp_path / "runs")
-    before, place.VERSION = place.VERSION, 0
+    before, folder.VERSION = folder.VERSION, 0
     try:
         error = await refused(tmp_path / "runs")
     finally:
-        place.VERSION = before
+        folder.VERSION = before
     assert (error.reason, "version 1" in str(error)) == ("newer", True)
 
 
@@ -392,6 +392,51 @@ async def test_every_byte_of_a_journal_counts(tmp_path: Path) -> None:
         file.write_bytes(whole)
 
 
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def _is_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _is_a_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def _is_missing(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("name", ["head", "journal-0"])
+@pytest.mark.parametrize("damage", [_cut, _is_a_folder, _is_a_link, _is_missing])
+async def test_a_damaged_run_is_in_the_way_of_no_other(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    @step
+    async def asks(text: str, ctx: Context) -> str:
+        return await ctx.ask(Ask("Which?", str))
+
+    root = tmp_path / "runs"
+    async with FileBackend(root) as backend:
+        async with Harness(checkpoints=backend, plugins=()) as harness:
+            await harness.run(asks, "x", run_id="bad")
+        damage(next((root / "runs").iterdir()) / name)
+        # What a desktop leaves in a folder that it shows.
+        (root / "runs" / ".DS_Store").write_bytes(b"x")
+        async with Harness(checkpoints=backend, plugins=()) as harness:
+            for run_id in ("one", "two"):
+                await harness.run(asks, "x", run_id=run_id)
+            found = {each.run_id: each.problem for each in await harness.runs.list()}
+            assert (found.pop("one"), found.pop("two")) == (None, None)
+            (problem,) = found.values()
+            assert problem
+            assert (await harness.runs.stats()).runs == (2 if name == "head" else 3)
+            assert await harness.runs.prune(keep=0, statuses=["suspended"]) >= 2
+
+
 async def test_an_older_head_hides_nothing(tmp_path: Path) -> None:
     """A write that the disk lost: one append may have been under way, but not two."""
     root = tmp_path / "runs"
@@ -449,7 +494,10 @@ async def test_damage_is_found_or_changes_nothing(tmp_path: Path, chunk: int) ->
         for look in (*expected, "list", "scan"):
             try:
                 if look == "list":
-                    wrong += [await backend.list()] if await backend.list() != listed else []
+                    # What is damaged is listed as that, and the others as they are.
+                    seen = await backend.list()
+                    noticed += any(each.problem for each in seen)
+                    wrong += [each for each in seen if not each.problem and each not in listed]
                 elif look == "scan":
                     wrong += [await backend.scan(SCOPE)] if await backend.scan(SCOPE) != values else []
                 elif await everything(backend, look) != expected[look]:

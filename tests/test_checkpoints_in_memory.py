@@ -4,7 +4,7 @@ import pytest
 
 from noetic_py import Context, Harness, Message, errors, step
 from noetic_py.checkpoints import InMemoryBackend, Record
-from noetic_py.checkpoints.records import Decision
+from noetic_py.journal.records import Decision
 from noetic_py.testing import VirtualRuntime
 
 pytestmark = pytest.mark.anyio

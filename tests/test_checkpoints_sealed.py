@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from attrs import evolve
 
-from noetic_py import Context, Harness, step
+from noetic_py import Context, Harness, SessionKey, step
 from noetic_py.checkpoints import (
     Anchor,
     CheckedRecord,
@@ -25,8 +28,7 @@ from noetic_py.checkpoints import (
     Unsealed,
 )
 from noetic_py.checkpoints.checks import MAX_CARD, MAX_STATUS
-from noetic_py.checkpoints.envelope import plain_card
-from noetic_py.checkpoints.sealed import SealedBackend
+from noetic_py.checkpoints.signed import SignedBackend
 from noetic_py.errors import (
     CheckpointFailed,
     ConfigError,
@@ -36,6 +38,7 @@ from noetic_py.errors import (
     RecordRefused,
     TransformMissing,
 )
+from noetic_py.journal.record_codec import plain_card
 from noetic_py.plugins import TransformRegistry, hookimpl, load_plugins
 from noetic_py.testing import FaultyBackend, ReferenceContract, VirtualRuntime, assert_resumable_everywhere
 from noetic_py.testing._conformance.base import equal
@@ -88,12 +91,12 @@ class Veil(RecordTransform):
         return Unsealed(self._turned(place, payload))
 
 
-class TestSealedBackend(BackendContract):
+class TestSignedBackend(BackendContract):
     """Whatever is sealed: the backend that is seen keeps the contract."""
 
     def make(self, folder: Path) -> CheckpointBackend:
         self.runtime = VirtualRuntime()
-        return SealedBackend(InMemoryBackend(runtime=self.runtime), [Sum(), Veil()])
+        return SignedBackend(InMemoryBackend(runtime=self.runtime), [Sum(), Veil()])
 
     async def lapse(self, backend: CheckpointBackend) -> None:
         await self.runtime.advance(3600.0)
@@ -117,7 +120,7 @@ class TestSealedReference(ReferenceContract):
     examples = 50
 
     def make(self, folder: Path) -> CheckpointBackend:
-        return SealedBackend(InMemoryBackend(runtime=self.runtime), [Sum(), Veil()])
+        return SignedBackend(InMemoryBackend(runtime=self.runtime), [Sum(), Veil()])
 
     async def lapse(self, backend: CheckpointBackend) -> None:
         """Its clock is the one that was moved."""
@@ -143,6 +146,10 @@ def made(backend: CheckpointBackend, *transforms: RecordTransform) -> Harness[An
     return Harness(checkpoints=backend, plugins=(), record_transforms=transforms)
 
 
+def made_at(place: str) -> Harness[Any]:
+    return Harness(checkpoints=place, plugins=(), record_transforms=[Sum()])
+
+
 async def stored(backend: CheckpointBackend, run_id: str = "r") -> list[Record]:
     return list(await backend.read(run_id))
 
@@ -151,7 +158,7 @@ class Forger(InMemoryBackend):
     """Lets a test do what somebody does who can write the database."""
 
     def swap(self, run_id: str, records: list[Record], **parts: Any) -> None:
-        kept = self._runs[run_id]
+        kept = self._store.runs[run_id]
         kept.records[:] = records
         if kept.ends[-1] != len(records):
             kept.ends[:] = [len(records)]
@@ -169,7 +176,7 @@ async def test_what_the_backend_stores_is_sealed_and_what_is_read_is_not() -> No
     assert not any(b"go1" in record.payload for record in raw)
     journal = await harness.runs.journal("r")
     assert [type(record).__name__ for record in journal] == [record.kind for record in raw]
-    records = await stored(SealedBackend(backend, [Sum(), Veil()]))
+    records = await stored(SignedBackend(backend, [Sum(), Veil()]))
     assert all(isinstance(record, CheckedRecord) for record in records)
     assert [
         [check.transform for check in record.checks] for record in records if isinstance(record, CheckedRecord)
@@ -362,8 +369,8 @@ async def test_a_fork_with_another_state_is_sealed() -> None:
 
 
 async def test_a_watched_run_is_read_page_by_page_while_it_grows() -> None:
-    backend = SealedBackend(InMemoryBackend(), [Sum()])
-    reader = SealedBackend(backend.inner, [Sum()])
+    backend = SignedBackend(InMemoryBackend(), [Sum()])
+    reader = SignedBackend(backend.inner, [Sum()])
     seen: list[Record] = []
     for number in range(30):
         record = Record("K", ("p",), b"%d" % number)
@@ -386,14 +393,14 @@ class Counting(InMemoryBackend):
 
 async def test_what_was_written_or_read_here_is_not_read_again_to_be_gone_on_with() -> None:
     inner = Counting()
-    sealed = SealedBackend(inner, [Sum()])
+    sealed = SignedBackend(inner, [Sum()])
     for number in range(5):
         lease = await sealed.acquire("r", ttl=60)
         await sealed.append("r", expected_position=number, fence=lease.fence, records=[Record("K", (), b"{}")])
         await sealed.release(lease)
         assert not await sealed.read("r", after=number + 1)
     assert inner.count == 0
-    other = SealedBackend(inner, [Sum()])
+    other = SignedBackend(inner, [Sum()])
     assert len(await other.read("r")) == 5
     lease = await other.acquire("r", ttl=60)
     await other.append("r", expected_position=5, fence=lease.fence, records=[Record("K", (), b"{}")], card=b"mine")
@@ -409,7 +416,7 @@ async def test_what_was_written_or_read_here_is_not_read_again_to_be_gone_on_wit
 
 async def test_a_card_that_another_owner_has_changed_alone_stays() -> None:
     inner = InMemoryBackend()
-    one_of_them, other = SealedBackend(inner, [Sum()]), SealedBackend(inner, [Sum()])
+    one_of_them, other = SignedBackend(inner, [Sum()]), SignedBackend(inner, [Sum()])
     lease = await one_of_them.acquire("r", ttl=60)
     await one_of_them.append("r", expected_position=0, fence=lease.fence, records=[Record("K", (), b"{}")], card=b"old")
     await one_of_them.release(lease)
@@ -425,13 +432,13 @@ async def test_a_card_that_another_owner_has_changed_alone_stays() -> None:
 
 async def test_a_run_that_was_made_anew_is_not_taken_for_a_forged_one() -> None:
     inner = InMemoryBackend()
-    reader = SealedBackend(inner, [Sum()])
+    reader = SignedBackend(inner, [Sum()])
     for text in ("a", "b"):
-        writer = SealedBackend(inner, [Sum()])
+        writer = SignedBackend(inner, [Sum()])
         await writer.append("r", expected_position=0, fence=0, records=[Record("K", (), text.encode())] * 2)
         assert [record.payload for record in await reader.read("r", limit=1)] == [text.encode()]
         await writer.delete("r")
-    await SealedBackend(inner, [Sum()]).append("r", expected_position=0, fence=0, records=[Record("K", (), b"c")] * 2)
+    await SignedBackend(inner, [Sum()]).append("r", expected_position=0, fence=0, records=[Record("K", (), b"c")] * 2)
     assert [record.payload for record in await reader.read("r", after=1)] == [b"c"]
 
 
@@ -444,7 +451,7 @@ async def test_an_anchor_finds_a_journal_that_was_set_back_whole() -> None:
     anchors = [(await harness.runs.verify("r")).anchor]
     late = await harness.fork("r")
     await made(backend, Sum()).resume(late, one)
-    sealed = SealedBackend(backend, [Sum()])
+    sealed = SignedBackend(backend, [Sum()])
     await sealed.append(
         "r", expected_position=len(early), fence=entry_fence(await backend.head("r")), records=[Record("K", (), b"{}")]
     )
@@ -474,7 +481,9 @@ async def test_forged_records_can_be_read_and_not_gone_on_with() -> None:
     backend = Forger()
     await made(backend, Sum()).run(flow, "go", run_id="r")
     raw = await stored(backend)
-    backend.swap("r", [*raw[:2], raw[2], *raw[3:-1], evolve(raw[-1], path=("elsewhere",))])
+    forged = [evolve(record, payload=record.payload.replace(b'"o":"go12"', b'"o":"go13"')) for record in raw]
+    assert forged != raw
+    backend.swap("r", forged)
     lenient = made(backend, Sum(strict=False))
     assert len(await lenient.runs.journal("r")) == len(raw)
     report = await lenient.runs.verify("r")
@@ -633,7 +642,7 @@ async def test_a_sealed_backend_is_not_sealed_twice() -> None:
     once = plugins.transforms.around(inner)
     assert plugins.transforms.around(once) is once
     other = plugins.transforms.around(once, [Veil()])
-    assert isinstance(other, SealedBackend)
+    assert isinstance(other, SignedBackend)
     assert other.inner is inner
 
 
@@ -649,3 +658,67 @@ async def test_a_damaged_card_is_told_as_one(card: bytes) -> None:
     backend.swap("r", await stored(backend), card=card)
     with pytest.raises(RecordRefused, match="damaged"):
         await made(backend, Sum()).runs.journal("r")
+
+
+# ------------------------------------------------------------------------------------------------- lists and stores
+
+
+async def test_a_run_that_is_refused_hides_no_other() -> None:
+    backend = Forger()
+    for run_id in ("a", "b", "c"):
+        await made(backend, Sum()).run(flow, "go", run_id=run_id)
+    raw = await stored(backend, "b")
+    entry = await backend.entry("b")
+    assert entry is not None
+    backend.swap("b", raw[:-1], status="aborted")
+    strict = made(backend, Sum())
+    found = {info.run_id: info for info in await strict.runs.list()}
+    assert {run_id: info.problem is None for run_id, info in found.items()} == {"a": True, "b": False, "c": True}
+    assert "the end of the journal is forged" in str(found["b"].problem)
+    assert found["b"].flow == ""
+    assert [info.run_id for info in await strict.runs.list(session=SessionKey("ada", "s"))] == []
+    assert (await strict.runs.verify("a")).ok
+    assert not (await strict.runs.verify("b")).ok
+    with pytest.raises(RecordRefused):
+        await strict.runs.get("b")
+    # Without the transforms nobody can tell.
+    assert [info.problem for info in await made(backend).runs.list()] == [None, None, None]
+
+
+async def test_a_run_is_bound_to_its_store() -> None:
+    backend, other = InMemoryBackend(), InMemoryBackend()
+    await made(backend, Sum()).run(flow, "go", run_id="r")
+    await made(other, Sum()).run(flow, "go", run_id="own")
+    entry = await backend.entry("r")
+    assert entry is not None
+    for run_id in ("r", "another"):
+        await other.append(
+            run_id, expected_position=0, fence=0, records=await stored(backend), card=entry.card, status=entry.status
+        )
+        with pytest.raises(RecordRefused):
+            await made(other, Sum()).resume(run_id, flow)
+        assert [str(check.reason) for check in (await made(other, Sum()).runs.verify(run_id)).problems][-1:]
+    with pytest.raises(RecordRefused, match="written in another store, and copied here"):
+        await made(other, Sum()).runs.get("r")
+    assert [info.run_id for info in await made(other, Sum()).runs.list() if info.problem is None] == ["own"]
+    assert (await made(other, Sum()).runs.verify("own")).ok
+    # It is no value of anybody's, and no process makes another one.
+    assert (await made(backend, Sum()).runs.stats()).values == 0
+    fresh = InMemoryBackend()
+    async with anyio.create_task_group() as group:
+        for number in range(5):
+            group.start_soon(partial(made(fresh, Sum()).run, flow, "go", run_id=f"r{number}"))
+    assert all([(await made(fresh, Sum()).runs.verify(f"r{number}")).ok for number in range(5)])
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+async def test_a_copy_of_the_whole_store_verifies(kind: str, tmp_path: Path) -> None:
+    place, copy = tmp_path / "runs", tmp_path / "copy"
+    async with made_at(f"{kind}:{place}") as harness:
+        await harness.run(flow, "go", run_id="r")
+    (shutil.copytree if place.is_dir() else shutil.copy)(place, copy)
+    async with made_at(f"{kind}:{copy}") as harness:
+        assert (await harness.runs.verify("r")).ok
+        assert (await harness.resume("r", flow)).value == "go12"
+        await harness.run(flow, "go", run_id="later")
+        assert (await harness.runs.verify("later")).ok

@@ -12,6 +12,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -29,13 +30,12 @@ from noetic_py.checkpoints import (
     SqliteBackend,
     Transaction,
     backend_from,
+    locks,
 )
-from noetic_py.checkpoints._local import locks, worker
-from noetic_py.checkpoints._sqlite import hold, schema
-from noetic_py.checkpoints._sqlite.runs import LONGEST
-from noetic_py.checkpoints._sqlite.schema import mode_of, wal_is_safe
-from noetic_py.checkpoints._sqlite.store import Store
-from noetic_py.checkpoints.packing import pack_scope
+from noetic_py.checkpoints.sqlite import schema, store
+from noetic_py.checkpoints.sqlite.schema import LONGEST, mode_of, wal_is_safe
+from noetic_py.checkpoints.sqlite.store import Store
+from noetic_py.checkpoints.threads import Job
 from noetic_py.errors import (
     CheckpointError,
     CheckpointFailed,
@@ -77,7 +77,7 @@ def another_owner(mine: locks.Locks) -> None:
     with locks._guard:
         mine._file.held.discard(mine.owner)
         locks._unlock(mine._file.handle, mine.owner)
-        mine.owner = mine._become_somebody()
+        mine.owner = mine._become_owner()
 
 
 @contextmanager
@@ -243,7 +243,7 @@ async def test_every_commit_reaches_the_disk(tmp_path: Path, exclusive: bool, sa
 
     with sqlite_is(safe=safe):
         async with SqliteBackend(tmp_path / "runs.db", exclusive=exclusive) as backend:
-            assert await backend._worker.run(look, write=False) == settings
+            assert await backend._pool.run(Job(look, write=False)) == settings
 
 
 # -- group commit
@@ -869,7 +869,7 @@ async def test_after_the_disk_failed_the_file_is_opened_again(tmp_path: Path) ->
             for count, write in enumerate((True, False), 1):
                 assert len(opened) == count
                 with pytest.raises(StoreUnavailable) as caught:
-                    await backend._worker.run(fail, write=write)
+                    await backend._pool.run(Job(fail, write=write))
                 assert caught.value.reason == "io"
                 assert "may have been taken or not" in str(caught.value)
                 await fill(backend, "r", 1, fence=lease.fence)
@@ -905,9 +905,52 @@ async def test_a_changed_row_is_found(tmp_path: Path, sql: str) -> None:
     with pytest.raises(CheckpointError):  # noqa: PT012  # one of these
         for run_id in expected:
             await everything(backend, run_id)
-        await backend.list()
+        for problem in filter(None, [each.problem for each in await backend.list()]):
+            raise CorruptRecord(problem)
         await backend.scan(SCOPE)
     await backend.close()
+
+
+ODD_ROWS = [
+    "UPDATE runs SET status = 'odd' WHERE run_id = 'r1'",
+    "UPDATE runs SET position = 'x' WHERE run_id = 'r1'",
+    "UPDATE runs SET fence = 4611686018427387904 WHERE run_id = 'r1'",
+    "UPDATE runs SET id = 4611686018427387904 WHERE run_id = 'r1'",
+    "UPDATE runs SET run_id = x'00' WHERE run_id = 'r1'",
+    "UPDATE transactions SET count = 1.5 WHERE id = (SELECT min(id) FROM transactions)",
+    "UPDATE pairs SET version = 4611686018427387904",
+]
+
+
+@pytest.mark.parametrize("sql", ODD_ROWS)
+async def test_a_damaged_row_is_in_the_way_of_no_other(tmp_path: Path, sql: str) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        for n in range(4):
+            await fill(backend, f"r{n}", 1)
+        await backend.put(SCOPE, "k", b"v")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(sql)
+        connection.commit()
+    async with SqliteBackend(path) as backend:
+        listed = {each.run_id for each in await backend.list() if each.problem is None}
+        assert listed >= {"r2", "r3"}
+        assert (await backend.stats()).runs == 4
+        assert await backend.prune(keep=1) >= 2
+        assert [each.run_id for each in await backend.list() if each.problem is None] == ["r3"]
+
+
+@pytest.mark.parametrize("value", ["'x'", "4611686018427387904"])
+async def test_a_counter_that_is_not_what_was_written_is_named(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        await fill(backend, "r", 1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE store SET ticks = {value}")
+        connection.commit()
+    with pytest.raises(CorruptRecord, match="counter is damaged"):
+        async with SqliteBackend(path) as backend:
+            await backend.list()
 
 
 @pytest.mark.parametrize("needle", [b"needle-run", b"needle-key"])
@@ -976,11 +1019,11 @@ async def test_a_page_of_an_older_copy_is_found(tmp_path: Path) -> None:
 @contextmanager
 def held_for(seconds: float) -> Generator[None]:
     """As if commits that are so far apart still followed each other closely."""
-    before, hold.SECONDS = hold.SECONDS, seconds
+    before, store.SECONDS = store.SECONDS, seconds
     try:
         yield
     finally:
-        hold.SECONDS = before
+        store.SECONDS = before
 
 
 def touch(connection: sqlite3.Connection) -> None:
@@ -1101,7 +1144,7 @@ async def test_a_run_has_an_end(tmp_path: Path) -> None:
 
     async with SqliteBackend(tmp_path / "runs.db") as backend:
         await fill(backend, "r", 1)
-        await backend._worker.run(make_long, write=True)
+        await backend._pool.run(Job(make_long, write=True))
         assert await backend.append("r", expected_position=LONGEST - 2, fence=0, records=[record("x")]) == LONGEST - 1
         for count in (1, 3):
             with pytest.raises(LimitExceeded):
@@ -1192,23 +1235,23 @@ def test_one_backend_serves_one_loop_after_another(tmp_path: Path, anyio_backend
 
 
 def test_a_loop_that_is_gone_is_not_told(anyio_backend: str) -> None:
-    jobs: list[worker._Job[None]] = []
+    jobs: list[Job[None]] = []
 
     async def make() -> None:
-        jobs.append(worker._Job(lambda store: None, write=True))
+        jobs.append(Job(lambda store: None, write=True))
 
     anyio.run(make, backend=anyio_backend)
-    worker._deliver(jobs)
+    Job.end_all(jobs)
     assert not jobs[0].done
 
 
 async def test_a_backend_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
+    before = threading.enumerate()
     backend: SqliteBackend | None = SqliteBackend(path)
     assert backend is not None
     await backend.acquire("r", ttl=3600.0)
-    thread = backend._worker._thread
-    assert thread is not None
+    (thread,) = (each for each in threading.enumerate() if each.name == "noetic-sqlite" and each not in before)
     backend = None
     gc.collect()
     await anyio.to_thread.run_sync(thread.join, 10.0)
@@ -1220,7 +1263,7 @@ async def test_a_backend_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
 async def test_what_work_raises_is_its_own(tmp_path: Path) -> None:
     def broken(store: Store) -> int:
         if writes:
-            store.put(pack_scope(SCOPE), "half", b"v", None)
+            store.put(SCOPE, "half", b"v", None)
         raise ZeroDivisionError("broken")
 
     writes = False
@@ -1228,7 +1271,7 @@ async def test_what_work_raises_is_its_own(tmp_path: Path) -> None:
     async with SqliteBackend(tmp_path / "runs.db") as backend:
         for writes in (False, True):
             with pytest.raises(ZeroDivisionError):
-                await backend._worker.run(broken, write=writes)
+                await backend._pool.run(Job(broken, write=writes))
         results: list[object] = []
 
         async def append(n: int) -> None:
@@ -1236,7 +1279,7 @@ async def test_what_work_raises_is_its_own(tmp_path: Path) -> None:
 
         async def fail() -> None:
             with pytest.raises(ZeroDivisionError):
-                await backend._worker.run(broken, write=True)
+                await backend._pool.run(Job(broken, write=True))
 
         async with anyio.create_task_group() as group:
             for n in range(10):
@@ -1247,7 +1290,7 @@ async def test_what_work_raises_is_its_own(tmp_path: Path) -> None:
 
 
 async def test_references_cannot_be_stored(tmp_path: Path) -> None:
-    from noetic_py.checkpoints.records import StepOpened
+    from noetic_py.journal.records import StepOpened
 
     value = StepOpened(("a",), "code", 1)
     async with SqliteBackend(tmp_path / "runs.db") as backend:

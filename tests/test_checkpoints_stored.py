@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py import FunctionCall, FunctionCallOutput, InMemoryBackend, Message, TokenUsage, errors
-from noetic_py._engine.resume import read_journal
-from noetic_py.checkpoints import Record, records
-from noetic_py.checkpoints.stored import SameAsChild, Stored, dump_record, load_record
-from noetic_py.codec import Codec
-from noetic_py.control import Control
+from noetic_py import Budget, FunctionCall, FunctionCallOutput, InMemoryBackend, Message, TokenUsage, errors
+from noetic_py.checkpoints import Record
+from noetic_py.core.codec import Codec
+from noetic_py.core.control import Control
+from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.engine.limits import limits_of
+from noetic_py.journal import record_fields, records
+from noetic_py.journal.record_codec import SameAsChild, Stored, dump_record, load_record
 from noetic_py.steps.flow import Settled
 from tests.properties.checks import SEED, examples
 
@@ -48,7 +51,7 @@ deltas = st.lists(
         st.sampled_from(["set", "unset", "append"]),
         texts,
         st.none() | texts,
-        st.integers(),
+        st.lists(st.integers(), max_size=2),
         st.booleans(),
     ),
     max_size=3,
@@ -79,9 +82,15 @@ tools = st.none() | texts.filter(bool)
 takes = st.lists(paths, max_size=2).map(tuple)
 
 
+places = st.lists(frames, min_size=1, max_size=3).map(tuple)
+moments = st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)
+arguments = st.dictionaries(texts, st.integers(), max_size=2).map(json.dumps)
+BUDGET = limits_of(Budget(cost="1.5", steps=9, per_tool={"pay": 1}, seconds=2.5, reserve=Budget(tokens=10)))
+
+
 @st.composite
 def finished(draw: st.DrawFn) -> records.StepFinished:
-    record = records.StepFinished(draw(paths), draw(st.sampled_from(["code", "model", "loop"])), None, draw(plain))
+    record = records.StepFinished(draw(places), draw(st.sampled_from(["code", "model", "loop"])), None, draw(plain))
     record.attempt = draw(st.integers(1, 5))
     record.items, record.delta = draw(several), draw(deltas)
     record.usage, record.cost, record.control = draw(usages), draw(maybe_money), draw(controls)
@@ -89,6 +98,7 @@ def finished(draw: st.DrawFn) -> records.StepFinished:
     record.fingerprint, record.digest = draw(texts), draw(st.none() | texts.filter(bool))
     record.takes, record.calls, record.tool = draw(takes), draw(st.integers(0, 3)), draw(tools)
     record.loop_stops = tuple(draw(st.lists(st.tuples(paths, plain), max_size=2)))
+    record.cut = tuple(path for path, _ in record.loop_stops if draw(st.booleans()))
     if draw(st.booleans()):
         record.output = SameAsChild(draw(frames))
     return record
@@ -103,46 +113,51 @@ openings = st.builds(
     request_id=st.none() | texts,
     metadata=st.dictionaries(texts, st.integers(), max_size=2),
     source=st.none() | texts,
-    budget=st.none() | st.just({"limits": {"cost": "1.5"}}),
+    budget=st.none() | st.just(BUDGET),
     version=st.integers(1, 3),
     turns=st.integers(0, 3),
+    origins=st.sampled_from([(), ((2, None), (1, ("run", "branch")))]),
+    asked=st.none() | st.integers(0, 9),
 )
 attempts = st.integers(1, 9)
 statuses = st.sampled_from(["completed", "failed", "aborted"])
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "RunStarted": st.builds(records.RunStarted, st.just(()), texts, texts, texts, plain, whole, st.none() | openings),
-    "StepOpened": st.builds(records.StepOpened, paths, texts, attempts, whole),
-    "Segment": st.builds(records.Segment, paths, attempts, several, deltas),
-    "ChildReplayed": st.builds(records.ChildReplayed, paths),
-    "Voided": st.builds(records.Voided, paths),
+    "StepOpened": st.builds(records.StepOpened, places, texts, attempts, whole),
+    "Segment": st.builds(
+        records.Segment, places, attempts, several, deltas, st.just(()) | deltas.map(lambda delta: (("notes", delta),)),
+        st.none() | frames,
+    ),
+    "ChildReplayed": st.builds(records.ChildReplayed, places),
+    "Voided": st.builds(records.Voided, places),
     "StateRevised": st.builds(
         records.StateRevised, st.just(()), attempts, plain.map(CODEC.encode),
         st.dictionaries(whole, deltas, max_size=3),
     ),
     "StepFinished": finished(),
     "StepFailed": st.builds(
-        records.StepFailed, paths, texts, attempts, st.booleans(), problems, usages, maybe_money, controls,
-        st.integers(0, 3), tools,
+        records.StepFailed, places, texts, attempts, st.booleans(), problems, usages, maybe_money, controls,
+        st.integers(0, 3), tools, st.booleans(),
     ),
     "StepStopped": st.builds(
-        records.StepStopped, paths, texts, attempts, several, usages, maybe_money, controls, deltas,
+        records.StepStopped, places, texts, attempts, several, usages, maybe_money, controls, deltas,
         st.integers(0, 3), tools, takes,
     ),
-    "Decision": st.builds(records.Decision, paths, texts, plain),
-    "Intent": st.builds(records.Intent, paths, st.none() | texts),
-    "CallStarted": st.builds(records.CallStarted, paths, whole, money, whole, whole),
+    "Decision": st.builds(records.Decision, places, texts, plain),
+    "Intent": st.builds(records.Intent, places, st.none() | texts),
+    "CallStarted": st.builds(records.CallStarted, places, whole, money, whole, whole),
     "Pending": st.builds(
-        records.Pending, paths, st.sampled_from(["approval", "result", "question"]), texts, texts, texts, texts,
-        texts, texts, st.none() | st.just({"type": "integer"}), texts, st.none() | texts, st.none() | texts,
+        records.Pending, places, st.sampled_from(["approval", "result", "question"]), texts, texts, texts, texts,
+        arguments, texts, st.none() | st.just({"type": "integer"}), moments, st.none() | moments, st.none() | texts,
     ),
     "Answered": st.builds(
-        records.Answered, paths, texts, st.sampled_from(["approved", "rejected", "answered"]),
-        st.none() | st.just({"a": [1, None]}), texts, st.none() | texts, texts,
+        records.Answered, places, texts, st.sampled_from(["approved", "rejected", "answered"]),
+        st.none() | st.just({"a": [1, None]}), texts, st.none() | texts, moments,
     ),
-    "Progressed": st.builds(records.Progressed, paths, st.just("set"), plain)
-    | st.builds(records.Progressed, paths, st.sampled_from(["done", "cleared"])),
+    "Progressed": st.builds(records.Progressed, places, st.just("set"), plain)
+    | st.builds(records.Progressed, places, st.sampled_from(["done", "cleared"])),
     "RunEnded": st.builds(
-        records.RunEnded, paths, statuses, st.none() | texts, controls, st.lists(whole, max_size=3).map(tuple)
+        records.RunEnded, st.just(()), statuses, st.none() | texts, controls, st.lists(whole, max_size=3).map(tuple)
     ),
 }  # fmt: skip
 
@@ -326,7 +341,7 @@ def test_damaged_bytes_give_a_named_error_or_a_record() -> None:
 SAMPLES: list[records.JournalRecord] = [
     records.RunStarted(
         (), "r", "t", "f", [1, {"a": Decimal(2)}], 1,
-        records.Opening("f", (Message.user("hi"),), {"a": 1}, None, "q", {"m": 1}, None, {"limits": {}}),
+        records.Opening("f", (Message.user("hi"),), {"a": 1}, None, "q", {"m": 1}, None, BUDGET),
     ),
     records.StepOpened(("a",), "code", 1, 2),
     records.Segment(("a",), 1, (Message.user("hi"),), (records.Change("set", "a", None, 1),)),
@@ -350,3 +365,124 @@ async def test_a_record_that_cannot_be_read_is_named_by_its_number() -> None:
     )
     with pytest.raises(errors.CodecError, match="record 2 of run r: "):
         await read_journal(backend, "r", CODEC)
+
+
+# ---------------------------------------------------------------------------------------------------- wrong fields
+
+ODD_OPENINGS: dict[str, dict[str, Any]] = {
+    "metadata": {"meta": {"$": "dict", "v": [[1, 2]]}},
+    "budget": {"budget": {**(BUDGET or {}), "limits": {"steps": "many"}}},
+    "session": {"session": ["app", "user", "name", -2]},
+    "trace": {"trace": "00-"},
+    "source": {"source": 5},
+}
+BUDGETED: dict[str, Any] = {"f": "f", "i": [], "s": {}, "user": None, "request": None, "meta": {}, "source": None}
+ASKED_FOR: dict[str, Any] = {"kind": "approval", "key": "k", "digest": "d", "asked": "2026-01-01T00:00:00+00:00"}
+RULE: dict[str, Any] = {"action": "deny", "tool": "*", "where": [["a", "b"]], "within": [], "folders": []}
+WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
+    ("StepOpened", ("a",), {}, "form"),
+    ("StepOpened", ("a",), ["code"], "attempt"),
+    ("StepOpened", ("a",), [[], 1], "kind"),
+    ("StepOpened", ("a",), ["code", 0], "attempt"),
+    ("StepOpened", ("a",), ["code", 1, None], "fence"),
+    ("StepOpened", ("a",), ["code", True, 1], "attempt"),
+    ("StepOpened", (), ["code", 1, 1], "path"),
+    ("StepOpened", ("a",) * 600, ["code", 1, 1], "path"),
+    ("RunEnded", ("a",), ["failed", None, None], "path"),
+    ("RunEnded", (), ["gone", None, None], "status"),
+    ("RunEnded", (), [["failed"], None, None], "status"),
+    ("RunEnded", (), ["aborted", None, {"kind": "abort"}], "control"),
+    ("RunEnded", (), ["suspended", None, None, ["1"]], "pending"),
+    ("Segment", ("a",), [1, [], [["set", "a", 5, 1]]], "delta"),
+    ("Segment", ("a",), [1, [], [["append", "a", None, 1]]], "delta"),
+    ("Segment", ("a",), [1, [], [["set", "a", None, 1, 1]]], "delta"),
+    ("Segment", ("a",), [1, [], [], [["layer", [1]]]], "memory"),
+    ("StepFinished", ("a",), {"k": "code", "c": "NaN"}, "cost"),
+    ("StepFinished", ("a",), {"k": "code", "c": "much"}, "cost"),
+    ("StepFinished", ("a",), {"k": "code", "u": [1, -2, None, None, None]}, "usage"),
+    ("StepFinished", ("a",), {"k": "code", "l": [["a"]]}, "loop_stops"),
+    ("StepFinished", ("a",), {"k": "code", "w": -1}, "winner"),
+    ("StepFinished", ("a",), {"k": "send", "o": 5}, "output"),
+    ("StepFinished", ("a",), {"k": "gather"}, "output"),
+    ("StepFinished", ("a",), {"k": "handing", "o": {"to": 5, "value": 1}}, "output"),
+    ("StepFinished", ("a",), {"k": "answer", "o": [None, 5, None, None, None]}, "output"),
+    ("StepFinished", ("a", "call"), {"k": "tool_call"}, "path"),
+    ("StepFinished", ("a", "call[0]"), {"k": "tool_call"}, "items"),
+    ("Decision", ("a",), ["verdict[1]", [1, None, None]], "value of verdict[1]"),
+    ("Decision", ("a",), ["inbox[1].from", "x"], "value of inbox[1].from"),
+    ("Decision", ("a",), ["launched", {"step": 1}], "value of launched"),
+    ("Decision", ("a",), ["paths", [1]], "value of paths"),
+    ("Decision", ("a",), ["cut[b]", [1]], "value of cut[b]"),
+    ("Segment", ("a",), [1, [], [], [], 5], "before"),
+    ("StepFailed", ("a",), {"k": "code", "n": 1, "final": True, "e": {}, "h": 1}, "held"),
+    ("Decision", ("a",), ["between", [1]], "value of between"),
+    ("Pending", ("a",), {"kind": "wish", "key": "k", "digest": "d", "asked": "2026-01-01T00:00:00+00:00"}, "kind"),
+    ("Pending", ("a",), {"kind": "result", "key": "k", "digest": "d", "asked": "soon"}, "asked"),
+    ("Pending", ("a",), {"kind": "result", "key": "k", "digest": "d", "asked": "2026-01-01"}, "asked"),
+    ("Pending", ("a",), ASKED_FOR | {"rules": {}}, "rules"),
+    ("Pending", ("a",), ASKED_FOR | {"rules": [{"otherwise": "ask", "rules": [RULE | {"action": "never"}]}]}, "rules"),
+    ("Pending", ("a",), ASKED_FOR | {"rules": [{"otherwise": "ask", "rules": [RULE | {"where": ["a"]}]}]}, "rules"),
+    ("Pending", ("a",), ASKED_FOR | {"rules": [{"otherwise": 1, "rules": []}]}, "rules"),
+    ("Answered", ("a",), {"key": "k", "decision": "maybe"}, "decision"),
+    ("Answered", ("a",), {"key": "k", "decision": "approved", "arguments": "[1]"}, "arguments"),
+    ("Answered", ("a",), {"key": "k", "decision": "approved", "arguments": {}}, "arguments"),
+    ("Decision", (), ["asked", {"kind": "stop"}], "value of asked"),
+    ("Decision", (), ["asked", {"kind": "complete", "reason": 1}], "value of asked"),
+    ("Decision", (), ["asked", "complete"], "value of asked"),
+    ("Progressed", ("a",), ["lost"], "what"),
+    ("StateRevised", (), [1, {}, [["0", []]]], "deltas"),
+    ("CallStarted", ("a",), [1, "Infinity"], "reserved_cost"),
+    ("RunStarted", (), {"run": "r", "thread": "t", "flow": "f", "in": 1, "n": 0, "opening": []}, "opening"),
+    *[
+        (
+            "RunStarted", (),
+            {"run": "r", "thread": "t", "flow": "f", "in": 1, "n": 0, "opening": {**BUDGETED, "budget": None, **odd}},
+            f"opening.{name}",
+        )
+        for name, odd in ODD_OPENINGS.items()
+    ],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "path", "odd", "name"), WRONG)
+def test_a_field_that_does_not_fit_is_named(kind: str, path: tuple[str, ...], odd: Any, name: str) -> None:
+    with pytest.raises(errors.CodecError) as caught:
+        load_record(Record(kind, path, json.dumps(odd).encode()), CODEC)
+    assert caught.value.where == name
+    assert kind in caught.value.message
+    assert caught.value.hint
+
+
+def test_rules_of_a_request_come_back() -> None:
+    given = ASKED_FOR | {"rules": [{"otherwise": "ask", "rules": [RULE]}], "later": 1}
+    odd = Record("Pending", ("a",), json.dumps(given).encode())
+    with pytest.raises(errors.CodecError):
+        load_record(odd, CODEC)
+    del given["later"]
+    read = load_record(Record("Pending", ("a",), json.dumps(given).encode()), CODEC)
+    assert isinstance(read, records.Pending)
+    assert read.rules == given["rules"]
+
+
+def test_the_table_has_every_kind_of_record() -> None:
+    assert set(KINDS) == set(record_fields._FIELDS) - {"opening"}
+
+
+def _finished(path: tuple[str, ...], output: Any = None) -> records.StepFinished:
+    return records.StepFinished(path, "code", None, output)
+
+
+@pytest.mark.parametrize(
+    ("journal", "what"),
+    [
+        ([SAMPLES[0], SAMPLES[0]], "record 2 of run r: the kind of a RunStarted"),
+        ([SAMPLES[0], _finished(("a",), SameAsChild("b"))], "record 2 of run r: the output of a StepFinished"),
+        ([records.StateRevised((), 1, {}, {0: ()})], "record 1 of run r: the deltas of a StateRevised"),
+        ([SAMPLES[0], records.RunEnded((), "suspended", None, None, (0,))], "record 2 of run r: the pending of a"),
+        ([SAMPLES[0], records.RunEnded((), "suspended", None, None, (7,))], "record 2 of run r: the pending of a"),
+    ],
+)
+def test_a_record_that_refers_to_one_that_is_not_there_is_named(journal: list[Any], what: str) -> None:
+    with pytest.raises(errors.CodecError, match=what):
+        record_fields.check_journal(journal, "r")
+    record_fields.check_journal([SAMPLES[0], _finished(("a", "b")), _finished(("a",), SameAsChild("b"))], "r")

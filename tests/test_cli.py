@@ -22,6 +22,7 @@ from rich.cells import cell_len
 
 from noetic_py import (
     Budget,
+    FunctionCallOutput,
     Step,
     TokenUsage,
     branch,
@@ -42,7 +43,7 @@ from noetic_py.cli.relay import relayed
 from noetic_py.cli.render import ASCII, UNICODE, screen
 from noetic_py.cli.report import EXIT_CODES
 from noetic_py.cli.words import amount, money, plural, printable
-from noetic_py.events import (
+from noetic_py.core.events import (
     BudgetWarning,
     Event,
     LoopIteration,
@@ -53,6 +54,8 @@ from noetic_py.events import (
     StepStarted,
     StepVoided,
     TextDelta,
+    ToolFinished,
+    UntilFailed,
 )
 from tests.cli_shell import ROOT, SHOUT, TIMEOUT, Inside, Shell, environment, posix, read_until
 
@@ -235,10 +238,16 @@ def test_json(shell: Shell) -> None:
         "status": "completed",
         "value": "high tide",
         "reason": None,
-        "usage": {"input": 3, "output": 4, "cached_input": None, "cache_write": None, "reasoning": None, "total": 7},
+        "usage": {"input": 3, "output": 4, "total": 7, **dict.fromkeys(UNKNOWN)},
         "cost": "0.25",
         "steps": 1,
     }
+
+
+UNKNOWN = (
+    *("cached_input", "cache_write", "cache_write_1h", "reasoning"),
+    *("input_audio", "input_image", "output_audio", "output_image"),
+)
 
 
 def test_json_of_a_run_without_a_value(inside: Inside) -> None:
@@ -977,6 +986,23 @@ def test_rounds_retries_and_answers() -> None:
     lines = shown(progress)
     assert lines[0] == "flow.py:flow  2.0 s  2 steps  7 tokens  $0.00+?"
     assert lines[1:] == ["⠦ agent  1 round, 2 s", "  ✓ call_model  retried"]
+
+
+def test_a_tool_that_failed_is_no_tool_that_is_done() -> None:
+    call = ("agent", "call_model[0]", "search[0]")
+    output = FunctionCallOutput(call_id="c", output="tool 'search' failed: OSError: gone")
+    progress = fed(
+        started(*call, kind="tool_call"), ToolFinished(call, output, True), finished(*call, kind="tool_call")
+    )
+    assert shown(progress)[-1].strip().startswith("✗ search")
+    out = io.StringIO()
+    display = PlainDisplay(out, lambda: 0.0)
+    display.event(ToolFinished(("agent",), output, True))
+    display.event(UntilFailed(("agent",), 3, "AttributeError", "no field"))
+    assert out.getvalue().splitlines() == [
+        "    0.00 s  failed   agent: tool 'search' failed: OSError: gone",
+        "    0.00 s  failed   agent: until raised AttributeError: no field",
+    ]
 
 
 def test_a_failed_attempt_takes_its_text_along() -> None:

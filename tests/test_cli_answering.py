@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from tests.cli_shell import TIMEOUT, Inside, Shell, posix, read_until
+from tests.cli_shell import TIMEOUT, Inside, Shell, environment, posix, read_until
 
 PAYING = """
 
@@ -67,9 +72,10 @@ def test_from_the_first_request_to_the_last(shell: Shell, inside: Inside) -> Non
     assert inside.run("resume", "last").returncode == 5
     (request,) = pending(inside)
     assert (request["prompt"], request["schema"]) == ("How often?", {"type": "integer"})
-    assert inside.run("answer", "last", request["key"][:30], "--value", "often").returncode == 0
-    again = inside.run("resume", "last")
-    assert "asked again: the answer does not fit" in again.stderr
+    wrong = inside.run("answer", "last", request["key"][:30], "--value", "often")
+    assert wrong.returncode != 0
+    assert "'often' is not of type 'integer'" in wrong.stderr
+    assert [each["key"] for each in pending(inside)] == [request["key"]]
     assert inside.run("answer", "last", "--value", "3").returncode == 0
     end = inside.run("resume", "last")
     assert (end.returncode, end.stdout) == (0, "The call was rejected: too much, paid 20 for 7, 3 times\n")
@@ -81,8 +87,12 @@ def test_from_the_first_request_to_the_last(shell: Shell, inside: Inside) -> Non
         (("--approve",), "2 requests are meant"),
         (("c10", "--approve", "--reject"), "say different things"),
         (("c10", "--value", "1"), "an approval takes no value"),
+        (("c10", "--arguments", "{}"), "--arguments goes with --approve"),
+        (("c10", "--approve", "--arguments", "[1]"), "'[1]' is not a valid JSON object"),
+        (("c10", "--approve", "--arguments", "much"), "'much' is not a valid JSON object"),
+        (("c10", "--approve", "--arguments", '{"amount": "much"}'), "amount: 'much' is not of type 'integer'"),
         (("nothing", "--approve"), "waits for nothing that 'nothing' names"),
-        ((), "nobody to ask"),
+        ((), "no terminal to ask at"),
     ],
 )
 def test_what_is_no_answer(shell: Shell, inside: Inside, arguments: tuple[str, ...], said: str) -> None:
@@ -92,6 +102,43 @@ def test_what_is_no_answer(shell: Shell, inside: Inside, arguments: tuple[str, .
     assert done.returncode != 0
     assert said in done.stderr
     assert len(pending(inside)) == 2
+
+
+def test_a_call_is_approved_with_other_arguments(shell: Shell, inside: Inside) -> None:
+    shell.write(PAYING)
+    inside.run("run", "flow.py", "go")
+    changed = inside.run("answer", "last", "c10", "--approve", "--arguments", '{"amount": 5}', "--by", "ada")
+    assert (changed.returncode, changed.stdout.splitlines()[0]) == (0, "1 request answered")
+    assert 'approved with {"amount": 5} by ada' in inside.run("tail", "last").stdout
+    inside.run("answer", "last", "c20", "--reject")
+    inside.run("resume", "last")
+    assert 'with these: {"amount": 5}\n  paid 5' in inside.run("show", "last", "--items").stdout
+
+
+def test_a_run_is_completed_or_wrapped_up(shell: Shell, inside: Inside) -> None:
+    shell.write(PAYING)
+    for run_id in ("one", "two"):
+        inside.run("run", "flow.py", "go", "--run-id", run_id)
+    done = inside.run("complete", "one", "all paid")
+    assert (done.returncode, done.stdout) == (0, "one is completed\n")
+    shown = inside.run("show", "one").stdout
+    assert "completed (completed from outside)" in shown
+    assert 'value      "all paid"' in shown
+    assert 'asked      complete  "all paid"' in shown
+    assert json.loads(inside.run("show", "one", "--json").stdout)["value"] == "all paid"
+    end = inside.run("resume", "one")
+    assert (end.returncode, end.stdout) == (0, "all paid\n")
+    late = inside.run("complete", "one", "again")
+    assert late.returncode == 1
+    assert "it has completed" in late.stderr
+
+    wrapped = inside.run("wrap-up", "two", "--reason", "the month is over", "--json")
+    assert json.loads(wrapped.stdout) == {"run_id": "two", "status": "interrupted"}
+    assert "to have it finish: noetic resume two" in wrapped.stderr
+    assert inside.run("resume", "two").returncode == 0
+    shown = inside.run("show", "two").stdout
+    assert "completed (the month is over)" in shown
+    assert "asked      wrap_up  the month is over" in inside.run("tail", "two").stdout
 
 
 def test_a_run_that_waits_for_nothing(shell: Shell, inside: Inside) -> None:
@@ -119,3 +166,92 @@ def test_at_a_terminal_each_is_asked_for(shell: Shell, inside: Inside) -> None:
     assert (process.returncode, out.strip()) == (0, b"2 requests answered")
     assert inside.run("resume", "last").returncode == 5
     assert "The call was rejected: no money" in inside.run("show", "last", "--items").stdout
+
+
+EVIL = r"\x1b]0;pwned\x07\x1b[2J\x9b31m\u202eabc\x1b[8m"
+STEERING = re.compile("\x1b\\]|\x1b\\[2J|\x1b\\[8m|[\x07\x80-\x9f\u202e]")
+HOSTILE = f'''
+from noetic_py import Ask, Context, FunctionCall, call_model, loop, step, tool, until
+from noetic_py.testing import ScriptedModel
+EVIL = "{EVIL}"
+
+@step
+async def failing(x: str) -> str:
+    raise ValueError(EVIL)
+
+@step
+async def asking(x: str, ctx: Context) -> str:
+    print(EVIL[:-4])
+    return await ctx.ask(Ask(EVIL, str))
+
+@step
+async def shown(x: str) -> str:
+    return x
+
+@tool(needs_approval=True)
+async def pay(to: str) -> str:
+    """Pay."""
+    return to
+
+show = lambda result: print(result.value[:-4])
+paying = loop(call_model(tools=[pay]), until=until.no_tool_calls(), max_iterations=3)
+speaking = call_model()
+harness = lambda model, checkpoints: Harness(
+    model=ScriptedModel(FunctionCall(name="pay", arguments={{"to": EVIL}}), EVIL), checkpoints=checkpoints
+)
+'''
+
+
+# One process for all commands: most of the time goes into starting one.
+MANY = """
+import json, sys
+from noetic_py.cli.app import run_command_line
+
+for sys.argv in json.loads(sys.argv[1]):
+    sys.stderr.write(f"== {sys.argv[1:3]!r:.60}\\n")
+    run_command_line()
+"""
+
+
+def _on_terminal(shell: Shell, commands: list[list[str]]) -> str:
+    import pty
+
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MANY, json.dumps([["noetic", *each] for each in commands])],
+        cwd=shell.folder, env=environment(TERM="xterm"), stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    said = b""
+    with suppress(OSError):
+        while piece := os.read(master, 65536):
+            said += piece
+    os.close(master)
+    assert process.wait(TIMEOUT) is not None
+    return said.decode(errors="replace")
+
+
+@posix
+def test_nothing_that_steers_reaches_a_terminal(shell: Shell, inside: Inside) -> None:
+    """Texts of models, errors, requests, prompts and what the flow prints, in every command that shows them."""
+    shell.write(HOSTILE)
+    evil: str = ast.literal_eval(f'"{EVIL}"')
+    commands = [
+        ["run", "flow.py:speaking", "hi", "--run-id", "spoken"],
+        ["run", "flow.py:shown", evil, "--run-id", "echo"],
+        ["run", "flow.py:shown", evil, "--quiet"],
+        ["run", "flow.py:failing", "hi", "--run-id", "broken", "--traceback"],
+        ["run", "flow.py:asking", "hi", "--run-id", "asked"],
+        ["run", "flow.py:paying", "hi", "--run-id", "paid"],
+        *([name, run] for name in ("show", "tail", "resume") for run in ("echo", "broken", "asked", "paid")),
+        ["show", "spoken", "--items"], ["runs"], ["diff", "echo", "paid"], ["fork", "paid"],
+        ["answer", "asked", "--value", "x"], ["answer", "paid", "--approve"], ["show", evil],
+    ]  # fmt: skip
+    said = _on_terminal(shell, commands)
+    assert said.count("== [") == len(commands)
+    assert not STEERING.search(said), STEERING.search(said)
+    assert "\\x1b]0;pwned\\x07" in said
+    for shown in ("completed", "suspended", "failed", "question", "approval"):
+        assert shown in said
+    # A program gets what there is.
+    assert inside.run("run", "flow.py:shown", evil, "--quiet").stdout.startswith(evil[:-4])

@@ -27,8 +27,14 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py._engine import grace
-from noetic_py.checkpoints.records import (
+from noetic_py.cli.limits import read_age, with_limits
+from noetic_py.cli.parting import part
+from noetic_py.cli.told import tell
+from noetic_py.core.events import StepStarted
+from noetic_py.engine import grace
+from noetic_py.errors import CodecError, ConfigError, NoeticError, RunBusy, RunNotFound
+from noetic_py.errors import StepFailed as StepFailedError
+from noetic_py.journal.records import (
     CallStarted,
     Decision,
     JournalRecord,
@@ -38,12 +44,6 @@ from noetic_py.checkpoints.records import (
     StepOpened,
     Voided,
 )
-from noetic_py.cli.limits import read_age, with_limits
-from noetic_py.cli.parting import part
-from noetic_py.cli.told import tell
-from noetic_py.errors import CodecError, ConfigError, NoeticError, RunBusy, RunNotFound
-from noetic_py.errors import StepFailed as StepFailedError
-from noetic_py.events import StepStarted
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +116,8 @@ def test_the_source_is_found_from_the_same_folder(inside: Inside, tmp_path_facto
         inside.run("run", target, "x")
         assert listed(inside, "--limit", "1")[0]["source"] == source
         (inside.folder / "ok").touch()
-        assert inside.run("resume", "last").returncode == 0
+        named = ["--flow", source] if target == str(elsewhere) else []
+        assert inside.run("resume", "last", *named).returncode == 0
         (inside.folder / "ok").unlink()
 
 
@@ -181,8 +184,50 @@ def test_an_address_that_no_plugin_serves(inside: Inside) -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "made", "shown"),
+    [
+        ("sqlite:deep/my.db", "deep/my.db", " --db deep/my.db"),
+        ("files:kept", "kept/runs", " --db files:kept"),
+        ("./odd:name.db", "odd:name.db", " --db odd:name.db"),
+    ],
+)
+def test_db_takes_what_checkpoints_takes(inside: Inside, address: str, made: str, shown: str) -> None:
+    inside.write(FRAGILE)
+    assert inside.run("runs", "--db", address).returncode == 2
+    assert [path.name for path in inside.folder.iterdir()] == ["flow.py"]
+    done = inside.run("run", "flow.py", "x", "--db", address, "--run-id", "tide")
+    assert f"noetic resume tide{shown}\n" in done.stderr
+    assert (inside.folder / made).exists()
+    (inside.folder / "ok").touch()
+    assert inside.run("resume", "tide", "--db", address).stdout == "x123\n"
+    assert inside.run("runs", NOETIC_DB=address).stdout.splitlines()[1].startswith("tide  completed")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("sqlte:my.db", 'did you mean "sqlite:..."?'),
+        ("file:runs", 'did you mean "files:..."?'),
+        ("SQLITE:my.db", 'did you mean "sqlite:..."?'),
+        ("postgressql://host/db", 'did you mean "postgresql:..."?'),
+        ("sqlite:", "sqlite:runs.db"),
+        ("odd:name.db", "files:... memory:..."),
+    ],
+)
+def test_an_address_that_is_none_makes_nothing(inside: Inside, address: str, said: str) -> None:
+    inside.write(SHOUT)
+    for arguments in (("run", "flow.py", "a"), ("runs",)):
+        done = inside.run(*arguments, "--db", address)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+        assert address.partition(":")[0] in done.stderr
+    assert [path.name for path in inside.folder.iterdir() if path.name != "__pycache__"] == ["flow.py"]
+
+
+@pytest.mark.parametrize(
     ("place", "said", "shown"),
     [
+        ("files:kept runs", None, " --db 'files:kept runs'"),
         ("acme://host/runs", None, " --db acme://host/runs"),
         ("acme://ada@host:5/runs", "other.db", " --db acme://ada@host:5/runs"),
         ("acme://ada:secret@host/runs", None, " --db ..."),
@@ -276,7 +321,8 @@ def test_a_killed_process_repeats_nothing(shell: Shell, inside: Inside, begun: s
     done = inside.run("tail", "last")
     assert done.returncode == 1
     assert "finished   sequence/first" in done.stdout
-    assert f"no process has the run any more, and nobody has ended it: noetic resume {found['run_id']}" in done.stderr
+    stays = "no process has the run any more, and its end is not written"
+    assert f"{stays}: noetic resume {found['run_id']}" in done.stderr
 
     (shell.folder / "gate").unlink()
     done = shell.run("resume", "last")
@@ -399,7 +445,7 @@ def test_an_abort_holds(inside: Inside) -> None:
     done = inside.run("resume", "last")
     assert done.returncode == 3
     assert "aborted (rough sea)" in done.stderr
-    done = inside.run("resume", "last", "--dry-run")
+    done = inside.run("resume", "last", "--dry-run", "--flow", "flow.py")
     assert (done.returncode, done.stdout) == (0, "nothing is left to do\n")
 
 
@@ -410,7 +456,7 @@ def test_a_dry_run_runs_nothing(inside: Inside) -> None:
     inside.write(FRAGILE)
     inside.run("run", "flow.py", "x")
     before = (log(inside), listed(inside))
-    done = inside.run("resume", "last", "--dry-run")
+    done = inside.run("resume", "last", "--dry-run", "--flow", "flow.py")
     assert done.returncode == 0
     assert [line.split()[:2] for line in done.stdout.splitlines()] == [
         ["run", "sequence"],
@@ -419,7 +465,7 @@ def test_a_dry_run_runs_nothing(inside: Inside) -> None:
         ["run", "sequence/third"],
     ]
     assert "failed; 1 replay, 3 run, 0 differ, 0 unknown" in done.stderr
-    found = json.loads(inside.run("resume", "last", "--dry-run", "--json").stdout)
+    found = json.loads(inside.run("resume", "last", "--dry-run", "--json", "--flow", "flow.py").stdout)
     assert (found["status"], found["diverges"]) == ("failed", False)
     assert [step["action"] for step in found["steps"]] == ["run", "replay", "run", "run"]
     assert (log(inside), listed(inside)) == before
@@ -429,7 +475,7 @@ def test_changed_code_is_found_and_can_be_adopted(inside: Inside) -> None:
     inside.write(FRAGILE)
     inside.run("run", "flow.py", "x")
     inside.write(FRAGILE.replace('x + "1"', 'x + "one"'))
-    done = inside.run("resume", "last", "--dry-run")
+    done = inside.run("resume", "last", "--dry-run", "--flow", "flow.py")
     assert done.returncode == 1
     assert "differ   sequence/first  code: the step's code or options have changed since it ran" in done.stdout
     (inside.folder / "ok").touch()
@@ -468,6 +514,88 @@ def test_a_flow_that_is_not_there_any_more(inside: Inside) -> None:
     assert "noetic resume tide --flow FILE:STEP" in done.stderr
     (inside.folder / "ok").touch()
     assert inside.run("resume", "tide", "--flow", "moved.py:flow").stdout == "x123\n"
+
+
+PLANTED = """
+open({canary!r}, "w").close()
+from noetic_py import step
+
+@step
+async def flow(x: str) -> str:
+    return x
+"""
+ELSEWHERE = """
+import anyio
+from noetic_py import Harness, step
+
+@step
+async def flow(x: str) -> str:
+    raise ValueError(x)
+
+async def main() -> None:
+    async with Harness(checkpoints="sqlite:given.db") as harness:
+        for run_id, source in {sources!r}.items():
+            await harness.run(flow, "x", run_id=run_id, source=source, on_error="result")
+
+anyio.run(main)
+"""
+
+
+def test_what_a_database_names_is_imported_only_below_the_folder(
+    inside: Inside, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An absolute path, one with `..`, a link to elsewhere, and a link whose name holds the colon."""
+    outside = tmp_path_factory.mktemp("elsewhere")
+    canary = outside / "ran"
+    evil = outside / "evil.py"
+    evil.write_text(PLANTED.format(canary=str(canary)))
+    (inside.folder / "link.py").symlink_to(evil)
+    (inside.folder / "folder").symlink_to(outside)
+    (inside.folder / "here.py").write_text("")
+    (inside.folder / "here.py:flow").symlink_to(evil)
+    up = os.path.relpath(evil, inside.folder)
+    sources = {"abs": f"{evil}:flow", "up": f"{up}:flow", "link": "link.py:flow", "folder": "folder/evil.py:flow"}
+    sources["colon"] = "here.py:flow"
+    (inside.folder / "make.py").write_text(ELSEWHERE.format(sources=sources))
+    subprocess.run([sys.executable, "make.py"], cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
+    for run_id in sources:
+        for more in ([], ["--dry-run"]):
+            done = inside.run("resume", run_id, "--db", "given.db", *more)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert "is not below this folder, so it is not imported" in done.stderr
+            assert "--flow FILE:STEP" in done.stderr
+    assert not canary.exists()
+    inside.run("resume", "abs", "--db", "given.db", "--flow", str(evil))
+    assert canary.exists()
+
+
+@pytest.mark.parametrize("place", [".noetic/runs.db", "files:kept"])
+def test_what_came_with_a_database_is_not_imported(inside: Inside, place: str) -> None:
+    folder = inside.folder / (".noetic" if place.startswith(".") else "kept")
+    if place.startswith("."):
+        folder.mkdir()
+    sources = {"in": f"{folder.name}/evil.py:flow", "link": "link.py:flow", "long": f"{'x' * 5000}.py:flow"}
+    spec = place if place.startswith("files:") else f"sqlite:{place}"
+    (inside.folder / "make.py").write_text(ELSEWHERE.format(sources=sources).replace("sqlite:given.db", spec))
+    subprocess.run([sys.executable, "make.py"], cwd=inside.folder, env=environment(), check=True, timeout=TIMEOUT)
+    (folder / "evil.py").write_text(f"open('ran', 'w').close()\n{FRAGILE}")
+    (inside.folder / "link.py").symlink_to(folder / "evil.py")
+    for run_id in sources:
+        done = inside.run("resume", run_id, "--db", place)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert ("which is not there" if run_id == "long" else "is a part of its database") in done.stderr
+    assert not (inside.folder / "ran").exists()
+
+
+def test_a_dry_run_imports_only_what_the_command_line_names(inside: Inside) -> None:
+    inside.write(f"open('ran', 'w').close()\n{FRAGILE}")
+    inside.run("run", "flow.py", "x")
+    (inside.folder / "ran").unlink()
+    done = inside.run("resume", "last", "--dry-run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "noetic resume last --dry-run --flow flow.py:flow" in done.stderr
+    assert not (inside.folder / "ran").exists()
+    assert inside.run("resume", "last", "--dry-run", "--flow", "flow.py:flow").returncode == 0
 
 
 def test_a_run_of_a_program_does_not_say_where_its_flow_is(inside: Inside) -> None:
@@ -625,6 +753,34 @@ def test_show_needs_no_code_of_the_flow(inside: Inside) -> None:
     assert (plan["attempts"], plan["state"], plan["error"]) == (2, "finished", None)
     assert [failure["message"] for failure in found["failures"]] == ["OSError: a wet chart"]
     assert "conversation" not in found
+
+
+FAULTY = """
+@tool
+async def chart(port: str) -> str:
+    "Draw a chart."
+    raise OSError("a wet chart")
+
+flow = loop(
+    call_model(
+        ScriptedModel(FunctionCall(name="chart", arguments={"port": "Brest"}), lambda request: "No chart."),
+        tools=[chart],
+    ),
+    until=until.no_tool_calls(),
+)
+"""
+
+
+def test_a_tool_call_that_failed_is_shown_as_failed(inside: Inside) -> None:
+    inside.write(FAULTY)
+    done = inside.run("run", "flow.py", "Brest")
+    assert (done.returncode, done.stdout) == (0, "No chart.\n")
+    assert "failed   loop/call_model[0]/chart[0]: tool 'chart' failed: OSError: a wet chart" in done.stderr
+    text = inside.run("show", "last").stdout
+    assert "    ✗ chart[0]  tool_call  failed  tool 'chart' failed: OSError: a wet chart" in text
+    assert "failures\n  loop/call_model[0]/chart[0] (attempt 1): tool 'chart' failed: OSError: a wet chart" in text
+    (call,) = (step for step in shown(inside, "last")["steps"] if step["path"][-1] == "chart[0]")
+    assert (call["state"], call["error"]) == ("failed", "tool 'chart' failed: OSError: a wet chart")
 
 
 def test_the_conversation(inside: Inside) -> None:
@@ -966,3 +1122,72 @@ def test_a_database_that_cannot_be_opened_is_a_failure_and_no_wrong_usage(inside
         done = inside.run(*arguments, "--db", str(folder))
         assert done.returncode == 1, arguments
         assert "it is a directory" in done.stderr, arguments
+
+
+# -- one bad run among others
+
+KEPT = """
+@step
+async def flow(x: str) -> str:
+    return x
+
+@step
+async def asking(x: str, ctx: Context) -> str:
+    return await ctx.ask(Ask("Sure?", str))
+"""
+
+
+def _damage(folder: Path, kind: str) -> None:
+    """Damage the journal of the run that waits, and what lists know of another one."""
+    if kind == "sqlite":
+        with closing(sqlite3.connect(folder / "runs")) as connection:
+            connection.execute(
+                "UPDATE transactions SET body = zeroblob(length(body)) WHERE id = (SELECT max(id) FROM transactions)"
+            )
+            connection.execute("UPDATE runs SET status = 'failed' WHERE run_id = 'torn'")
+            connection.commit()
+        return
+    for path in folder.rglob("head"):
+        text = path.read_bytes()
+        if b"torn" in text:
+            path.write_bytes(text.replace(b"completed", b"cancelled"))
+        elif b"waits" in text:
+            for file in path.parent.iterdir():
+                if file.name != "head":
+                    file.write_bytes(bytes(len(file.read_bytes())))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_damaged_run_hides_no_other(inside: Inside, kind: str) -> None:
+    inside.write(KEPT)
+    db = ("--db", f"{kind}:runs")
+    for run_id in ("good1", "torn", "good2"):
+        assert inside.run("run", "flow.py:flow", "x", "--run-id", run_id, *db).returncode == 0
+    inside.run("run", "flow.py:asking", "x", "--run-id", "waits", *db)
+    _damage(inside.folder, kind)
+    done = inside.run("runs", *db)
+    assert done.returncode == 0
+    told = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()[1:]}
+    assert len(told) == 4
+    assert [told.pop(name) for name in ("good1", "good2", "waits")] == ["completed", "completed", "unreadable"]
+    assert list(told.values()) == ["unreadable"]
+    assert done.stderr.count("cannot be read") == 2
+    assert "run waits cannot be read: run 'waits' is damaged after position" in done.stderr
+    found = {each["run_id"]: each["problem"] for each in json.loads(inside.run("runs", "--json", *db).stdout)}
+    assert (found["good1"], bool(found["waits"])) == (None, True)
+    for name in ("good1", "good2"):
+        shown = inside.run("show", name, *db)
+        assert (shown.returncode, "completed" in shown.stdout) == (0, True)
+        assert inside.run("tail", name, *db).returncode == 0
+    shown = inside.run("show", "waits", *db)
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert "run 'waits' is damaged" in shown.stderr
+    shown = inside.run("show", "torn", *db)
+    # In files the head is all that there is of a run's name; in SQLite the journal can be read all the same.
+    assert (shown.returncode, "problem    the row of run 'torn' is damaged" in shown.stdout) == (
+        (0, True) if kind == "sqlite" else (2, False)
+    )
+    (newest,) = [line.split()[0] for line in inside.run("runs", "--limit", "1", *db).stdout.splitlines()[1:]]
+    assert newest == "waits"
+    done = inside.run("run", "flow.py:flow", "x", "--run-id", "good3", *db)
+    assert done.returncode == 0

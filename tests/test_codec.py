@@ -26,12 +26,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py import Secret, codec
-from noetic_py.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
-from noetic_py.codec import text as json_text
-from noetic_py.codec.text import kind_name
-from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
-from noetic_py.items import (
+from noetic_py import Secret
+from noetic_py.core import codec
+from noetic_py.core.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
+from noetic_py.core.codec import text as json_text
+from noetic_py.core.codec.text import kind_name
+from noetic_py.core.items import (
     ContentPart,
     Extension,
     FunctionCall,
@@ -49,6 +49,7 @@ from noetic_py.items import (
     Refusal,
     extension_item,
 )
+from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
 
 T = TypeVar("T")
 
@@ -559,7 +560,7 @@ def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (caught.value.what, caught.value.limit) == ("value size", 10)
     with pytest.raises(LimitExceeded):
         Codec(max_bytes=10).loads(b'"xxxxxxxxx"')
-    monkeypatch.setattr("noetic_py.codec.wire.MAX_ITEM_BYTES", 100)
+    monkeypatch.setattr("noetic_py.core.codec.wire.MAX_ITEM_BYTES", 100)
     with pytest.raises(LimitExceeded) as caught:
         to_wire_json(Message.user("x" * 100))
     assert (caught.value.what, caught.value.limit) == ("item size", 100)

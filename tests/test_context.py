@@ -17,11 +17,8 @@ from noetic_py import (
     Memory,
     Message,
     ReadContext,
-    Remaining,
     Retry,
-    Services,
     StateBag,
-    StepMeta,
     TokenUsage,
     branch,
     call_model,
@@ -34,6 +31,8 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.context.context import Services, StepMeta
+from noetic_py.core.budget import Remaining
 from noetic_py.errors import ConfigError, NoContextError, StateTypeError, StepFailed
 from noetic_py.testing import ScriptedModel
 
@@ -195,6 +194,38 @@ async def test_what_budgets_leave() -> None:
     # A step's budget is for what is below it; the step itself was counted by the run's.
     assert (remaining.steps, remaining.tokens, remaining.cost, remaining.tool_calls) == (3, 100, Decimal(1), 5)
     assert (remaining.seconds, remaining.model_calls) == (None, None)
+
+
+@pytest.mark.clause("mission-a")
+async def test_limit_and_use_of_every_dimension() -> None:
+    seen: list[Remaining] = []
+
+    @tool
+    async def look(n: int) -> str:
+        """Look."""
+        return str(n)
+
+    @step
+    async def note(text: object, ctx: Context) -> None:
+        seen.append(ctx.budget)
+        assert ctx.read_only().budget.used.tokens == ctx.budget.used.tokens
+
+    usage = TokenUsage(input=10, output=20, cached_input=4)
+    model = ScriptedModel(FunctionCall(name="look", arguments={"n": 1}), "done", usage=usage, cost="0.01")
+    flow = sequence(loop(call_model(tools=[look]), until=until.no_tool_calls()), note, spawn(note))
+    limits = Budget(per_tool={"look": 3, "other": 2}, cached_input_tokens=100, depth=2, cost=1)
+    async with Harness(plugins=[], model=model, budget=Budget(tokens=500)) as harness:
+        await harness.run(flow, "x", budget=limits)
+    here, below = seen
+    assert (here.cached_input_tokens, here.limit.cached_input_tokens, here.used.cached_input_tokens) == (92, 100, 8)
+    assert (here.per_tool, here.used.per_tool) == ({"look": 2, "other": 2}, {"look": 1, "other": 0})
+    assert (here.limit.tokens, here.used.tokens, here.tokens) == (500, 60, 440)
+    assert (here.limit.cost, here.used.cost, here.cost) == (Decimal(1), Decimal("0.02"), Decimal("0.98"))
+    # What nothing limits was used all the same.
+    assert (here.limit.model_calls, here.used.model_calls, here.used.input_tokens, here.used.steps) == (None, 2, 20, 3)
+    assert [(each.limit.depth, each.used.depth, each.depth) for each in seen] == [(2, 0, 2), (2, 1, 1)]
+    assert (below.used.tokens, below.used.model_calls) == (60, 0)
+    assert Context().budget.used.tokens == 0
 
 
 async def test_the_items_know_where_they_come_from() -> None:

@@ -35,7 +35,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.control import Transcript, no_value
+from noetic_py.core.control import Transcript, no_value
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, NoeticError, StepFailed
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 

@@ -15,7 +15,6 @@ from noetic_py import (
     Budget,
     Channel,
     Context,
-    DetachedRun,
     FunctionCall,
     Harness,
     Message,
@@ -24,7 +23,6 @@ from noetic_py import (
     RunStatus,
     StateBag,
     Step,
-    StepCommitted,
     call_model,
     call_tool,
     current_context,
@@ -37,6 +35,8 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.context.detached import DetachedRun
+from noetic_py.core.events import StepCommitted
 from noetic_py.errors import (
     Aborted,
     BudgetExceeded,

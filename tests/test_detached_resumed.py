@@ -279,8 +279,9 @@ async def test_a_harness_that_was_not_entered_cannot_own_it() -> None:
     flow = sequence(accept, count, count)
     backend = await found(flow)
     DONE.clear()
-    with pytest.warns(errors.NoeticWarning, match=r"accept/deliver\[detached\] had not ended"):
+    with pytest.warns(errors.NoeticWarning, match=r"accept/deliver\[detached\] had not ended") as warned:
         assert (await harness(backend).resume("r", flow)).value == 4
+    assert warned[0].filename == __file__
     assert DONE == []
 
 

@@ -20,8 +20,8 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py._engine import family
-from noetic_py._engine.family import MAX_CHILDREN, MAX_DEPTH
+from noetic_py.engine import limits
+from noetic_py.engine.limits import MAX_CHILDREN, MAX_DEPTH
 from noetic_py.errors import LimitExceeded, ParallelFailed, PositionConflict
 
 pytestmark = pytest.mark.anyio
@@ -234,7 +234,7 @@ def bodies_of(most: int) -> int:
 
 @pytest.mark.parametrize("most", [1, 8, 9, 100])
 async def test_iterations_of_all_loops_of_a_run_end_at_the_cap(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(family, "MAX_ITERATIONS", most)
+    monkeypatch.setattr(limits, "MAX_ITERATIONS", most)
     endless = Endless()
     async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
         error = await stopped(harness, endless.flow, 0, run_id="r")
@@ -247,7 +247,7 @@ async def test_iterations_of_all_loops_of_a_run_end_at_the_cap(monkeypatch: pyte
 
 async def test_the_cap_on_iterations_is_the_same_wherever_the_process_died(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 41
-    monkeypatch.setattr(family, "MAX_ITERATIONS", most)
+    monkeypatch.setattr(limits, "MAX_ITERATIONS", most)
     backend, whole = InMemoryBackend(), Endless()
     async with Harness(plugins=[], checkpoints=backend) as harness:
         await stopped(harness, whole.flow, 0, run_id="r")
@@ -269,7 +269,7 @@ async def test_the_cap_on_iterations_is_the_same_wherever_the_process_died(monke
 
 
 async def test_iterations_of_started_runs_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "MAX_ITERATIONS", 30)
+    monkeypatch.setattr(limits, "MAX_ITERATIONS", 30)
     ran: list[int] = []
 
     @step
@@ -290,7 +290,7 @@ async def test_iterations_of_started_runs_count_together(monkeypatch: pytest.Mon
 
 
 async def test_loops_of_runs_that_nobody_else_has_started_count_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "MAX_ITERATIONS", 10)
+    monkeypatch.setattr(limits, "MAX_ITERATIONS", 10)
 
     @step
     async def body(value: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from noetic_py import Harness, InMemoryBackend, Step, call_model, errors, step
-from noetic_py._engine.fingerprint import fingerprint
+from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.testing import FaultyBackend
 
 AnyStep = Step[Any, Any, Any, Any]

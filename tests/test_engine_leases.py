@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from noetic_py import Harness, InMemoryBackend, Lease, ReadContext, Record, call_model, errors, sequence, step
-from noetic_py._engine import store
+from noetic_py import Harness, InMemoryBackend, ReadContext, call_model, errors, sequence, step
+from noetic_py.checkpoints import Lease, Record
+from noetic_py.engine.journaling import writer
 from noetic_py.models import FallbackModel, Model, RetryModel
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
@@ -49,15 +50,15 @@ class Owned(InMemoryBackend):
 
     async def sleep(self, *, taken: bool = True) -> None:
         """The process sleeps for longer than its lease; meanwhile somebody else takes the run."""
-        await self.clock.advance(store.TTL + 1)
+        await self.clock.advance(writer.TTL + 1)
         if taken:
-            await self.acquire("r", ttl=store.TTL)
+            await self.acquire("r", ttl=writer.TTL)
 
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Owned:
     clock = VirtualRuntime()
-    monkeypatch.setattr(store, "SYSTEM", clock)
+    monkeypatch.setattr(writer, "SYSTEM", clock)
     return Owned(clock)
 
 

@@ -5,7 +5,21 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from noetic_py import Channel, Context, Harness, InMemoryBackend, Memory, StateBag, Step, sequence, step
+from noetic_py import (
+    Channel,
+    Context,
+    Harness,
+    InMemoryBackend,
+    Memory,
+    Message,
+    StateBag,
+    Step,
+    call_model,
+    sequence,
+    step,
+)
+from noetic_py.errors import ModelUnavailable
+from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -93,3 +107,44 @@ async def test_work_that_cannot_be_stored_is_not_kept_of_an_attempt_that_asked_f
         again = await harness.resume("r", flow)
     assert (result.status, result.value) == (again.status, again.value) == ("completed", "tea")
     assert again.state == StateBag({"seen": "tea"})
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("handled", [True, False])
+async def test_a_question_without_an_answer_stays_and_what_a_body_around_it_has_begun_does_not(
+    kept: bool, handled: bool
+) -> None:
+    """The items before the question are written with it; changes of the state are those of bodies that finish."""
+    model = ScriptedModel(*(ModelUnavailable("down", model="m") for _ in range(2)))
+
+    @step(version="1")
+    async def child(value: str, ctx: Ctx) -> str:
+        ctx.state["child"] = value
+        return value
+
+    @step(version="1")
+    async def asks(value: str, ctx: Ctx) -> str:
+        ctx.items.append(Message.developer("before"))
+        ctx.state["before"] = value
+        await child(value, ctx)
+        ctx.items.append(Message.developer("between"))
+        ctx.state["begun"] = value
+        try:
+            await call_model()(value, ctx)
+        except ModelUnavailable:
+            if not handled:
+                raise
+        return "handled"
+
+    async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend() if kept else None) as harness:
+        result = await harness.run(asks, "tides", run_id="r", on_error="result")
+        texts = [item.text for item in result.items if isinstance(item, Message)]
+        if handled:
+            assert (result.status, texts) == ("completed", ["before", "between"])
+            assert dict(result.state) == {"before": "tides", "child": "tides", "begun": "tides"}
+        else:
+            assert (result.status, texts) == ("failed", ["before", "between", "tides"])
+            assert dict(result.state) == {"before": "tides", "child": "tides"}
+            if kept:
+                again = await harness.resume("r", asks, on_error="result")
+                assert [item.text for item in again.items if isinstance(item, Message)] == texts

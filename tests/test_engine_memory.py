@@ -10,6 +10,7 @@ import pytest
 from attrs import define, evolve, field
 
 from noetic_py import (
+    Budget,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -18,6 +19,7 @@ from noetic_py import (
     Item,
     Memory,
     Message,
+    ModelRequest,
     ModelResponse,
     ReadContext,
     Retry,
@@ -29,13 +31,15 @@ from noetic_py import (
     sequence,
     spawn,
     step,
+    tool,
     until,
     with_memory,
 )
 from noetic_py.checkpoints import StoredValue
-from noetic_py.events import LayerFailed, ViewMade
+from noetic_py.context.context import StepMeta
+from noetic_py.core.events import LayerFailed, ViewMade
 from noetic_py.memory import (
-    Appended,
+    AppendedItems,
     Guide,
     Halt,
     HookName,
@@ -95,6 +99,9 @@ class Every(MemoryLayer[int]):
         TOLD.append(f"{self.id}.{hook}")
         self.state += 1
 
+    def merge(self, base: int, mine: int, theirs: int) -> int:
+        return theirs + mine - base
+
     async def init(self) -> None:
         self.note("init")
 
@@ -145,6 +152,7 @@ def calling(name: str, **arguments: str) -> FunctionCall:
     return FunctionCall(name=name, arguments=json.dumps(arguments))
 
 
+@pytest.mark.clause("002-47b")
 async def test_hooks_are_called_in_their_order() -> None:
     model = ScriptedModel(calling("late__x"), "done")
 
@@ -293,13 +301,18 @@ async def test_a_state_of_none_is_forgotten() -> None:
             nothing: Any = None
             self.state = nothing
 
+        @function
+        async def keep(self, text: str) -> None:
+            """Keep one."""
+            self.state = [text]
+
     class Bundle(Memory):
         notes: Clears = Clears()
 
     @step
     async def fill(text: str, ctx: Context[Bundle]) -> Any:
         before = list(ctx.memory.notes.state)
-        ctx.memory.notes.state = ["kept"]
+        await ctx.memory.notes.keep("kept")
         return before
 
     @step
@@ -387,6 +400,7 @@ class Failing(Every):
         await self.fail("dispose")
 
 
+@pytest.mark.clause("002-47d")
 @pytest.mark.parametrize("how", ["before", "after", "timeout"])
 @pytest.mark.parametrize("hook", HOOKS)
 async def test_a_hook_that_fails_changes_nothing(hook: HookName, how: str) -> None:
@@ -432,6 +446,7 @@ async def test_a_hook_that_fails_changes_nothing(hook: HookName, how: str) -> No
         assert result.memory["bad"] == whole.memory["bad"] - counted
 
 
+@pytest.mark.clause("002-47e")
 async def test_an_init_that_fails_fails_the_run_unless_told_otherwise() -> None:
     class Bundle(Memory):
         bad: Failing = Failing(at="init")
@@ -560,8 +575,8 @@ async def test_an_eventual_layer_recalls_when_something_has_changed() -> None:
             TOLD.append(query)
             return Recall(f"about {query}", tokens=3)
 
-        async def on_item_append(self, items: Sequence[Item]) -> Sequence[Item] | Appended:
-            return Appended(items) if any("again" in str(item) for item in items) else items
+        async def on_item_append(self, items: Sequence[Item]) -> Sequence[Item] | AppendedItems:
+            return AppendedItems(items) if any("again" in str(item) for item in items) else items
 
     class Bundle(Memory):
         slow: Slow = Slow(recall_mode="eventual")
@@ -621,6 +636,7 @@ async def see(text: str, ctx: Context[Kin]) -> str:
     return text
 
 
+@pytest.mark.clause("002-43g")
 async def test_children_begin_and_return_as_hooks_say() -> None:
     async with Harness(memory=Kin()) as harness:
         result = await harness.run(see >> spawn(see), "s")
@@ -635,6 +651,7 @@ async def test_children_begin_and_return_as_hooks_say() -> None:
             await harness.run(spawn(spawn(spawn(see))), "deep")
 
 
+@pytest.mark.clause("002-40e")
 async def test_with_memory_changes_nothing_else() -> None:
     @step
     async def inside(text: str, ctx: Context[Mem, Any]) -> str:
@@ -661,8 +678,69 @@ async def test_with_memory_changes_nothing_else() -> None:
         assert (ended.status, ended.value) == ("completed", "early")
 
 
+COUNTED = ("input", "depth", "turns", "step_count", "tokens", "cost", "parent", "name")
+
+
+def wrapped(inner: Any) -> Any:
+    return with_memory(inner, memory=Mem())
+
+
+async def seen_with(wrap: Any) -> list[Any]:
+    """What a step and a tool see of their context, and how the run ends, with a loop that is written around both."""
+    seen: list[Any] = []
+
+    @step
+    async def look(value: object, ctx: Context[Any]) -> object:
+        seen.append([getattr(ctx, name) for name in COUNTED])
+        seen.append([call.call_id for call in (ctx.last_step or StepMeta()).tool_calls])
+        return value
+
+    @tool
+    async def work(ctx: Context[Any], n: int) -> str:
+        """Work."""
+        seen.append([getattr(ctx, name) for name in COUNTED])
+        if n == 2:
+            ctx.stop_loop("enough")
+        return "done"
+
+    def call(request: ModelRequest) -> Any:
+        n = sum(isinstance(item, FunctionCall) for item in request.items)
+        return FunctionCall(name="work", arguments={"n": "none" if n == 1 else n}, call_id=f"c{n}")
+
+    def flow() -> Any:
+        ask = call_model(ScriptedModel(*[call] * 9), tools=[work])
+        return look >> loop(wrap(wrap(ask) >> look), until=until.max_turns(9)) >> look
+
+    async with Harness(memory=Kin()) as harness:
+        result = await harness.run(flow(), "go", budget=Budget(steps=50, model_calls=20))
+        seen.append([result.value, result.steps, result.model_calls, result.usage])
+        agent = await harness.run(
+            wrap(loop(wrap(call_model(ScriptedModel("hello"))), until=until.no_tool_calls())), "a"
+        )
+        seen.append([agent.value, agent.reason])
+        refused = call_model(ScriptedModel(*[FunctionCall(name="work", arguments={"n": "none"})] * 9), tools=[work])
+        with pytest.raises(errors.ToolArgumentsInvalid):
+            await harness.run(loop(wrap(refused), until=until.no_tool_calls(), max_iterations=5), "b")
+    found = list(seen)
+    if wrap is wrapped:
+        await assert_resumable_everywhere(flow, "go", make=lambda backend: Harness(checkpoints=backend))
+    return found
+
+
+async def test_a_step_with_other_memory_counts_loops_and_ends_as_it_would_without() -> None:
+    def plain(inner: Any) -> Any:
+        return inner
+
+    assert await seen_with(wrapped) == await seen_with(plain)
+
+
 async def test_a_child_hears_of_what_came_before_its_first_question() -> None:
     class Listens(MemoryLayer[str]):
+        @function
+        async def hear(self, text: str) -> None:
+            """Hear."""
+            self.state = text
+
         async def on_parent_update(self, state: str) -> None:
             self.state = f"heard {state}"
 
@@ -681,7 +759,7 @@ async def test_a_child_hears_of_what_came_before_its_first_question() -> None:
     @step
     async def parent(text: str, ctx: Context[Bundle]) -> str:
         work = ctx.spawn_detached(child, text)
-        ctx.memory.ears.state = "early"
+        await ctx.memory.ears.hear("early")
         go_on.set()
         return (await work.wait()).value
 
@@ -689,8 +767,14 @@ async def test_a_child_hears_of_what_came_before_its_first_question() -> None:
         assert (await harness.run(parent, "x")).value == "heard early"
 
 
+@pytest.mark.clause("002-47c")
 async def test_a_child_hears_of_its_parent() -> None:
     class Listens(MemoryLayer[list[str]]):
+        @function
+        async def hear(self, texts: list[str]) -> None:
+            """Hear."""
+            self.state = texts
+
         async def on_parent_update(self, state: list[str]) -> None:
             self.state = [f"parent has {len(state)}"]
 
@@ -718,7 +802,7 @@ async def test_a_child_hears_of_its_parent() -> None:
     async def parent(text: str, ctx: Context[Bundle]) -> Any:
         work = ctx.spawn_detached(child, text)
         await changed.wait()
-        ctx.memory.ears.state = ["a", "b"]
+        await ctx.memory.ears.hear(["a", "b"])
         go_on.set()
         return (await work.wait()).value
 
@@ -891,7 +975,7 @@ async def test_a_state_that_cannot_be_stored_says_where() -> None:
         @function
         async def put(self, key: str) -> None:
             """Keep something that nothing stores."""
-            self.state = {key: anyio}
+            self.state = {key: anyio.sleep}
 
         async def recall(self, query: str, budget: int) -> str:
             return ""
@@ -1105,7 +1189,7 @@ async def test_the_store_is_not_written_where_nothing_has_changed() -> None:
     async with Harness(memory=Quiet(), checkpoints=inner) as harness:
         result = await harness.run(body, "y", user_id="ada")
     assert (result.memory["facts"], result.memory["other"][-1]) == ([], "y")
-    values: Any = inner._values
+    values: Any = inner._store.values
     assert [scope[-1] for scope in values] == ["other"]
 
 

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from noetic_py import Context, Harness, InMemoryBackend, Memory, Retry, StateBag, errors, parallel, race, sequence, step
-from noetic_py._engine import grace
-from noetic_py.checkpoints.records import Intent, StepFailed, StepFinished, StepStopped
+from noetic_py import (
+    NOT_DONE,
+    Budget,
+    Context,
+    FunctionCall,
+    FunctionCallOutput,
+    Harness,
+    InMemoryBackend,
+    Memory,
+    ModelRequest,
+    ReadContext,
+    Retry,
+    StateBag,
+    call_model,
+    call_tool,
+    errors,
+    loop,
+    parallel,
+    race,
+    sequence,
+    step,
+    tool,
+    until,
+)
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.engine import grace
+from noetic_py.journal.records import Intent, StepFailed, StepFinished, StepStopped
+from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +87,7 @@ def backend() -> InMemoryBackend:
     return InMemoryBackend()
 
 
-def harness(backend: InMemoryBackend | None) -> Any:
+def harness(backend: CheckpointBackend | None) -> Any:
     return Harness(plugins=(), checkpoints=backend)
 
 
@@ -174,6 +201,257 @@ async def test_a_retry_around_it_finds_what_it_has_done(backend: InMemoryBackend
     assert (result.value, effects.begun) == (2, 1)
 
 
+async def bought(backend: InMemoryBackend, resumes: int, **options: Any) -> tuple[list[Any], list[int]]:
+    """Buy at a price that differs each time, while what follows fails twice; gives how it ended, and what was paid."""
+    prices, paid, failures = itertools.count(1), list[int](), [OSError("flaky"), OSError("flaky")]
+
+    @step(version="1")
+    async def quote(x: int) -> int:
+        return next(prices)
+
+    @step(replay="once", version="1", **options)
+    async def pay(price: int) -> str:
+        paid.append(price)
+        return f"receipt for {price}"
+
+    @step(version="1")
+    async def confirm(receipt: str) -> str:
+        if failures:
+            raise failures.pop()
+        return receipt
+
+    flow = (quote >> pay >> confirm).with_options(retry=Retry(3, initial=0))
+    ends: list[Any] = []
+    for attempt in range(resumes + 1):
+        made = harness(backend)
+        ended = (
+            await made.run(flow, 1, run_id="r", on_error="result")
+            if attempt == 0
+            else await made.resume("r", flow, on_error="result")
+        )
+        ends.append(ended.error or ended.value)
+    return ends, paid
+
+
+async def test_another_input_than_it_had_is_for_its_reconcile_to_judge(backend: InMemoryBackend) -> None:
+    asked: list[int] = []
+
+    async def look(price: int, ctx: ReadContext) -> Any:
+        asked.append(price)
+        return NOT_DONE if price == 3 else "receipt of before"
+
+    assert await bought(backend, 2, reconcile=look) == (["receipt for 3"] * 3, [1, 3])
+    # Once for each attempt that met another input, and not again by those that resume.
+    assert asked == [2, 3]
+    assert await records(backend) == ["Intent", "StepFinished", "StepFinished", "Intent", "StepFinished"]
+
+
+async def test_without_a_reconcile_what_is_recorded_is_said(backend: InMemoryBackend) -> None:
+    ends, paid = await bought(backend, 1)
+    for error in ends:
+        assert isinstance(error, errors.StepOutcomeUnknown)
+        assert error.path == ("sequence", "pay")
+        assert "has run in an attempt of a step around it" in error.message
+        assert "another input than was recorded; it gave 'receipt for 1'" in error.message
+        assert "reconcile=" in (error.hint or "")
+    assert paid == [1]
+
+
+async def test_a_reconcile_that_fails_is_asked_again_and_nothing_runs(backend: InMemoryBackend) -> None:
+    answers: list[Any] = [OSError("no line"), OSError("no line"), "receipt of before", "receipt of before"]
+
+    async def look(price: int, ctx: ReadContext) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    ends, paid = await bought(backend, 2, reconcile=look, retry=Retry(5, initial=0))
+    for error in ends[:2]:
+        assert isinstance(error, errors.StepOutcomeUnknown)
+        assert "its reconcile= failed: OSError: no line" in error.message
+    assert (ends[2], paid) == ("receipt of before", [1])
+
+
+async def test_the_output_of_a_tool_is_not_that_of_another_call(backend: InMemoryBackend) -> None:
+    paid: list[str] = []
+
+    @tool(replay="once")
+    async def pay(order: str) -> str:
+        """Pay."""
+        paid.append(order)
+        return f"paid {order}"
+
+    async def ends(*orders: str, run_id: str) -> Any:
+        script: list[Any] = []
+        for order in orders:
+            script += [FunctionCall(name="pay", arguments={"order": order}), "said"]
+        failures = [OSError("flaky")]
+
+        @step(version="1")
+        async def confirm(x: object) -> str:
+            if failures:
+                raise failures.pop()
+            return "confirmed"
+
+        ask = call_model(ScriptedModel(*script), tools=[pay], id="ask")
+        flow = (loop(ask, until=until.no_tool_calls()) >> confirm).with_options(retry=Retry(2, initial=0))
+        return await harness(backend).run(flow, "go", run_id=run_id, on_error="result")
+
+    same = await ends("a", "a", run_id="r")
+    assert (same.value, paid) == ("confirmed", ["a"])
+    other = await ends("b", "c", run_id="s")
+    assert isinstance(other.error, errors.StepOutcomeUnknown)
+    assert "it gave 'paid b'" in other.error.message
+    assert paid == ["a", "b"]
+
+
+class Till:
+    """What a tool has been paid, order by order, by whichever process."""
+
+    def __init__(self, *, knows: bool = True) -> None:
+        self.paid: list[str] = []
+        self.asked: list[str] = []
+
+        async def look(arguments: dict[str, Any], ctx: ReadContext) -> Any:
+            order = arguments["order"]
+            self.asked.append(order)
+            return f"receipt for {order}" if order in self.paid else NOT_DONE
+
+        once = tool(replay="once", reconcile=look) if knows else tool(replay="once")
+
+        @once
+        async def pay(order: str) -> str:
+            """Pay."""
+            self.paid.append(order)
+            return f"receipt for {order}"
+
+        self.pay: Any = pay
+
+    def flow(self, kind: str, order: str = "a") -> Any:
+        if kind == "step":
+            return call_tool(self.pay, args={"order": order})
+        if kind == "asked step":
+            return call_tool(self.pay.with_options(needs_approval=True), args={"order": order})
+        if kind == "long step":
+            return call_tool(self.pay.with_options(long_running=True), args={"order": order})
+        taken = self.pay.with_options(long_running=True) if kind == "long" else self.pay
+
+        def answer(request: ModelRequest) -> Any:
+            told = [item.text for item in request.items if isinstance(item, FunctionCallOutput)]
+            return told[-1] if told else FunctionCall(name="pay", arguments={"order": order}, call_id="c")
+
+        model = ScriptedModel(*[answer] * 2)
+        return loop(call_model(model, tools=[taken]), until=until.no_tool_calls())
+
+
+async def ended(backend: FaultyBackend, till: Till, kind: str) -> Any:
+    """Go on with the run for as long as something is asked, and give how it ended; `None` when the process died."""
+    head = await backend.head("r")
+    resume: Any = partial(harness(backend).resume, "r", on_error="result")
+    result: Any = None
+    with backend.outlived():
+        if head is not None and head.position:
+            result = await resume(till.flow(kind))
+        else:
+            limits: dict[str, Any] = {"budget": Budget(tool_calls=1), "on_error": "result"}
+            result = await harness(backend).run(till.flow(kind), "go", run_id="r", **limits)
+        while result.pending:
+            (request,) = result.pending
+            given = request.answer("done") if request.kind == "result" else request.approve(arguments={"order": "b"})
+            result = await resume(till.flow(kind), answers=[given])
+    return None if backend.dead else result
+
+
+CALLS = ["step", "asked step", "long step", "model", "long"]
+
+
+@pytest.mark.parametrize("kind", CALLS)
+async def test_a_call_of_a_tool_is_made_once_and_its_reconcile_says_what_it_gave(kind: str) -> None:
+    order = "b" if kind == "asked step" else "a"
+    output = "done" if kind.startswith("long") else f"receipt for {order}"
+    asked: set[str] = set()
+    whole = 1
+    for at in itertools.count(1):
+        for when in ("before", "after"):
+            backend, till = FaultyBackend(InMemoryBackend(), dies_at=at, when=when), Till()
+            result = await ended(backend, till, kind)
+            died = backend.dead
+            if died:
+                backend.revive()
+                result = await ended(backend, till, kind)
+            assert (result.value, till.paid) == (output, [order]), (at, when)
+            # That the call was made counts, whoever has made it.
+            assert [each.tool for each in await harness(backend).runs.journal("r") if getattr(each, "tool", None)]
+            asked.update(till.asked)
+            whole = max(whole, at)
+        if not died:
+            break
+    assert whole > 3
+    assert order in asked
+
+
+@pytest.mark.parametrize("kind", CALLS)
+async def test_without_its_reconcile_the_outcome_of_a_call_is_unknown(kind: str) -> None:
+    order = "b" if kind == "asked step" else "a"
+    unknown = 0
+    for at in range(1, 8):
+        backend, till = FaultyBackend(InMemoryBackend(), dies_at=at), Till(knows=False)
+        await ended(backend, till, kind)
+        backend.revive()
+        result = await ended(backend, till, kind)
+        assert len(till.paid) <= 1
+        if isinstance(result.error, errors.StepOutcomeUnknown):
+            unknown += 1
+            # Whoever can answer by now goes on with the run.
+            knows = Till()
+            knows.paid = till.paid
+            result = await ended(backend, knows, kind)
+        assert (result.status, till.paid) == ("completed", [order])
+    assert unknown
+
+
+async def test_a_call_that_another_attempt_makes_otherwise_is_for_its_reconcile_to_judge(
+    backend: InMemoryBackend,
+) -> None:
+    till, orders, failures = Till(), ["a", "b"], [OSError("flaky")]
+
+    def call(request: Any) -> FunctionCall:
+        return FunctionCall(name="pay", arguments={"order": orders.pop(0)})
+
+    @step(version="1")
+    async def confirm(x: object) -> str:
+        if failures:
+            raise failures.pop()
+        return "confirmed"
+
+    ask = call_model(ScriptedModel(call, "said", call, "said"), tools=[till.pay], id="ask")
+    flow = (loop(ask, until=until.no_tool_calls()) >> confirm).with_options(retry=Retry(2, initial=0))
+    result = await harness(backend).run(flow, "go", run_id="r")
+    assert (result.value, till.paid) == ("confirmed", ["a", "b"])
+    assert till.asked == ["b"]
+
+
+async def test_a_reconcile_is_for_what_may_happen_once() -> None:
+    async def look(arguments: dict[str, Any], ctx: ReadContext) -> Any:
+        return NOT_DONE
+
+    pay = Till(knows=False).pay
+    assert pay.with_options(reconcile=look).reconcile is look
+
+    def at_once(arguments: dict[str, Any], ctx: ReadContext) -> Any:
+        return NOT_DONE
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"reconcile": look, "replay": "keyed"}, "needs replay='once'"),
+        ({"reconcile": at_once}, "is not an async function"),
+    ]
+    for options, said in wrong:
+        with pytest.raises(errors.ConfigError, match=said) as caught:
+            pay.with_options(**options)
+        assert caught.value.code == "tool-option"
+
+
 async def test_when_the_grace_is_over_its_outcome_is_unknown(
     backend: InMemoryBackend, effects: Effects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +513,7 @@ async def test_a_fork_does_it_again_only_from_before_it_began(backend: InMemoryB
     await harness(backend).run(flow, 1, run_id="r")
     journal = await harness(backend).runs.journal("r")
     begun = next(at for at, record in enumerate(journal, 1) if isinstance(record, Intent))
-    ends = backend._runs["r"].ends
+    ends = backend._store.runs["r"].ends
     before = await harness(backend).fork("r", at=max(end for end in ends if end < begun))
     between = await harness(backend).fork("r", at=min(end for end in ends if end >= begun))
     with pytest.raises(errors.StepOutcomeUnknown):

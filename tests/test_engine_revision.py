@@ -10,10 +10,13 @@ from attrs import define, field
 from pydantic import BaseModel
 
 from noetic_py import (
+    Ask,
     Context,
     Harness,
     InMemoryBackend,
     Memory,
+    MemoryLayer,
+    RunResult,
     StateBag,
     errors,
     loop,
@@ -24,7 +27,8 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend
-from noetic_py.checkpoints.records import StateRevised
+from noetic_py.journal.records import StateRevised
+from noetic_py.memory import function
 from noetic_py.testing import FaultyBackend
 
 pytestmark = pytest.mark.anyio
@@ -384,3 +388,232 @@ for _kind in (Second, Third):
     # The same class, at other times.
     _kind.__name__ = _kind.__qualname__ = "Notes"
 NewModel.__name__ = "Model"
+
+
+# ------------------------------------------------------------------------------------------------------------- layers
+
+
+class Facts(MemoryLayer[list[str]]):
+    """As it was when the runs began."""
+
+    @function
+    async def add(self, text: str) -> None:
+        self.state = [*self.state, text]
+
+    @function
+    async def forget(self) -> None:
+        self.state = None  # type: ignore[assignment] # which forgets it
+
+
+@define
+class Kept:
+    """The state of the second version."""
+
+    facts: dict[str, int] = field(factory=dict[str, int])
+
+
+class NewFacts(MemoryLayer[Kept]):
+    """As it is now."""
+
+    schema_version = 2
+
+    @function
+    async def add(self, text: str) -> None:
+        self.state = Kept({**self.state.facts, text: 2})
+
+    @function
+    async def forget(self) -> None:
+        self.state = None  # type: ignore[assignment] # which forgets it
+
+    def migrate(self, state: Any, version: object) -> object:
+        assert version == 1
+        return Kept(dict.fromkeys(state, 1))
+
+
+class Broken(NewFacts):
+    """Its migration fails."""
+
+    def migrate(self, state: Any, version: object) -> object:
+        raise KeyError("facts")
+
+
+class AnyFacts(Memory):
+    facts: MemoryLayer[Any]
+    by: MemoryLayer[list[str]] = Facts()
+
+
+def remembers(layer: MemoryLayer[Any], backend: CheckpointBackend) -> Any:
+    return Harness(plugins=(), checkpoints=backend, memory=AnyFacts(facts=layer))
+
+
+@step(version="1")
+async def learn(text: str, ctx: Context[Any, Any]) -> str:
+    await ctx.memory["facts"].add(text)
+    await ctx.memory["by"].add(text)
+    return text
+
+
+@step(version="1")
+async def wait(text: str, ctx: Context[Any, Any]) -> str:
+    await ctx.ask(Ask("Go on?", bool))
+    return text
+
+
+@step(version="1")
+async def known(text: str, ctx: Context[Any, Any]) -> Any:
+    return ctx.memory["facts"].state
+
+
+async def answered(it: Any, flow: Any, run_id: str = "r") -> RunResult[Any, Any]:
+    info = await it.runs.get(run_id)
+    resume: Any = it.resume
+    result: RunResult[Any, Any] = await resume(
+        run_id, flow, answers=[each.answer(True) for each in info.pending], on_error="result"
+    )
+    return result
+
+
+async def test_a_layer_that_has_become_another_goes_on_in_the_run() -> None:
+    backend = InMemoryBackend()
+    flow = learn >> wait >> learn.with_options(id="more") >> wait.with_options(id="again") >> known
+    async with remembers(Facts(), backend) as it:
+        assert (await it.run(flow, "x", run_id="r")).status == "suspended"
+    async with remembers(Broken(), backend) as it:
+        with pytest.raises(errors.CodecError, match=r"migrate\(\) failed on a state of version 1: KeyError") as caught:
+            await it.resume("r", flow)
+        assert "plain data" in str(caught.value.hint)
+        assert (await it.runs.get("r")).status == "suspended", "nothing was done to it"
+    async with remembers(NewFacts(), backend) as it:
+        result = await answered(it, flow)
+        assert (result.status, result.memory) == ("suspended", {"facts": Kept({"x": 2}), "by": ["x", "x"]})
+    async with remembers(Facts(), backend) as it:
+        with pytest.raises(errors.ConfigError, match="version 2, and its own is 1") as refused:
+            await it.resume("r", flow)
+        assert (refused.value.code, (await it.runs.get("r")).status) == ("layer-version", "suspended")
+    async with remembers(NewFacts(), backend) as it:
+        assert (await answered(it, flow)).value == Kept({"x": 2})
+        # And of a run that is over too.
+        assert (await it.resume("r", flow)).memory["facts"] == Kept({"x": 2})
+        journal = await it.runs.journal("r")
+    assert [list(each.layers) for each in journal if isinstance(each, StateRevised)] == [["facts"]]
+
+
+async def test_a_finished_run_shows_its_layers_as_they_are_now() -> None:
+    backend = InMemoryBackend()
+    async with remembers(Facts(), backend) as it:
+        position = (await it.run(learn, "x", run_id="r")).checkpoint.position
+    async with remembers(NewFacts(), backend) as it:
+        again = await it.resume("r", learn)
+        assert (again.memory["facts"], again.checkpoint.position) == (Kept({"x": 1}), position)
+
+
+async def test_a_layer_that_has_forgotten_its_state_goes_on_too() -> None:
+    @step(version="1")
+    async def forgets(text: str, ctx: Context[Any, Any]) -> str:
+        await ctx.memory["facts"].forget()
+        return text
+
+    flow = learn >> forgets >> wait >> known
+    for now in (Facts(), NewFacts()):
+        backend = InMemoryBackend()
+        async with remembers(Facts(), backend) as it:
+            assert (await it.run(flow, "x", run_id="r")).status == "suspended"
+        async with remembers(now, backend) as it:
+            assert (await answered(it, flow)).value is None
+
+
+async def test_layers_of_a_spawn_and_of_work_beside_become_others_too() -> None:
+    def flow(own: MemoryLayer[Any]) -> Any:
+        inner = spawn(learn >> wait >> learn.with_options(id="more") >> known, memory=AnyFacts(facts=own), id="own")
+
+        @step(id="work", version="1")
+        async def work(text: str, ctx: Context[Any, Any]) -> str:
+            await learn(text, ctx)
+            await wait(text, ctx)
+            kept.append(ctx.memory["facts"].state)
+            return text
+
+        @step(id="start", version="1")
+        async def start(text: str, ctx: Context[Any, Any]) -> str:
+            await learn("before", ctx)
+            ctx.spawn_detached(work, text)
+            return text
+
+        return start >> inner
+
+    kept: list[Any] = []
+    backend = InMemoryBackend()
+    async with remembers(Facts(), backend) as it:
+        assert len((await it.run(flow(Facts()), "x", run_id="r")).pending) == 2
+    for _ in range(2):
+        async with remembers(NewFacts(), backend) as it:
+            assert (await it.resume("r", flow(NewFacts()))).status == "suspended"
+    async with remembers(NewFacts(), backend) as it:
+        result = await answered(it, flow(NewFacts()))
+    assert (result.value, result.memory["facts"]) == (Kept({"x": 2}), Kept({"before": 1}))
+    assert kept == [Kept({"before": 1, "x": 1})]
+
+
+async def test_a_layer_of_which_an_earlier_release_has_not_said_the_version() -> None:
+    """It is taken for the first, unless it fits only what it is now."""
+
+    class Unsaid(NewFacts):
+        schema_version = 1
+
+    backend = InMemoryBackend()
+    flow = learn >> wait >> known
+    async with remembers(Unsaid(), backend) as it:
+        assert (await it.run(flow, "x", run_id="r")).status == "suspended"
+    async with remembers(Broken(), backend) as it:
+        assert (await answered(it, flow)).value == Kept({"x": 2})
+
+
+@pytest.mark.parametrize(
+    ("versions", "newest"), [((9, 10), 10), (("1.9", "1.10"), "1.10"), ((2, 9, "10.1"), "10.1"), (("2.0", 2), 2)]
+)
+async def test_the_newest_stored_version_counts_and_versions_are_numbers(versions: Any, newest: Any) -> None:
+    class Every(MemoryLayer[list[str]]):
+        @function
+        async def add(self, text: str) -> None:
+            self.state = [*self.state, text]
+
+        @function
+        async def forget(self) -> None:
+            self.state = None  # type: ignore[assignment] # which forgets it
+
+        def migrate(self, state: Any, version: object) -> object:
+            return [*state, f"from {version}"]
+
+    def of(version: object) -> Any:
+        return type("Of", (Every,), {"schema_version": version})()
+
+    backend = InMemoryBackend()
+    for version in versions:
+        async with remembers(of(version), backend) as it:
+            await it.run(learn, f"{version}", thread_id="t")
+    async with remembers(of("11.0"), backend) as it:
+        found = (await it.run(known, "", thread_id="t")).value
+        assert found[-1] == f"from {newest}"
+        assert [text for text in found if not text.startswith("from")] == [f"{each}" for each in versions]
+    async with remembers(of(1), backend) as it:
+        with pytest.raises(errors.ConfigError, match=f"version {newest}, and its own is 1") as caught:
+            await it.run(known, "", thread_id="t")
+        assert (caught.value.code, caught.value.hint) == (
+            "layer-version", "run the newer code, or give the layer another id",
+        )  # fmt: skip
+
+    @step
+    async def forgets(text: str, ctx: Context[Any, Any]) -> None:
+        await ctx.memory["facts"].forget()
+
+    async with remembers(of(newest), backend) as it:
+        await it.run(forgets, "", thread_id="t")
+        assert (await it.run(known, "", thread_id="t")).value == [], "no older one comes back"
+
+
+@pytest.mark.parametrize("version", [0, -1, True, "", "one", "1.", "0.0", None])
+def test_what_is_no_version_of_a_layer_is_refused(version: Any) -> None:
+    layer: Any = type("Wrong", (Facts,), {"schema_version": version})()
+    with pytest.raises(errors.ConfigError, match="is not a version") as caught:
+        remembers(layer, InMemoryBackend())
+    assert caught.value.code == "layer-version"

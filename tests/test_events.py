@@ -9,7 +9,6 @@ import pytest
 
 from noetic_py import (
     Budget,
-    BudgetWarning,
     Context,
     Emitted,
     Event,
@@ -17,19 +16,12 @@ from noetic_py import (
     Harness,
     Item,
     ItemsAppended,
-    LoopIteration,
     Message,
     Model,
-    ModelFinished,
-    ModelStarted,
     Reasoning,
-    ReasoningDelta,
     Retry,
     RunFinished,
-    RunStarted,
-    StepCommitted,
     StepStarted,
-    StepVoided,
     TextDelta,
     TokenUsage,
     ToolFinished,
@@ -43,6 +35,16 @@ from noetic_py import (
     step,
     tool,
     until,
+)
+from noetic_py.core.events import (
+    BudgetWarning,
+    LoopIteration,
+    ModelFinished,
+    ModelStarted,
+    ReasoningDelta,
+    RunStarted,
+    StepCommitted,
+    StepVoided,
 )
 from noetic_py.testing import ScriptedModel
 

@@ -24,6 +24,7 @@ SHOWN = {
     "approvals": [
         "suspended; paid so far: the baker\n  approval: pay {'to': 'the roofer', 'amount': 2400}\n  approval: pay",
         "suspended; paid so far: the baker, the roofer\n  question: 40 euros to the baker: done",
+        'was made with these: {"to": "the roofer", "amount": 1200}\n1200 euros to the roofer: done',
         "The call was rejected: nobody knows them. Again next month?",
         "see you next month",
     ],
@@ -41,6 +42,7 @@ SHOWN = {
         "The tap drips. -> somebody comes tomorrow\n  front desk, repairs\n",
         "-> nothing to pay: the pipe was ours to mend\n  front desk, bills, repairs, bills\n",
         "It always drips. -> (the steps handed over more than 4 times)",
+        "It leaks. -> somebody comes tomorrow ['message', 'function_call', 'function_call_output', 'message']",
     ],
     "hooks": [
         "The house is broken. -> Done: Only up to 99 euros.\n  Desk(answers=2, refused=['{\"euros\":2000}'])\n",

@@ -17,7 +17,6 @@ from noetic_py import (
     FunctionCallOutput,
     Handoff,
     Harness,
-    Hook,
     HookContext,
     Memory,
     MemoryLayer,
@@ -29,7 +28,6 @@ from noetic_py import (
     Step,
     call_model,
     call_tool,
-    hooks,
     loop,
     parallel,
     spawn,
@@ -37,6 +35,8 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.context import hooks
+from noetic_py.context.hooks import Hook
 from noetic_py.errors import ConfigError, HookFailed, ModelError, ModelParseError, ModelUnavailable, PluginError
 from noetic_py.memory import Compaction
 from noetic_py.plugins import HookRegistry, hookimpl

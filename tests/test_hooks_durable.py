@@ -8,9 +8,7 @@ import pytest
 from attrs import evolve
 
 from noetic_py import (
-    ArtifactOwner,
-    ArtifactStore,
-    CheckpointBackend,
+    NOT_DONE,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -24,15 +22,18 @@ from noetic_py import (
     ModelResponse,
     StateBag,
     Step,
-    StoredArtifacts,
     call_model,
-    hooks,
     loop,
+    sequence,
     spawn,
     step,
     tool,
     until,
 )
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.context import hooks
+from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore, StoredArtifacts
+from noetic_py.core import reducers
 from noetic_py.memory import Compaction
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
@@ -327,3 +328,88 @@ async def test_a_call_that_waits_for_leave_is_asked_for_as_hooks_have_changed_it
     assert (result.value, made) == ("done", ["ADA"])
     # The call has begun twice, and has kept it once.
     assert await StoredArtifacts(backend).versions(ArtifactOwner("run", "r"), "asked.txt") == [1]
+
+
+# ------------------------------------------------------------------------------------------------- loops cut short
+
+
+CUT = "Not finished: completed"
+EVENTS = ["before_model", "after_model", "before_tool", "after_tool", "before_step", "after_step", "after_round"]
+
+
+def cut_by(event: str) -> Step[Any, Any, Any, Any]:
+    """An agent whose loop a hook of the event cuts short in its second round."""
+
+    async def cut(ctx: HookContext[Any, Any], *subject: object) -> None:
+        ctx.effects.state["hooks"] = ctx.state.get("hooks", 0) + 1
+        if "hooks" in ctx.state:
+            ctx.effects.stop_loop("cut", now=True)
+
+    hook: Any = getattr(hooks, event)(cut)
+    of_tool, of_step = event.endswith("_tool"), event.endswith("_step")
+    bought = buy.with_options(hooks=[hook]) if of_tool else buy
+
+    @step(hooks=[hook] if of_step else (), replay="once", reconcile=_not_done)
+    async def begin(value: object, ctx: Context[Any, Any]) -> None:
+        ctx.state["begun"] = ctx.state.get("begun", 0) + 1
+
+    @step
+    async def rest(value: object, ctx: Context[Any, Any]) -> str:
+        ctx.state["rest"] = ctx.state.get("rest", 0) + 1
+        return "rest"
+
+    body = sequence(begin, call_model(tools=[bought], hooks=[hook] if event.endswith("_model") else ()), rest)
+    made: Step[Any, Any, Any, Any] = loop(body, until=until.never())
+    return sequence(made.with_options(hooks=[hook]) if event == "after_round" else made, told)
+
+
+async def _not_done(value: object, ctx: object) -> Any:
+    return NOT_DONE
+
+
+@step
+async def told(value: object, ctx: Context[Any, Any]) -> str:
+    return f"told {value}"
+
+
+@tool
+async def buy(ctx: Context[Any, Any]) -> str:
+    """Buy."""
+    ctx.state["bought"] = ctx.state.get("bought", 0) + 1
+    return "bought"
+
+
+class Bought(StateBag):
+    reducers = {"bought": reducers.sum, "hooks": reducers.sum}  # noqa: RUF012 # as a user writes it
+
+
+def buying(backend: CheckpointBackend | None) -> Harness[Any]:
+    def answer(request: ModelRequest) -> Any:
+        number = sum(isinstance(item, FunctionCall) for item in request.items)
+        return FunctionCall(name="buy", arguments={}, call_id=f"c{number}")
+
+    return Harness(model=ScriptedModel(*[answer] * 9), checkpoints=backend)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("event", EVENTS)
+async def test_a_hook_cuts_a_loop_short_before_or_after_what_it_is_called_for(event: str, durable: bool) -> None:
+    async with buying(InMemoryBackend() if durable else None) as harness:
+        result = await harness.run(cut_by(event), "x", state=Bought())
+    assert result.value == "told cut"
+    # In the second round: what comes before it, and it itself where the hook is called after it. What calls of tools
+    # have written side by side would have been joined at the end of the round.
+    assert dict(result.state.view()) == {
+        "hooks": 1 if event.endswith("_tool") else 2,
+        "begun": 1 if event == "before_step" else 2,
+        "bought": 2 if event == "after_round" else 1,
+        "rest": 2 if event == "after_round" else 1,
+    }
+    outputs = {"after_model": [CUT], "before_tool": [CUT], "after_tool": ["bought"], "after_round": ["bought"]}
+    found = [item.text for item in result.items if isinstance(item, FunctionCallOutput)]
+    assert found == ["bought", *outputs.get(event, [])]
+
+
+@pytest.mark.parametrize("event", ["after_model", "before_tool", "after_tool"])
+async def test_a_loop_that_a_hook_cuts_short_ends_so_wherever_the_process_dies(event: str) -> None:
+    await assert_resumable_everywhere(lambda: cut_by(event), "x", state=Bought(), make=buying)

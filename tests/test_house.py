@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import itertools
 import re
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from attrs import frozen
 
 import noetic_py
 
@@ -32,13 +34,35 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+@frozen
+class Source:
+    """A file, parsed and walked through once.
+
+    Attributes:
+        path: Where it is.
+        text: What it says.
+        nodes: All of its syntax tree, the module first.
+    """
+
+    path: Path
+    text: str
+    nodes: Sequence[ast.AST]
+
+    @property
+    def module(self) -> ast.Module:
+        """The whole of it."""
+        assert isinstance(self.nodes[0], ast.Module)
+        return self.nodes[0]
 
 
-def imported(module: ast.Module) -> Iterator[tuple[int, str]]:
+def source(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    return Source(path, text, list(ast.walk(ast.parse(text))))
+
+
+def imported(file: Source) -> Iterator[tuple[int, str]]:
     """Line and dotted name of everything that is imported, wherever in the module it is."""
-    for node in ast.walk(module):
+    for node in file.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -46,9 +70,9 @@ def imported(module: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def called(module: ast.Module) -> Iterator[tuple[int, str]]:
+def called(file: Source) -> Iterator[tuple[int, str]]:
     """Line and written name of every call of a plain or dotted name."""
-    for node in ast.walk(module):
+    for node in file.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             yield node.lineno, ast.unparse(node.func)
 
@@ -57,35 +81,32 @@ def inside(path: Path, folder: str) -> bool:
     return path.is_relative_to(PACKAGE / folder)
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=name_of)
-def test_sizes(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_MODULE
-    long = [
-        f"{node.name} has {lines} lines"
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION
-    ]
-    assert long == []
+# ---------------------------------------------------------------------------------------------------- of each file
 
 
-@pytest.mark.parametrize("path", TYPED, ids=name_of)
-def test_no_cast(path: Path) -> None:
-    module = tree(path)
-    found = [line for line, name in imported(module) if name in {"typing.cast", "typing_extensions.cast"}]
-    found += [line for line, name in called(module) if name in {"cast", "typing.cast", "t.cast"}]
-    assert found == []
+def over_size(file: Source) -> Iterator[str]:
+    """A module or a function that has grown too long."""
+    if (lines := len(file.text.splitlines())) > MAX_MODULE:
+        yield f"{lines} lines"
+    for node in file.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MAX_FUNCTION:
+                yield f"{node.name} has {lines} lines"
 
 
-@pytest.mark.parametrize("path", TYPED, ids=name_of)
-def test_a_silenced_checker_has_a_reason(path: Path) -> None:
-    assert list(silenced_without_reason(path)) == []
+def cast(file: Source) -> Iterator[int]:
+    """A cast, which a checker believes."""
+    yield from (line for line, name in imported(file) if name in {"typing.cast", "typing_extensions.cast"})
+    yield from (line for line, name in called(file) if name in {"cast", "typing.cast", "t.cast"})
 
 
-def silenced_without_reason(path: Path) -> Iterator[str]:
+def silenced_without_reason(file: Source) -> Iterator[str]:
     """Comments that silence a checker with no word of why after them or in a comment on the line above."""
-    with path.open("rb") as source:
-        comments = {t.start[0]: t.string for t in tokenize.tokenize(source.readline) if t.type == tokenize.COMMENT}
+    if not re.search(r"(type|pyright): *ignore", file.text):
+        return
+    lines = io.StringIO(file.text).readline
+    comments = {t.start[0]: t.string for t in tokenize.generate_tokens(lines) if t.type == tokenize.COMMENT}
     for line, text in comments.items():
         found = re.search(r"(type|pyright): *ignore(\[[^\]]*\])?(?P<rest>.*)", text)
         if found is None:
@@ -96,41 +117,103 @@ def silenced_without_reason(path: Path) -> Iterator[str]:
             yield f"{line}: {text}"
 
 
-def test_the_reason_check_sees_a_missing_reason(tmp_path: Path) -> None:
+def assert_as_a_check(file: Source) -> Iterator[int]:
+    """An assert, which `python -O` takes out."""
+    yield from (node.lineno for node in file.nodes if isinstance(node, ast.Assert))
+
+
+def printed(file: Source) -> Iterator[int]:
+    """A print, anywhere but in the command line."""
+    yield from (line for line, name in called(file) if name == "print")
+
+
+def unsafe(file: Source) -> Iterator[tuple[int, str]]:
+    """What runs code that it reads."""
+    yield from ((line, name) for line, name in imported(file) if name.partition(".")[0] in UNSAFE_MODULES)
+    yield from ((line, name) for line, name in called(file) if name in UNSAFE_CALLS)
+
+
+def import_of_asyncio(file: Source) -> Iterator[int]:
+    """An event loop of its own; the core runs on anyio."""
+    yield from (line for line, name in imported(file) if name.partition(".")[0] == "asyncio")
+
+
+def import_of_the_root(file: Source) -> Iterator[int]:
+    """A name is imported from the module that defines it."""
+    if file.path != PACKAGE / "__init__.py":
+        yield from (line for line, name in imported(file) if name == "noetic_py")
+
+
+def relative_import(file: Source) -> Iterator[int]:
+    """A module is named in full."""
+    yield from (node.lineno for node in file.nodes if isinstance(node, ast.ImportFrom) and node.level > 0)
+
+
+RULES: dict[Callable[[Source], Iterator[object]], list[Path]] = {
+    over_size: SHIPPED,
+    cast: TYPED,
+    silenced_without_reason: TYPED,
+    assert_as_a_check: [path for path in CORE if not inside(path, "testing")],
+    printed: [path for path in SHIPPED if not inside(path, "cli")],
+    unsafe: SHIPPED,
+    import_of_asyncio: CORE,
+    import_of_the_root: CORE,
+    relative_import: CORE,
+}
+
+
+@pytest.fixture(scope="module")
+def broken() -> dict[str, dict[str, list[object]]]:
+    """What breaks a rule, by file: each file is parsed once for all of them."""
+    places: dict[str, dict[str, list[object]]] = {rule.__name__: {} for rule in RULES}
+    rules = {rule: frozenset(paths) for rule, paths in RULES.items()}
+    for path in TYPED:
+        file = source(path)
+        for rule, paths in rules.items():
+            if path in paths and (found := list(rule(file))):
+                places[rule.__name__][name_of(path)] = found
+    return places
+
+
+@pytest.mark.parametrize("rule", [rule.__name__ for rule in RULES])
+def test_no_file_has(rule: str, broken: dict[str, dict[str, list[object]]]) -> None:
+    assert broken[rule] == {}
+
+
+SEEN: list[tuple[Callable[[Source], Iterator[object]], str]] = [
+    (over_size, "def f():\n" + "    pass\n" * MAX_FUNCTION),
+    (over_size, "a = 1\n" * (MAX_MODULE + 1)),
+    (cast, "from typing import cast"),
+    (cast, "import typing\na = typing.cast(int, 1)"),
+    (silenced_without_reason, "a = 1  # type: " + "ignore[misc]"),
+    (assert_as_a_check, "assert True"),
+    (printed, "def f():\n    print(1)"),
+    (unsafe, "def f():\n    import pickle"),
+    (unsafe, "eval('1')"),
+    (import_of_asyncio, "import asyncio"),
+    (import_of_the_root, "from noetic_py import step"),
+    (relative_import, "from . import step"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"), SEEN, ids=[f"{rule.__name__}{number}" for number, (rule, _) in enumerate(SEEN)]
+)
+def test_each_rule_sees_what_breaks_it(rule: Callable[[Source], Iterator[object]], text: str, tmp_path: Path) -> None:
     path = tmp_path / "module.py"
-    comment = "# type: " + "ignore[misc]"
-    path.write_text(f"a = 1  {comment}\nb = 1\nc = 1  {comment}  # the library's stub is wrong\n", encoding="utf-8")
-    assert list(silenced_without_reason(path)) == [f"1: {comment}"]
+    path.write_text(f"{text}\nb = 1  # type: ignore[misc]  # the library's stub is wrong\n", encoding="utf-8")
+    assert len(list(rule(source(path)))) == 1
+    path.write_text("b = 1\n", encoding="utf-8")
+    assert list(rule(source(path))) == []
 
 
-@pytest.mark.parametrize("path", [p for p in CORE if not inside(p, "testing")], ids=name_of)
-def test_no_assert_as_a_check(path: Path) -> None:
-    assert [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Assert)] == []
+# ------------------------------------------------------------------------------------------------- of the package
 
 
-@pytest.mark.parametrize("path", [p for p in SHIPPED if not inside(p, "cli")], ids=name_of)
-def test_no_print(path: Path) -> None:
-    assert [line for line, name in called(tree(path)) if name == "print"] == []
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=name_of)
-def test_nothing_unsafe(path: Path) -> None:
-    module = tree(path)
-    found = [(line, name) for line, name in imported(module) if name.partition(".")[0] in UNSAFE_MODULES]
-    found += [(line, name) for line, name in called(module) if name in UNSAFE_CALLS]
-    assert found == []
-
-
-@pytest.mark.parametrize("path", CORE, ids=name_of)
-def test_imports_of_the_core(path: Path) -> None:
-    names = list(imported(tree(path)))
-    assert [line for line, name in names if name.partition(".")[0] == "asyncio"] == []
-    if path != PACKAGE / "__init__.py":
-        assert [line for line, name in names if name == "noetic_py"] == [], (
-            "import from the module that defines the name"
-        )
-    relative = [n.lineno for n in ast.walk(tree(path)) if isinstance(n, ast.ImportFrom) and n.level > 0]
-    assert relative == []
+def test_warnings_point_at_the_line_of_the_caller() -> None:
+    """A number of frames is right for one caller only: `tracebacks.warn` looks for the frame."""
+    found = [name_of(path) for path in SHIPPED if "warnings.warn" in path.read_text(encoding="utf-8")]
+    assert found == ["noetic_py/core/tracebacks.py", "noetic_py/tools/definition.py"]
 
 
 def is_public(path: Path) -> bool:
@@ -153,7 +236,7 @@ def documented_values() -> set[str]:
     """Module-level names of the package that have a string right below their assignment."""
     found: set[str] = set()
     for path in CORE:
-        body = tree(path).body
+        body = source(path).module.body
         for node, after in itertools.pairwise(body):
             if not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)):
                 continue
@@ -177,7 +260,7 @@ def test_public_names_are_documented() -> None:
 
 
 def test_public_modules_are_documented() -> None:
-    assert [name_of(path) for path in CORE if is_public(path) and not ast.get_docstring(tree(path))] == []
+    assert [name_of(path) for path in CORE if is_public(path) and not ast.get_docstring(source(path).module)] == []
 
 
 def test_the_error_tree_is_public() -> None:
@@ -190,9 +273,22 @@ def rooms() -> list[str]:
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = configuration["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
-    return [", ".join(name.strip(" ()") for name in line.split("|")) for line in layers]
+    return [", ".join(name.strip(" ()") for name in re.split("[|:]", line)) for line in layers]
 
 
 def test_the_design_page_shows_the_import_order_that_is_checked() -> None:
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     assert "```text\n" + "\n".join(rooms()) + "\n```" in page
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    modules = sorted(set(re.findall(r"^::: (noetic_py(?:\.[a-z_]+)*)$", pages, re.MULTILINE)))
+    assert {"noetic_py", "noetic_py.checkpoints", "noetic_py.errors", "noetic_py.memory"} <= set(modules)
+    classes: dict[str, set[type]] = {}
+    for module in map(importlib.import_module, modules):
+        for name in module.__all__:
+            value: object = getattr(module, name)
+            if isinstance(value, type):
+                classes.setdefault(name, set()).add(value)
+    assert {name: found for name, found in classes.items() if len(found) > 1} == {}

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py.errors import ConfigError
-from noetic_py.items import (
+from noetic_py.core.items import (
     ID_SOURCE,
     Extension,
     FunctionCall,
@@ -37,7 +36,8 @@ from noetic_py.items import (
     extension_item,
     extension_types,
 )
-from noetic_py.runtime import SYSTEM
+from noetic_py.core.runtime import SYSTEM
+from noetic_py.errors import ConfigError
 
 
 @extension_item("test-items:note")
@@ -285,7 +285,7 @@ def test_a_text_part_holds_text(make: Callable[..., object]) -> None:
 
 def test_an_extension_has_fields_and_data() -> None:
     note = Note(text="buy milk")
-    assert note.type == "test-items:note"
+    assert str(note.type) == "test-items:note"
     assert note.data == {"text": "buy milk", "author": None}
     assert note == Note(text="buy milk", id=note.id)
     match note:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from noetic_py.errors import DuplicateCall, LimitExceeded, UnpairedOutput
-from noetic_py.items import (
+from noetic_py.core.items import (
     Extension,
     FunctionCall,
     FunctionCallOutput,
@@ -23,7 +22,8 @@ from noetic_py.items import (
     Refusal,
     extension_item,
 )
-from noetic_py.log import ItemLog, ItemView
+from noetic_py.core.log import ItemLog, ItemView
+from noetic_py.errors import DuplicateCall, LimitExceeded, UnpairedOutput
 
 
 @extension_item("test-log:mark")
@@ -71,7 +71,10 @@ def test_appends_in_order_and_reads_back() -> None:
     assert len(log) == 4
     assert bool(log)
     assert not ItemLog()
-    assert repr(log) == "<ItemLog of 4 items>"
+    assert repr(log) == f"ItemLog([{', '.join(map(repr, log))}])"
+    # What a model is asked shows its items, too.
+    assert str(log.frozen()) == f"ItemView([{', '.join(map(repr, log))}])"
+    assert repr(ItemLog(said(str(n)) for n in range(1_051))).endswith("... and 1,001 more])")
 
 
 @pytest.mark.parametrize("index", [2, -3])
@@ -190,7 +193,7 @@ def test_a_frozen_view_stays() -> None:
     assert ids(frozen) == ["a"]
     assert frozen.frozen() is frozen
     assert not hasattr(frozen, "append")
-    assert repr(frozen) == "<ItemView of 1 items>"
+    assert str(frozen) == f"ItemView([{frozen[0]!r}])"
 
 
 def test_a_view_of_given_items() -> None:

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py.memory import MemoryLayer
-from noetic_py.memory.allocate import DEFAULT_MAXIMUM, Allocation, Demand, allocate, allocate_unknown
 from noetic_py.memory.checks import budget_of
+from noetic_py.memory.projector import DEFAULT_MAXIMUM, Allocation, Demand, allocate, allocate_unknown
 
 
 class Bare(MemoryLayer[None]):
     """A layer that has settings only."""
 
 
+@pytest.mark.clause("002-49c")
 def test_minimums_come_first_then_six_tenths_by_headroom() -> None:
     shared = allocate(1100, [Demand("a", 100, 1100), Demand("b", 0, 500)])
     # 1000 are left, 600 of them to share between rooms of 1000 and 500.
@@ -25,12 +26,14 @@ def test_minimums_come_first_then_six_tenths_by_headroom() -> None:
     assert shared.total == 1100
 
 
+@pytest.mark.clause("002-49b")
 def test_the_earlier_layers_get_their_minimum_when_there_is_too_little() -> None:
     shared = allocate(100, [Demand("a", 60, 80), Demand("b", 60, 80), Demand("c", 60, 80)])
     assert shared.layers == {"a": 60, "b": 40, "c": 0}
     assert shared.history == 0
 
 
+@pytest.mark.clause("002-49d")
 def test_what_no_layer_can_use_goes_to_the_history() -> None:
     shared = allocate(10_000, [Demand("a", 0, 100), Demand("b", 50, 50)])
     assert shared.layers == {"a": 100, "b": 50}
@@ -66,6 +69,7 @@ def test_an_unknown_window_gives_everybody_the_most_it_asks_for() -> None:
     assert shared.total is None
 
 
+@pytest.mark.clause("002-49e")
 @pytest.mark.parametrize(
     ("budget", "demand"),
     [(300, Demand("a", 0, 300)), ((10, 300), Demand("a", 10, 300)), ("auto", Demand("a", 0, None))],

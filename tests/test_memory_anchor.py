@@ -7,18 +7,17 @@ from collections.abc import Sequence
 import pytest
 from attrs import evolve
 
-from noetic_py.budget import TokenUsage
-from noetic_py.codec import to_wire_json
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.codec import to_wire_json
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputImage, InputText, Item, Message
+from noetic_py.core.log import ItemLog
+from noetic_py.core.tokens import EstimatedCounter
+from noetic_py.core.view import View, ViewBlock
 from noetic_py.errors import LimitExceeded
-from noetic_py.items import FunctionCall, FunctionCallOutput, InputImage, InputText, Item, Message
-from noetic_py.log import ItemLog
-from noetic_py.memory.anchor import EPOCH_LENGTH, MISSED
 from noetic_py.memory.blocks import Block, Placement, as_items
-from noetic_py.memory.head import Head
-from noetic_py.memory.projector import Projector
-from noetic_py.memory.view import View, ViewBlock
-from noetic_py.models.base import OutputSchema
-from noetic_py.tokens import EstimatedCounter
+from noetic_py.memory.history import EPOCH_LENGTH, MISSED
+from noetic_py.memory.projector import Head, Projector
+from noetic_py.models.model import OutputSchema
 
 COUNTER = EstimatedCounter()
 HEAD = Head(COUNTER, "Be careful.", window=100_000)

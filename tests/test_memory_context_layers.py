@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from noetic_py import Memory
-from noetic_py.checkpoints.delta import apply_changes, changes, known_fields
-from noetic_py.codec import Codec
+from noetic_py.core.codec import Codec
+from noetic_py.journal.delta import apply_changes, changes, known_fields
 from noetic_py.memory import ContextItem, ContextPool, ContextQueue, Scope, Slot, function
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.layer import hooks_of, state_type_of
@@ -148,7 +148,7 @@ async def test_looking_in_a_hook_changes_nothing() -> None:
     draft = Draft(queue.binding)
     hook: ContextQueue[Thing] = queue.bound(draft)
     assert await hook.recall("", 100)
-    assert hook.entries[0] is queue.entries[0]
+    assert hook.entries[0] is not queue.entries[0], "it can be changed, so the hook has one of its own"
     before = draft.changed
     assert not before
     await hook.append(ContextItem(Thing()))
@@ -216,11 +216,11 @@ async def test_queues_of_two_paths() -> None:
     base = queue.state
     one = await state_after(queue, *map(ContextItem, "de"))
     other = await state_after(queue, ContextItem("f"))
-    assert "".join(each.content for each in queue.join(base, other, one)) == "cdef"
-    assert queue.join(base, base, one) == one
-    assert queue.join(base, (), one) == (ContextItem("d"), ContextItem("e")), "one path has cleared it"
+    assert "".join(each.content for each in queue.merge(base, other, one)) == "cdef"
+    assert queue.merge(base, base, one) == one
+    assert queue.merge(base, (), one) == (ContextItem("d"), ContextItem("e")), "one path has cleared it"
     twice = (*base, ContextItem("a"))
-    assert queue.join(base, twice, base) == twice, "of two equal entries both stay"
+    assert queue.merge(base, twice, base) == twice, "of two equal entries both stay"
     assert queue.state is base
 
 
@@ -231,11 +231,11 @@ async def test_pools_of_two_paths() -> None:
     base = pool.state
     one = await state_after(pool, entry("c"))
     other = await state_after(pool, entry("d"), entry("a", "new"))
-    assert list(pool.join(base, other, one)) == ["b", "c", "d"]
+    assert list(pool.merge(base, other, one)) == ["b", "c", "d"]
     free = pool.branch(limit=None)
-    met = free.join(base, other, one)
+    met = free.merge(base, other, one)
     assert (list(met), met["a"].content) == (["a", "b", "c", "d"], "new")
     without = {key: each for key, each in base.items() if key != "a"}
-    assert list(free.join(base, without, one)) == ["b", "c"]
-    assert list(free.join(base, one, without)) == ["b", "c"]
+    assert list(free.merge(base, without, one)) == ["b", "c"]
+    assert list(free.merge(base, one, without)) == ["b", "c"]
     assert pool.state is base

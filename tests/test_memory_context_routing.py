@@ -254,6 +254,18 @@ class Bound:
     def read(self) -> Any:
         return self.below.read()
 
+    def peek(self) -> Any:
+        return self.below.peek()
+
+    def copy(self) -> Any:
+        return self.below.copy()
+
+    def set(self, value: Any) -> None:
+        self.below.set(value)
+
+    def note(self, call: Any) -> None:
+        self.below.note(call)
+
     def write(self, value: Any, base: Any) -> None:
         self.below.write(value, base)
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
-from noetic_py.log import ItemLog
-from noetic_py.memory.history import HistoryIndex
-from noetic_py.memory.narrowing import narrowed, paired
-from noetic_py.tokens import EstimatedCounter, TokenCount
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
+from noetic_py.core.log import ItemLog
+from noetic_py.core.tokens import EstimatedCounter, TokenCount
+from noetic_py.memory.history import HistoryIndex, narrowed, paired
 
 COUNTER = EstimatedCounter()
 

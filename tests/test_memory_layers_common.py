@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.memory import WorkingMemory
 from noetic_py.memory.blocks import as_items, weigh
 from noetic_py.memory.layers.common import canonical, one_line, plain, readable, within
-from noetic_py.tokens import EstimatedCounter
 
 COUNTER = EstimatedCounter()
 JSON: Any = st.recursive(

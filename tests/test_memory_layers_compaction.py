@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import FunctionCall, Harness, InMemoryBackend, Item, Memory, Message, call_model, loop, tool, until
-from noetic_py.codec import Codec, to_wire
+from noetic_py.core.codec import Codec, to_wire
+from noetic_py.core.items import FunctionCallOutput
 from noetic_py.errors import ConfigError, ModelUnavailable
-from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Compacted, Compaction
 from noetic_py.memory.blocks import weigh
 from noetic_py.memory.layers.common import COUNTER
-from noetic_py.models.base import ModelRequest
+from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio

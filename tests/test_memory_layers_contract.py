@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from noetic_py.memory import Compaction, Filesystem, Observational, Rule, SemanticRecall, Steering
-from noetic_py.models.base import ModelRequest
+from noetic_py.models.model import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel
 from tests.layer_runs import Letters
 

@@ -123,6 +123,7 @@ class TestEpisodic(LayerCases):
         await layer.note("x" + text, text + "x")
 
 
+@pytest.mark.clause("002-50d")
 async def test_a_run_becomes_an_episode_of_its_user() -> None:
     runtime = VirtualRuntime(start=START)
     model = ScriptedModel("At noon.", "I said so.", "Hello.")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from noetic_py import Context, FunctionCall, Harness, InMemoryBackend, Memory, call_model, loop, step, until
+from noetic_py.core.items import FunctionCallOutput, Message
 from noetic_py.errors import ConfigError
-from noetic_py.items import FunctionCallOutput, Message
 from noetic_py.memory import FileRefused, Filesystem
 from noetic_py.memory.layers.common import COUNTER
-from noetic_py.memory.layers.rooted import is_supported
+from noetic_py.memory.layers.filesystem import is_supported
 from noetic_py.testing import ScriptedModel
 
 pytestmark = [

@@ -20,12 +20,12 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import LayerFailed
+from noetic_py.core.items import FunctionCallOutput
 from noetic_py.errors import ConfigError, ModelUnavailable, NoContextError
-from noetic_py.events import LayerFailed
-from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Observational, Observed
 from noetic_py.memory.layers.common import COUNTER
-from noetic_py.models.base import ModelRequest, ModelResponse
+from noetic_py.models.model import ModelRequest, ModelResponse
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from benchmarks import recall as benchmark
 from noetic_py import Context, FunctionCall, Harness, InMemoryBackend, Memory, Message, call_model, loop, step, until
+from noetic_py.core.events import LayerFailed
+from noetic_py.core.items import FunctionCallOutput
 from noetic_py.errors import (
     ConfigError,
     LayerError,
@@ -23,12 +25,10 @@ from noetic_py.errors import (
     ToolArgumentsInvalid,
     VersionConflict,
 )
-from noetic_py.events import LayerFailed
-from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Embedder, Owner, Remembered, Scope, SemanticRecall, VectorQuery, WordEmbedder
 from noetic_py.memory.layers.common import COUNTER
 from noetic_py.memory.layers.vectors import Found, LocalShelf, Passages, split, unit
-from noetic_py.models.base import ModelRequest
+from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio

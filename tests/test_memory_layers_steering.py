@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from noetic_py import FunctionCall, Harness, InMemoryBackend, Memory, Message, call_model, loop, tool, until
+from noetic_py.core.events import LayerFailed
+from noetic_py.core.items import FunctionCallOutput
 from noetic_py.errors import ConfigError, LayerError, ModelUnavailable, NoContextError
-from noetic_py.events import LayerFailed
-from noetic_py.items import FunctionCallOutput
 from noetic_py.memory import Rule, Steering
-from noetic_py.models.base import ModelRequest, ModelResponse
+from noetic_py.models.model import ModelRequest, ModelResponse
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio

@@ -131,12 +131,12 @@ async def test_there_is_an_end_to_it() -> None:
     ("settings", "code"),
     [
         ({"max_bytes": 0}, "task-state"),
-        ({"merge": "deep"}, "task-state"),
+        ({"children": "deep"}, "task-state"),
         ({"start": [1]}, "task-state"),
         ({"type": int}, "layer-schema"),
         ({"type": Needy}, "layer-initial"),
         ({"type": Attrs, "start": 3}, "layer-initial"),
-        ({"type": Attrs, "merge": "namespaced"}, "task-state"),
+        ({"type": Attrs, "children": "namespaced"}, "task-state"),
     ],
 )
 def test_wrong_settings(settings: Any, code: str) -> None:
@@ -220,14 +220,14 @@ async def test_what_a_child_has_changed_comes_back() -> None:
         ("ignore", "{'a': {'x': 1}, 'b': 1}"),
     ):
         made: Any = TaskState
-        async with harness(made(merge=merge)) as built:
+        async with harness(made(children=merge)) as built:
             assert (await built.run(flow >> reading, "hi")).value == kept
 
 
 async def test_children_under_their_ids() -> None:
     one = acting(lambda layer: layer.patch({"pages": 1})).with_options(id="p1")
     two = acting(lambda layer: layer.patch({"pages": 2})).with_options(id="p2")
-    async with harness(TaskState(type=Parent, merge="namespaced")) as built:
+    async with harness(TaskState(type=Parent, children="namespaced")) as built:
         result = await built.run(parallel(one, two) >> reading, "hi", run_id="r")
     assert result.value == "{'pages': 0, 'children': {'r/p1[0]': {'pages': 1}, 'r/p2[1]': {'pages': 2}}}"
 

@@ -30,6 +30,7 @@ def at(**settings: Any) -> Temporal:
     return Temporal(clock=VirtualRuntime(start=START), **settings)
 
 
+@pytest.mark.clause("002-50k")
 async def test_the_time_by_itself() -> None:
     assert await at().recall("", 100) == "Now: 2025-01-01 12:30 (UTC), Wednesday"
 
@@ -47,6 +48,7 @@ async def test_zone_and_precision(settings: Any, told: str) -> None:
     assert await at(**settings).recall("", 100) == f"Now: {told}"
 
 
+@pytest.mark.clause("002-50k")
 async def test_how_long_ago_things_were_said() -> None:
     runtime = VirtualRuntime(start=START)
     layer = Temporal(clock=runtime)

@@ -28,7 +28,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.memory import PermissionRule, Permissions, ToolGroup, ToolGroups
-from noetic_py.models.base import ModelRequest
+from noetic_py.models.model import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel
 
 pytestmark = pytest.mark.anyio

@@ -12,6 +12,7 @@ import pytest
 from noetic_py import FunctionCall, FunctionCallOutput, Harness, parallel, tool
 from noetic_py.errors import ConfigError
 from noetic_py.memory import Plan, ToolMemory
+from noetic_py.memory.binding import Draft
 from tests.layer_runs import (
     HOSTILE,
     Act,
@@ -43,9 +44,11 @@ def noting(*calls: tuple[str, Mapping[str, Any] | str, str]) -> Act:
     """Calls of tools as the layer hears of them."""
 
     async def act(layer: Any) -> None:
+        draft = Draft(layer.binding)
         for name, arguments, output in calls:
             call = FunctionCall(name=name, arguments=arguments if isinstance(arguments, str) else json.dumps(arguments))
-            await layer.after_tool_call(call, FunctionCallOutput(call_id=call.call_id, output=output))
+            await layer.bound(draft).after_tool_call(call, FunctionCallOutput(call_id=call.call_id, output=output))
+        draft.commit()
 
     return act
 
@@ -53,6 +56,7 @@ def noting(*calls: tuple[str, Mapping[str, Any] | str, str]) -> Act:
 # -- by itself
 
 
+@pytest.mark.clause("002-50i")
 async def test_calls_are_remembered_the_newest_first() -> None:
     layer = ToolMemory()
     await noting(("look", {"at": "sea"}, "blue"), ("find", {}, "nothing"))(layer)

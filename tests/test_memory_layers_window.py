@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import FunctionCall, FunctionCallOutput, Item, Message, call_model, loop, tool, until
+from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.errors import ConfigError
 from noetic_py.memory import HistoryWindow
-from noetic_py.memory.history import HistoryIndex
-from noetic_py.memory.narrowing import paired
+from noetic_py.memory.history import HistoryIndex, paired
 from noetic_py.testing import ScriptedModel
-from noetic_py.tokens import EstimatedCounter
 from tests.layer_runs import assert_lasts, harness
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import pytest
 from attrs import evolve
 
-from noetic_py.codec import to_wire_json
-from noetic_py.errors import LimitExceeded
-from noetic_py.items import (
+from noetic_py.core.codec import to_wire_json
+from noetic_py.core.items import (
     Extension,
     FunctionCall,
     FunctionCallOutput,
@@ -27,14 +26,13 @@ from noetic_py.items import (
     Refusal,
     extension_item,
 )
-from noetic_py.log import ItemLog
-from noetic_py.memory.allocate import Demand
-from noetic_py.memory.blocks import Block, Dropped, Placement, as_items, escape, fit, weigh
-from noetic_py.memory.head import Head
-from noetic_py.memory.projector import Projector
-from noetic_py.memory.view import LayerUsage, View
-from noetic_py.models.base import OutputSchema
-from noetic_py.tokens import EstimatedCounter, TokenCount
+from noetic_py.core.log import ItemLog
+from noetic_py.core.tokens import EstimatedCounter, TokenCount
+from noetic_py.core.view import Dropped, LayerUsage, View
+from noetic_py.errors import LimitExceeded
+from noetic_py.memory.blocks import Block, Placement, as_items, escape, fit, weigh
+from noetic_py.memory.projector import Demand, Head, Projector
+from noetic_py.models.model import OutputSchema
 
 COUNTER = EstimatedCounter()
 
@@ -367,6 +365,7 @@ def test_usage_is_by_layer_and_adds_up() -> None:
     assert usage.total == usage.system + usage.tools + usage.history + sum(usage.layers.values()) == view.tokens
 
 
+@pytest.mark.clause("002-36d")
 @pytest.mark.parametrize(("share", "believed"), [(1.0, True), (1.09, True), (0.91, True), (1.5, False), (0.4, False)])
 def test_a_layers_own_count_is_believed_within_a_tenth(share: float, believed: bool) -> None:
     content = "the tide is high " * 50

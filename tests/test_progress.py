@@ -16,11 +16,7 @@ from noetic_py import (
     Harness,
     InMemoryBackend,
     JsonValue,
-    OnError,
-    Progress,
-    ProgressEntry,
     ReadContext,
-    ReadProgress,
     Retry,
     branch,
     call_model,
@@ -37,7 +33,9 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py._engine.progress import MAX_ENTRIES
+from noetic_py.core.progress import Progress, ProgressEntry, ReadProgress
+from noetic_py.core.types import OnError
+from noetic_py.engine.progress import MAX_ENTRIES
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 from tests.progressing import AnyStep, by_name, noting, plain, rounds
 

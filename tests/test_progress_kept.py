@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from noetic_py import (
     Ask,
-    CheckpointBackend,
     Context,
     Harness,
     InMemoryBackend,
     JsonValue,
     Retry,
-    StepCommitted,
     errors,
     loop,
     parallel,
@@ -29,7 +27,9 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.checkpoints.records import Progressed, RunEnded
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.core.events import StepCommitted
+from noetic_py.journal.records import Progressed, RunEnded
 from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 from tests.progressing import AnyStep, Path, Plain, by_name, noting, plain, rounds
 

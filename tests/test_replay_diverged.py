@@ -15,17 +15,8 @@ from typing import Any
 
 import pytest
 
-from noetic_py import (
-    FunctionCall,
-    FunctionCallOutput,
-    Harness,
-    InMemoryBackend,
-    Item,
-    Message,
-    ModelRequest,
-    Record,
-    errors,
-)
+from noetic_py import FunctionCall, FunctionCallOutput, Harness, InMemoryBackend, Item, Message, ModelRequest, errors
+from noetic_py.checkpoints import Record
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio

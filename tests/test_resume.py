@@ -30,7 +30,6 @@ from noetic_py import (
     StateBag,
     Step,
     TokenUsage,
-    Usage,
     branch,
     call_model,
     errors,
@@ -45,6 +44,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.cli.report import as_json, summary
+from noetic_py.core.budget import Usage
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.testing.faults import When
 
@@ -130,6 +130,7 @@ async def test_a_completed_run_gives_its_result_once_more(backend: FaultyBackend
     assert (await harness(backend).runs.get("r")).status == "completed"
 
 
+@pytest.mark.clause("002-55b")
 async def test_a_failed_run_tries_again_what_failed_and_nothing_else(backend: FaultyBackend, ledger: Ledger) -> None:
     flow = sequence(ledger.step("a"), ledger.step("b"), ledger.step("c"))
     ledger.broken = {"b"}
@@ -348,7 +349,7 @@ async def test_a_run_that_goes_on_is_busy(backend: FaultyBackend) -> None:
 
 async def test_an_unknown_option_is_refused(backend: FaultyBackend, ledger: Ledger) -> None:
     await begin(backend, ledger.step("a"))
-    with pytest.raises(errors.ConfigError, match="resume\\(\\) takes no option 'history'"):
+    with pytest.raises(errors.ConfigError, match="resume\\(\\) takes no keyword 'history'"):
         await go_on(backend, ledger.step("a"), history=[])
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import pytest
 
-from noetic_py.runtime import SYSTEM, Runtime
+from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.testing.virtual import VirtualRuntime
 
 asynchronous = pytest.mark.anyio

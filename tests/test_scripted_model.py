@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import noetic_py.testing
-from noetic_py.budget import TokenUsage
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import Extension, FunctionCall, Item, Message, Opaque, Reasoning, Refusal, extension_item
 from noetic_py.errors import ModelError, RateLimited, RealModelRefused
-from noetic_py.items import Extension, FunctionCall, Item, Message, Opaque, Reasoning, Refusal, extension_item
-from noetic_py.models.base import (
+from noetic_py.models.model import (
     ItemDone,
     Model,
     ModelEvent,
@@ -25,9 +25,10 @@ from noetic_py.models.base import (
     ReasoningPart,
     TextPart,
     ToolCallPart,
+    allow_real_models,
+    check_real_model,
 )
-from noetic_py.models.guard import allow_real_models, check_real_model
-from noetic_py.models.pricing import price_of, profile_of
+from noetic_py.models.price_table import price_of, profile_of
 from noetic_py.testing import ScriptedModel, ScriptExhausted
 
 pytestmark = pytest.mark.anyio
@@ -286,7 +287,7 @@ PLUGIN_TESTS = """
 import anyio
 import pytest
 from noetic_py.errors import RealModelRefused
-from noetic_py.models.guard import allow_real_models, check_real_model
+from noetic_py.models.model import allow_real_models, check_real_model
 
 @pytest.fixture
 def checked():
@@ -322,7 +323,7 @@ import sys
 import pytest
 
 code = pytest.main(sys.argv[1:])
-from noetic_py.models.guard import check_real_model
+from noetic_py.models.model import check_real_model
 
 check_real_model("openai:x")
 sys.exit(code)

@@ -17,7 +17,6 @@ from typing_extensions import TypedDict
 
 from noetic_py import (
     Budget,
-    BudgetWarning,
     Context,
     Emitted,
     Event,
@@ -28,7 +27,6 @@ from noetic_py import (
     Model,
     ModelRequest,
     ModelResponse,
-    ModelStream,
     Reasoning,
     StepStarted,
     TextDelta,
@@ -42,13 +40,15 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core import events as events_module
+from noetic_py.core.events import Backlog, BudgetWarning, Bus, ItemsAppended, RunStarted, Subscription
+from noetic_py.core.items import OutputText
+from noetic_py.core.selections import Choice, ItemSnapshot, Selection
 from noetic_py.errors import ConfigError, ModelStreamError
-from noetic_py.events import Bus, RunStarted, Subscription
-from noetic_py.items import OutputText
 from noetic_py.memory import Guide, MemoryLayer
-from noetic_py.models.base import ModelEvent, TextPart
+from noetic_py.models import ModelStream
+from noetic_py.models.model import ModelEvent, TextPart
 from noetic_py.models.retry import RetryModel
-from noetic_py.selections import Choice, ItemSnapshot, Selection
 from noetic_py.testing import ScriptedModel, Unfinished
 from tests.properties.checks import left_over, tasks
 
@@ -366,7 +366,7 @@ async def test_who_stops_waiting_leaves_its_turn_to_the_next(told: bool) -> None
 async def test_a_run_that_nobody_reads_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("noetic_py.events.PATIENCE", 0.0)
+    monkeypatch.setattr("noetic_py.core.events.PATIENCE", 0.0)
     async with Harness() as harness, harness.stream(each(one, concurrency=1), range(50), run_id="r1") as stream:
         async with stream.select(Emitted, capacity=2, overflow="wait"):
             while not caplog.records:
@@ -382,7 +382,7 @@ async def test_a_run_that_nobody_reads_says_so_once(
 
 async def test_a_reader_that_another_thread_forgets_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the garbage collector does, which runs wherever there is something to collect."""
-    monkeypatch.setattr("noetic_py.events.PATIENCE", 0.001)
+    monkeypatch.setattr("noetic_py.core.events.PATIENCE", 0.001)
     async with Harness() as harness, harness.stream(each(one, concurrency=1), range(50)) as stream:
         held = [stream.select(Emitted, capacity=2, overflow="wait")]
         await anext(held[0])
@@ -745,3 +745,107 @@ async def test_typed_output_in_a_fence() -> None:
     assert [each.name for each in found[:6]] == ["", "P", "Po", "Por", "Port", "Port "]
     assert found[-1] == Port(name="Port of Brest", depth=11)
     assert len({repr(each) for each in found}) == len(found)
+
+
+# ---------------------------------------------------------------------------------------------------- bytes
+
+
+@step
+async def shout(count: int, ctx: Context) -> str:
+    for number in range(count):
+        ctx.emit(f"{number:03}" + "x" * 997)
+    return "done"
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events_module, "MAX_HELD", 20_000)
+
+
+@pytest.mark.usefixtures("small")
+async def test_unread_events_are_bounded_in_bytes() -> None:
+    async with Harness() as harness, harness.stream(shout, 100) as stream:
+        heard = stream.select(Emitted)
+        large = stream.select(Emitted, capacity=1_000_000)
+        few = stream.select(Emitted, capacity=3)
+        whole = stream.select(Emitted, overflow="wait")
+        said: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                said.extend([event.event async for event in whole])
+
+            tasks.start_soon(read)
+
+        async def newest(reader: AsyncIterator[Event]) -> int:
+            kept = [event.event for event in [event async for event in reader] if isinstance(event, Emitted)]
+            assert 15 <= len(kept) <= 20
+            assert kept == said[-len(kept) :]
+            return len(kept)
+
+        for reader in (heard, large):
+            assert await newest(reader) == 100 - reader.dropped
+        # The stream itself also holds, and drops, the events of the run.
+        assert await newest(stream.events) >= 100 - stream.dropped
+        assert [event.event async for event in few] == said[-3:]
+        assert (len(said), whole.dropped, few.dropped) == (100, 0, 97)
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_run_waits_for_the_bytes_of_its_reader() -> None:
+    async with Harness() as harness, harness.stream(each(shout, concurrency=1), [10] * 10) as stream:
+        whole = stream.select(Emitted, overflow="wait")
+        seen = 0
+        async for _ in whole:
+            seen += 1
+            # What is sent between two places at which the run waits, which is one step, may come on top.
+            assert len(whole._entries._buffer) <= 20 + 10
+    assert (seen, whole.dropped) == (100, 0)
+
+
+@pytest.mark.usefixtures("small")
+async def test_one_event_may_have_any_size() -> None:
+    @step
+    async def once(text: str, ctx: Context) -> str:
+        ctx.emit(text)
+        return text
+
+    async with Harness() as harness, harness.stream(once, "x" * 50_000) as stream:
+        heard = stream.select(Emitted)
+        patient = stream.select(Emitted, overflow="wait")
+        assert [len(str(event.event)) async for event in patient] == [50_000]
+        assert [len(str(event.event)) async for event in heard] == [50_000]
+        assert heard.dropped == 0
+
+
+@pytest.mark.usefixtures("small")
+async def test_late_snapshots_are_bounded_in_bytes_and_whole() -> None:
+    model = ScriptedModel("x" * 100_000, chunk=1000)
+    async with Harness(model=model) as harness, harness.stream(call_model(), "say") as stream:
+        late = stream.snapshots()
+        pieces = stream.select(TextDelta)
+        await stream.result()
+        shown = [snapshot async for snapshot in late]
+        assert 0 < len([piece async for piece in pieces]) <= 20
+    assert late.dropped > 50
+    item = shown[-1].item
+    assert isinstance(item, Message)
+    assert item.text == "x" * 100_000
+
+
+def test_a_view_counts_without_the_conversation() -> None:
+    text = Message.user("x" * 100_000)
+    assert ItemsAppended(("a",), (text,)).size > 100_000
+    assert TextDelta(("a",), "x" * 5000).size < 6000
+
+
+def test_entries_leave_a_backlog_in_their_order() -> None:
+    backlog = Backlog[str](3)
+    for entry in "abcd":
+        backlog.put(entry, 10)
+    assert (list(backlog), len(backlog), backlog.dropped) == ([("b", 10), ("c", 10), ("d", 10)], 3, 1)
+    assert [backlog.take() for _ in range(3)] == ["b", "c", "d"]
+    assert not backlog.is_large
+    nothing = Backlog[str](0)
+    nothing.put("a", 1)
+    assert (len(nothing), nothing.dropped) == (0, 1)

@@ -15,13 +15,11 @@ import pytest
 from attrs import Factory, define
 
 from noetic_py import (
-    CheckpointBackend,
     Context,
     Harness,
     InMemoryBackend,
     Memory,
     Message,
-    Runtime,
     SessionKey,
     SessionPolicy,
     StateBag,
@@ -29,9 +27,10 @@ from noetic_py import (
     sequence,
     step,
 )
-from noetic_py.checkpoints import Lease, SqliteBackend
-from noetic_py.checkpoints.forwarding import ForwardingBackend
-from noetic_py.checkpoints.naming import is_stream
+from noetic_py.checkpoints import CheckpointBackend, Lease, SqliteBackend
+from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.session_key import is_stream
 from noetic_py.errors import (
     LeaseLost,
     Overloaded,
@@ -43,8 +42,8 @@ from noetic_py.errors import (
     StepFailed,
 )
 from noetic_py.memory import Plan, Scope, WorkingMemory
-from noetic_py.sessions import desk
-from noetic_py.sessions.gate import Gate
+from noetic_py.sessions import store
+from noetic_py.sessions.lock import Gate
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -676,12 +675,12 @@ async def test_an_owner_that_wakes_when_another_has_had_a_turn_does_and_writes_n
 
 
 async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "TTL", 0.03)
+    monkeypatch.setattr(store, "TTL", 0.03)
     backend = InMemoryBackend()
     begun, free = anyio.Event(), anyio.Event()
     done: list[str] = []
 
-    class Forgetful(ForwardingBackend):
+    class Forgetful(DelegatingBackend):
         """Loses the lease of a session when it is to be renewed."""
 
         async def renew(self, lease: Lease, *, ttl: float) -> Lease:
@@ -710,7 +709,7 @@ async def test_a_turn_whose_session_is_lost_begins_no_further_step(monkeypatch: 
 async def test_a_turn_that_is_cancelled_as_its_run_begins_leaves_the_run_to_nobody(at: str) -> None:
     reached = anyio.Event()
 
-    class Stuck(ForwardingBackend):
+    class Stuck(DelegatingBackend):
         """Does what it is asked for the first run, and never says so."""
 
         async def stuck(self, run_id: str, what: str) -> None:

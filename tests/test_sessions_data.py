@@ -20,7 +20,6 @@ from noetic_py import (
     Memory,
     MemoryLayer,
     Message,
-    SessionData,
     SessionKey,
     SessionPolicy,
     StateBag,
@@ -33,7 +32,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 from noetic_py.memory import Scope, ToolGroup, ToolGroups, WorkingMemory, function
-from noetic_py.sessions.data import LayerData, StateData
+from noetic_py.sessions.export import LayerData, SessionData, StateData
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio

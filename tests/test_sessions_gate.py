@@ -7,7 +7,7 @@ import pytest
 
 from noetic_py import SessionKey
 from noetic_py.errors import Overloaded, ShuttingDown
-from noetic_py.sessions.gate import Gate
+from noetic_py.sessions.lock import Gate
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from noetic_py import (
-    CheckpointBackend,
     Context,
-    Delivery,
     FunctionCall,
     FunctionCallOutput,
     Harness,
@@ -34,8 +32,9 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.checkpoints import SqliteBackend
+from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
 from noetic_py.models import ModelRequest
+from noetic_py.sessions.queue import Delivery
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.properties.checks import SEED, examples, left_over, tasks
 

@@ -11,7 +11,7 @@ from attrs import define
 
 from noetic_py import Harness, InMemoryBackend, Memory, MemoryLayer, SessionPolicy, Tool, errors, step
 from noetic_py.checkpoints import CheckpointBackend, Distributed, FileBackend, SqliteBackend
-from noetic_py.checkpoints.sharing import check_shared
+from noetic_py.checkpoints.checks import check_shared
 from noetic_py.memory import function
 from noetic_py.plugins import ServiceRegistry, hookimpl
 from noetic_py.testing import ScriptedModel

@@ -13,7 +13,7 @@ import pytest
 from attrs import define, field
 from pydantic import BaseModel
 
-from noetic_py.state import StateBag, copy_state, read_only_state, state_fields
+from noetic_py.core.state import StateBag, copy_state, read_only_state, state_fields
 
 
 @define

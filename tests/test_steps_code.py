@@ -7,21 +7,8 @@ from typing import Any, Optional
 import anyio
 import pytest
 
-from noetic_py import (
-    Budget,
-    Context,
-    Harness,
-    Memory,
-    Message,
-    ModelInput,
-    Retry,
-    StateBag,
-    Step,
-    StepStarted,
-    loop,
-    step,
-    until,
-)
+from noetic_py import Budget, Context, Harness, Memory, Message, Retry, StateBag, Step, StepStarted, loop, step, until
+from noetic_py.core.items import ModelInput
 from noetic_py.errors import ConfigError, StepFailed, StepTimeout
 from noetic_py.testing import VirtualRuntime
 

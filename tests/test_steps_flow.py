@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import anyio
 import anyio.lowlevel
@@ -15,11 +16,12 @@ from noetic_py import (
     Context,
     FunctionCall,
     Harness,
+    InMemoryBackend,
     Memory,
     Message,
     Retry,
+    StateBag,
     Step,
-    StepCommitted,
     branch,
     call_model,
     each,
@@ -32,8 +34,10 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.errors import BudgetExceeded, ParallelFailed, RouteError, StepFailed, StepTimeout
-from noetic_py.testing import ScriptedModel
+from noetic_py.core import reducers
+from noetic_py.core.events import StepCommitted
+from noetic_py.errors import BudgetExceeded, ConfigError, ParallelFailed, RouteError, StepFailed, StepTimeout
+from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -612,3 +616,164 @@ def test_the_graph_of_a_flow() -> None:
 def test_the_graph_escapes_names() -> None:
     text = Harness().graph(echo.with_options(id='say "a" <b> & c'))
     assert "say &quot;a&quot; &lt;b&gt; &amp; c" in text
+
+
+# ------------------------------------------------------------------------------------------------- shared by the paths
+
+
+def sets(**fields: int) -> Any:
+    @step(id="sets")
+    async def change(_: object, ctx: Context[Memory, StateBag]) -> int:
+        for name, value in fields.items():
+            ctx.state[name] = value
+        ctx.state["log"] = [*(ctx.state.get_as("log", list) or ()), *fields]
+        return len(fields)
+
+    return change
+
+
+@step
+async def joined(_: object, ctx: Context[Memory, StateBag]) -> dict[str, Any]:
+    await ctx.gather(sets(a=1).bind(None), sets(b=2).bind(None), state="share")
+    return dict(ctx.state.view())
+
+
+SHARED: dict[str, Any] = {
+    "parallel": parallel(sets(a=1), sets(b=2), state="share"),
+    "a list": parallel([sets(a=1), sets(b=2)], state="share"),
+    "settle": settle([sets(a=1), sets(b=2)], state="share"),
+    "gather": joined,
+}
+
+
+@pytest.mark.clause("001-06d")
+@pytest.mark.parametrize("name", SHARED)
+async def test_paths_that_share_leave_what_they_have_changed_wherever_the_process_dies(name: str) -> None:
+    flow = SHARED[name]
+    there = {"x": 0, "a": 1, "b": 2, "log": ["a", "b"]}
+    plain = await Harness(plugins=[]).run(sequence(sets(x=0), flow), None)
+    assert {**plain.state.view(), "log": plain.state["log"][1:]} == there
+    for dies_at in range(2, 20):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at)
+        with backend.outlived():
+            await Harness(plugins=[], checkpoints=backend).run(sequence(sets(x=0), flow), None, run_id="r")
+        if not backend.dead:
+            break
+        backend.revive()
+        result = await Harness(plugins=[], checkpoints=backend).resume("r", sequence(sets(x=0), flow))
+        assert (result.state, repr(result.value)) == (plain.state, repr(plain.value)), dies_at
+
+
+async def test_a_path_that_shares_sees_nothing_of_what_another_attempt_may_take_back() -> None:
+    written, seen = anyio.Event(), list[object]()
+
+    @step(retry=Retry(2, initial=0))
+    async def writes(_: object, ctx: Context[Memory, StateBag]) -> None:
+        ctx.state["written"] = ctx.state.get("written", 0) or "by attempt " + str(1 + written.is_set())
+        if not written.is_set():
+            written.set()
+            await looked.wait()
+            raise OSError("flaky")
+
+    @step
+    async def looks(_: object, ctx: Context[Memory, StateBag]) -> None:
+        await written.wait()
+        seen.append(ctx.state.get("written"))
+        looked.set()
+
+    looked = anyio.Event()
+    async with Harness(plugins=[]) as harness:
+        result = await harness.run(parallel(writes, looks, state="share"), None)
+    assert (seen, dict(result.state.view())) == ([None], {"written": "by attempt 2"})
+
+
+async def test_only_paths_that_have_succeeded_share_and_a_copy_stays_a_copy() -> None:
+    @step
+    async def fails(_: object, ctx: Context[Memory, StateBag]) -> int:
+        ctx.state["failed"] = True
+        raise ValueError("no")
+
+    async with Harness(plugins=[]) as harness:
+        settled = await harness.run(settle([sets(a=1), fails], state="share"), None)
+        assert dict(settled.state.view()) == {"a": 1, "log": ["a"]}
+        some = await harness.run(each(sets(a=1), state="share"), [1])
+        assert some.state["a"] == 1
+        # Two that change the same are told, unless something says how to join that.
+        with pytest.raises(ConfigError, match="side by side"):
+            await harness.run(parallel(sets(a=1), sets(a=2), state="share"), None)
+        copied = await harness.run(parallel(sets(a=1), sets(b=2)), None)
+        assert dict(copied.state.view()) == {}
+    unknown: Any = "some"
+    sections: list[Any] = [partial(parallel, [sets(a=1)]), partial(each, sets(a=1))]
+    for section in sections:
+        with pytest.raises(ConfigError, match="state='some' is unknown"):
+            section(state=unknown)
+
+
+async def test_what_a_sequence_hands_on_is_one_of_two() -> None:
+    unknown: Any = "none"
+    with pytest.raises(ConfigError, match="hand_on='none' is unknown"):
+        sequence(sets(a=1), hand_on=unknown)
+    silent = sequence(sets(a=1), hand_on="text")
+    assert (silent >> sets(b=2)).spec.steps[0] is silent
+
+
+@step
+async def writes(x: int, ctx: Context[Any, StateBag]) -> int:
+    ctx.state["seen"] = x
+    return x
+
+
+@step
+async def reads(x: int, ctx: Context[Any, StateBag]) -> int:
+    return len(ctx.state)
+
+
+@step
+async def writes_below(x: int, ctx: Context[Any, StateBag]) -> int:
+    return await writes(x, ctx)
+
+
+@step
+async def gathers(x: int, ctx: Context[Any, StateBag]) -> tuple[int, int]:
+    return await ctx.gather(writes.bind(x), reads.bind(x))
+
+
+class Joined(StateBag):
+    reducers: ClassVar = {"seen": reducers.last}
+
+
+BOTH_WRITE: Any = parallel(writes, writes, id="p")
+BOTH = "'seen' by 'writes[0]' and 'writes[1]'"
+LOST: dict[str, tuple[Any, Any, Any, list[tuple[str, str]]]] = {
+    "parallel": (parallel(writes, writes), 1, StateBag(), [("parallel", BOTH)]),
+    "below": (parallel(reads, writes_below), 1, StateBag(), [("parallel", "'seen' by 'writes_below[1]'")]),
+    "deleted": (parallel([writes, writes]), 1, StateBag({"seen": 0, "b": 2}), [("parallel", BOTH)]),
+    "each": (each(writes), [1, 2], StateBag(), [("each", BOTH)]),
+    "many": (each(writes), [1, 2, 3, 4, 5], StateBag(), [("each", f"{BOTH} and 3 more")]),
+    "settle": (settle([writes, writes]), 1, StateBag(), [("settle", BOTH)]),
+    "gather": (gathers, 1, StateBag(), [("gathers/gather", "'seen' by 'writes[0]'")]),
+    "merge": (parallel([writes, writes], merge=lambda outputs, ctx: 1), 1, StateBag(), [("parallel", BOTH)]),
+    "once": (loop(BOTH_WRITE, until=until.max_rounds(3)), 1, StateBag(), [("loop/p[0]", BOTH)]),
+    "merge-of-states": (parallel([writes, writes], merge=lambda outputs, ctx, states: 1), 1, StateBag(), []),
+    "shared": (parallel(writes, reads, state="share"), 1, StateBag(), []),
+    "reducer": (parallel(writes, writes), 1, Joined(), []),
+    "race": (race([writes, writes]), 1, StateBag(), []),
+    "same-value": (parallel(writes, writes), 1, StateBag({"seen": 1}), []),
+    "read": (parallel(reads, reads), 1, StateBag({"seen": 1}), []),
+}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("name", LOST)
+async def test_what_paths_write_to_their_copies_and_nothing_takes_is_told(
+    name: str, durable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow, value, state, expected = LOST[name]
+    async with Harness(plugins=[], checkpoints="memory:" if durable else None) as harness:
+        await harness.run(flow, value, state=copy.deepcopy(state))
+    lost = "paths changed their copies of the state, and these changes are lost: "
+    told = [record for record in caplog.records if record.getMessage().startswith(lost)]
+    heard = [(vars(record)["path"], record.getMessage()[len(lost) :].partition(" [at ")[0]) for record in told]
+    assert heard == expected
+    assert all('Try: state="share"' in record.getMessage() for record in told)

@@ -17,8 +17,6 @@ from noetic_py import (
     Context,
     FunctionCall,
     Harness,
-    LoopIteration,
-    LoopParked,
     Message,
     Retry,
     RunHandle,
@@ -33,6 +31,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import LoopIteration, LoopParked
 from noetic_py.errors import ConfigError, LoopLimit, StepFailed
 from noetic_py.testing import ScriptedModel
 from noetic_py.until import Snapshot, Verdict

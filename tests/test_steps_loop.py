@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.lowlevel
@@ -18,39 +17,45 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    InMemoryBackend,
     InputImage,
     InputText,
     Item,
-    LoopIteration,
     Memory,
     Message,
     ModelRequest,
     ModelResponse,
-    ModelStream,
     Retry,
     StateBag,
     Step,
     branch,
     call_model,
     call_tool,
+    every,
     loop,
     sequence,
+    settle,
     spawn,
     step,
     step_tool,
     tool,
     until,
 )
+from noetic_py.core import reducers
+from noetic_py.core.events import LoopIteration
 from noetic_py.errors import (
+    ConfigError,
     LoopLimit,
     ModelRetry,
     ModelStreamError,
     ModelUnavailable,
     NoOutput,
+    RunNotFound,
     StepFailed,
     ToolFailed,
 )
-from noetic_py.testing import ScriptedModel
+from noetic_py.models import ModelStream
+from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.until import Snapshot, Verdict
 
 pytestmark = pytest.mark.anyio
@@ -401,7 +406,7 @@ async def test_tool_calls_of_a_round_run_at_once_and_answer_in_call_order() -> N
 class Words:
     words: list[str] = field(factory=list[str])
     seen: dict[str, bool] = field(factory=dict[str, bool])
-    last: str = ""
+    last: Annotated[str, reducers.last] = ""
 
 
 async def two_calls(state: Any, change: Callable[[Any, str], None]) -> Any:
@@ -457,15 +462,17 @@ async def test_tool_calls_of_a_round_change_a_state_of_any_kind() -> None:
     assert await two_calls({"x": 1}, put) == {"x": 1, "a": 1, "b": 1}
 
 
-async def test_of_two_tool_calls_that_replace_the_state_the_later_wins() -> None:
+async def test_two_tool_calls_that_replace_one_field_are_an_error_that_names_both() -> None:
     def replace(state: list[str], name: str) -> None:
         state[:] = [name]
 
-    def extend(state: deque[str], name: str) -> None:
-        state.append(name)
+    def set_last(state: dict[str, str], name: str) -> None:
+        state["last"] = name
 
-    assert await two_calls(["x"], replace) == ["b"]
-    assert await two_calls(deque("x"), extend) in (deque(["x", "b"]), deque(["x", "a", "b"]))
+    for state, change in ((["x"], replace), ({"last": "x"}, set_last)):
+        with pytest.raises(ConfigError, match=r"by 'note\[0\]' and by 'note\[1\]'") as caught:
+            await two_calls(state, change)
+        assert caught.value.code == "state-conflict"
 
 
 async def test_one_tool_call_changes_a_state_of_any_kind() -> None:
@@ -746,3 +753,190 @@ async def test_items_that_a_stopped_step_keeps_are_events_too() -> None:
     async with Harness() as harness, harness.stream(stop, "x") as stream:
         items = [item async for item in stream.items]
     assert [item.text for item in items if isinstance(item, Message)] == ["kept"]
+
+
+# ------------------------------------------------------------------------------------------------- ended at once
+
+
+@step
+async def noted(number: int, ctx: Context[Memory, StateBag]) -> int:
+    ctx.items.append(Message.user(f"round {number}"))
+    ctx.state["rounds"] = number
+    if number == 2:
+        ctx.stop_loop(f"cut at {number}", now=True)
+        ctx.items.append(Message.user("to the end"))
+    return number
+
+
+@step
+async def rest(number: int, ctx: Context[Memory, StateBag]) -> int:
+    ctx.state["rest"] = number
+    return number + 1
+
+
+@step
+async def waits(number: int, ctx: Context[Memory, StateBag]) -> int:
+    ctx.items.append(Message.user("before"))
+    ctx.stop_loop(number, now=True)
+    await anyio.lowlevel.checkpoint()
+    raise AssertionError("it goes on to its next await")
+
+
+def lines(result: Any) -> list[str]:
+    return [item.text for item in result.items if isinstance(item, Message)]
+
+
+async def test_a_round_that_is_cut_short_keeps_what_was_finished_wherever_the_process_dies() -> None:
+    @step
+    async def length(text: str) -> int:
+        return len(text)
+
+    rounds: Any = loop(sequence(noted, rest), until=until.never())
+    flow: Any = sequence(rounds, length)
+    plain = await Harness(plugins=[]).run(flow, 0)
+    assert (plain.value, lines(plain)) == (8, ["round 0", "round 1", "round 2", "to the end"])
+    assert dict(plain.state.view()) == {"rounds": 2, "rest": 1}
+    appends = 0
+    for dies_at in range(1, 40):
+        backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at)
+        with backend.outlived():
+            await Harness(plugins=[], checkpoints=backend).run(flow, 0, run_id="r")
+        if not backend.dead:
+            break
+        appends = dies_at
+        backend.revive()
+        harness = Harness(plugins=[], checkpoints=backend)
+        try:
+            result = await harness.resume("r", flow)
+        except RunNotFound:
+            assert dies_at == 1
+            continue
+        assert (result.value, lines(result), result.state) == (8, lines(plain), plain.state), dies_at
+        again = await harness.resume("r", flow)
+        assert (again.value, lines(again), again.state) == (8, lines(plain), plain.state), dies_at
+    assert appends > 5
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_body_that_cuts_its_round_short_is_cancelled_at_its_next_await(durable: bool) -> None:
+    backend = InMemoryBackend() if durable else None
+    harness = Harness(plugins=[], checkpoints=backend)
+    result = await harness.run(loop(waits, until=until.never()), 7)
+    assert (result.status, result.value, lines(result)) == ("completed", 7, ["before"])
+    if durable:
+        again = await harness.resume(result.run_id, loop(waits, until=until.never()))
+        assert (again.value, lines(again)) == (7, ["before"])
+
+
+async def test_the_nearest_loop_is_cut_short_and_the_one_around_it_goes_on() -> None:
+    @step
+    async def after(number: int, ctx: Context[Memory, StateBag]) -> int:
+        ctx.state["after"] = number
+        return number + 1
+
+    inner = loop(waits, until=until.never())
+    async with Harness(plugins=[]) as harness:
+        result = await harness.run(loop(sequence(inner, after), until=until.max_rounds(3)), 0)
+        assert (result.value, result.state["after"], lines(result)) == (3, 2, ["before"] * 3)
+        # What stops the run is no end of the loop.
+        stopped = await harness.run(loop(sequence(inner, after), until=until.never()), 0, budget=Budget(steps=3))
+        assert stopped.status == "budget_exceeded"
+
+
+async def test_what_runs_beside_is_cancelled_and_a_tool_can_cut_its_round_short() -> None:
+    @tool
+    async def enough(ctx: Context) -> str:
+        """Enough."""
+        ctx.stop_loop("told", now=True)
+        return "done"
+
+    @step
+    async def hangs(_: object) -> None:
+        await anyio.sleep_forever()
+
+    @step
+    async def cuts(_: object, ctx: Context) -> None:
+        ctx.stop_loop("cut", now=True)
+
+    async with Harness(plugins=[]) as harness:
+        beside: Any = settle([hangs, cuts])
+        result = await harness.run(loop(beside, until=until.never()), None)
+        assert result.value == "cut"
+        model = ScriptedModel(FunctionCall(name="enough", arguments={}), "never asked")
+        agent = loop(call_model(model, tools=[enough]), until=until.no_tool_calls())
+        told = await harness.run(agent, "x")
+        assert (told.value, len(model.requests)) == ("told", 1)
+        assert [item.type for item in told.items] == ["message", "function_call", "function_call_output"]
+        scheduled = await harness.run(every(1.0, cuts), None)
+        assert (scheduled.status, scheduled.value) == ("completed", None)
+        with pytest.raises(ConfigError, match="outside a loop"):
+            await harness.run(cuts, None)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_limit_that_ends_a_loop_is_said_once(durable: bool) -> None:
+    flow = loop(rest, until=until.never(), max_iterations=2, at_limit="end")
+    harness = Harness(plugins=[], checkpoints=InMemoryBackend() if durable else None)
+    result = await harness.run(flow, 0)
+    told = "Stopped after 2 rounds, which is the limit."
+    assert (result.value, lines(result), result.reason) == (2, [told], "the limit of 2 rounds was reached")
+    if durable:
+        assert lines(await harness.resume(result.run_id, flow)) == [told]
+    unknown: Any = "stop"
+    with pytest.raises(ConfigError, match="at_limit"):
+        loop(rest, until=until.never(), at_limit=unknown)
+
+
+@step
+async def halts(x: int, ctx: Context) -> int:
+    ctx.stop_loop(x)
+    return x
+
+
+def wrong(snapshot: Snapshot[int]) -> bool:
+    raise LookupError(snapshot.iteration)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(
+    ("flow", "stop", "reason"),
+    [
+        (loop(rest, until=until.max_rounds(2)), "until", "max_rounds: 2 rounds reached"),
+        (loop(rest, until=until.custom(wrong)), "until_failed", "until raised LookupError: 0"),
+        (
+            loop(rest, until=until.max_rounds(2) & until.custom(wrong)),
+            "until_failed",
+            "until raised LookupError: 1",
+        ),
+        (loop(halts, until=until.never()), "stop_loop", "stop_loop"),
+        (
+            loop(rest, until=until.never(), max_iterations=2, at_limit="end"),
+            "max_iterations",
+            "the limit of 2 rounds was reached",
+        ),
+        (loop(rest, until=until.max_rounds(2)) >> rest, None, None),
+        (rest >> loop(rest, until=until.custom(wrong), id="wrong"), "until_failed", "until raised LookupError: 0"),
+    ],
+    ids=["until", "raised", "raised-second", "stop_loop", "limit", "not-last", "last"],
+)
+async def test_what_ended_a_loop_is_told_live_and_once_more(flow: Any, stop: str, reason: str, durable: bool) -> None:
+    harness = Harness(plugins=[], checkpoints=InMemoryBackend() if durable else None)
+    result = await harness.run(flow, 0)
+    assert (result.status, result.loop_stop, result.reason) == ("completed", stop, reason)
+    if durable:
+        again = await harness.resume(result.run_id, flow)
+        assert (again.status, again.loop_stop, again.reason) == ("completed", stop, reason)
+
+
+async def test_a_flow_that_fails_or_is_completed_has_no_stop_of_a_loop() -> None:
+    @step
+    async def completes(x: int, ctx: Context) -> int:
+        ctx.complete(x)
+        return x
+
+    async with Harness(plugins=[]) as harness:
+        for flow in (completes, loop(completes, until=until.custom(wrong))):
+            result = await harness.run(flow, 0)
+            assert (result.status, result.loop_stop) == ("completed", None)
+        capped = await harness.run(loop(rest, until=until.never(), max_iterations=1), 0, on_error="result")
+        assert (capped.status, capped.loop_stop) == ("failed", None)

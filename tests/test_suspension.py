@@ -26,7 +26,6 @@ from noetic_py import (
     MemoryLayer,
     ModelRequest,
     PendingRequest,
-    RequestMade,
     Retry,
     RunResult,
     StateBag,
@@ -46,7 +45,8 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
-from noetic_py.checkpoints.records import Pending
+from noetic_py.core.events import RequestMade
+from noetic_py.journal.records import Pending
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
 from noetic_py.testing.faults import When
 
@@ -429,7 +429,7 @@ async def test_work_that_takes_long_may_fail_or_never_end(backend: InMemoryBacke
     result = await go_on(backend, flow, harness={"runtime": runtime, "model": model})
     told = outputs(result)
     assert told["c0"] == "The work has failed: out of disk"
-    assert told["c1"].startswith("The work has no result: nobody has answered until")
+    assert told["c1"].startswith("The work has no result: it was not answered until")
 
 
 async def test_a_step_may_call_what_takes_long(backend: InMemoryBackend, ledger: Ledger) -> None:
@@ -511,7 +511,7 @@ async def test_an_approval_that_nobody_gives_in_time_is_none(backend: InMemoryBa
     await runtime.advance(5.0)
     result = await go_on(backend, flow, harness={"model": model, "runtime": runtime})
     assert (result.value, ledger.take()) == ("done", [])
-    assert outputs(result)["c0"].startswith("The call was rejected: nobody has answered until")
+    assert outputs(result)["c0"].startswith("The call was rejected: it was not answered until")
 
 
 # -- what stands around a step that waits

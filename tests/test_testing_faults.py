@@ -9,7 +9,6 @@ import pytest
 from attrs import define, field
 
 from noetic_py import (
-    CheckpointBackend,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -31,6 +30,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.testing import Died, FaultyBackend, ScriptedModel, assert_resumable_everywhere
 from noetic_py.testing.faults import When
 

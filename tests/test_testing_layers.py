@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import define, field
 
 from noetic_py.memory import ContextItem, ContextPool, ContextQueue, MemoryLayer, Scope, function
 from noetic_py.testing import LayerContract
@@ -59,6 +60,46 @@ class TestPool(LayerContract[ContextPool[str]]):
 
     async def use(self, layer: ContextPool[str], text: str) -> None:
         await layer.add(ContextItem(text, text[:40], f"id-{len(text)}"))
+
+
+@define
+class Kept:
+    """A state with fields."""
+
+    facts: dict[str, str] = field(factory=dict[str, str])
+
+
+class TenthFacts(MemoryLayer[Kept]):
+    """One that has had several forms, the last but one of which was called 1.9."""
+
+    schema_version = "1.10"
+
+    @function
+    async def remember(self, fact: str) -> None:
+        """Keep a fact."""
+        self.state = Kept({**self.state.facts, fact: fact})
+
+    def migrate(self, state: Any, version: object) -> object:
+        if version == 1:
+            return Kept({fact: fact for fact in state})
+        assert version == "1.9"
+        return Kept({fact: fact for fact in state["facts"]})
+
+
+class TestTenthFacts(LayerContract[TenthFacts]):
+    def make(self) -> TenthFacts:
+        return TenthFacts(scope=Scope.USER)
+
+    async def use(self, layer: TenthFacts, text: str) -> None:
+        await layer.remember(text)
+
+    def older(self) -> list[tuple[int | str, Any]]:
+        return [(1, ["one", "two"]), (1, []), ("1.9", {"facts": ["three"]})]
+
+
+class TestOwnTenthFacts(TestTenthFacts):
+    def make(self) -> TenthFacts:
+        return TenthFacts(scope=Scope.EXECUTION)
 
 
 class Broken(Facts):

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py import tokens
-from noetic_py.errors import ConfigError
-from noetic_py.items import (
+from noetic_py.core import tokens
+from noetic_py.core.items import (
     Extension,
     FunctionCall,
     FunctionCallOutput,
@@ -31,7 +30,8 @@ from noetic_py.items import (
     Refusal,
     extension_item,
 )
-from noetic_py.tokens import EstimatedCounter, TiktokenCounter, TokenCount, TokenCounter, counter_for
+from noetic_py.core.tokens import EstimatedCounter, TiktokenCounter, TokenCount, TokenCounter, counter_for
+from noetic_py.errors import ConfigError
 
 openai_public: Any = importlib.import_module("tiktoken_ext.openai_public")
 

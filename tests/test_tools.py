@@ -25,11 +25,11 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 import noetic_py
-from noetic_py.context import Context, StateBag
+from noetic_py.context.context import Context, StateBag
+from noetic_py.core.items import InputImage, InputText
+from noetic_py.core.memory import Memory
 from noetic_py.errors import CodecError, ConfigError, ModelRetry, NoContextError, ToolArgumentsInvalid
-from noetic_py.items import InputImage, InputText
-from noetic_py.memory.layer import Memory
-from noetic_py.models.base import JsonValue
+from noetic_py.models.model import JsonValue
 from noetic_py.tools import (
     INJECT,
     MISSING,
@@ -44,7 +44,7 @@ from noetic_py.tools import (
     tool,
     wire_name,
 )
-from noetic_py.tools.docstring import read_docs
+from noetic_py.tools.signature import read_docs
 
 if TYPE_CHECKING:
 
@@ -1164,8 +1164,7 @@ async def test_a_schema_may_come_from_elsewhere() -> None:
     assert t.injected == {}
     for arguments in ('{"a b": [1]}', {"a b": [1]}):
         assert await t.call(t.parse(arguments), inject=nothing) == {"a b": [1]}
-    assert t.parse("") == {}
-    for wrong in ("[]", "{", "NaN", '{"a": NaN}', "[" * 5000):
+    for wrong in ("", "[]", "{", "NaN", '{"a": NaN}', "[" * 5000):
         with pytest.raises(ToolArgumentsInvalid):
             t.parse(wrong)
     with pytest.raises(ConfigError, match="needs a name"):
@@ -1199,11 +1198,11 @@ def test_defining_a_tool_loads_no_heavy_package() -> None:
         "from noetic_py.tools import Inject, tool\n"
         "class Db: ...\n"
         "@tool\n"
-        "def f(a: int, db: Inject[Db]) -> int: return a\n"
+        "def f(a: int, db: Inject[Db]) -> int:\n    'F.'\n    return a\n"
         "@tool(strict=True)\n"
-        "def g(a: list[int], db: Db) -> int: return len(a)\n"
+        "def g(a: list[int], db: Db) -> int:\n    'G.'\n    return len(a)\n"
         "assert f(1, Db()) == 1 and g([], Db()) == 0 and list(f.injected) == ['db']\n"
-        "assert not {'pydantic', 'cattrs', 'noetic_py.codec', 'noetic_py.context'} & sys.modules.keys()\n"
+        "assert not {'pydantic', 'cattrs', 'noetic_py.core.codec', 'noetic_py.context.context'} & sys.modules.keys()\n"
         "g.definition()\n"
         "assert 'pydantic' in sys.modules"
     )

@@ -1,6 +1,6 @@
 """Channels: typed ways between the steps of a run, and between a run and the code around it.
 
-A `Channel` is a declaration, made once and shared by everybody who sends or receives. What is under way belongs to a
+A `Channel` is a declaration, made once and shared by all senders and receivers. What is under way belongs to a
 run: it is made when the run first uses the channel, and closed when the run ends.
 
 - `"queue"`: first in, first out; each message goes to one receiver. A full queue parks its senders, first come first

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
 
 from typing_extensions import TypeIs
 
-from noetic_py._types import O_co, T
+from noetic_py.core.types import O_co, T
 from noetic_py.errors import ChannelClosed, ChannelValueInvalid, ConfigError
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import anyio
 import anyio.from_thread
 from anyio.lowlevel import checkpoint, current_token
 
-from noetic_py._types import T
-from noetic_py.admission import admit_value
 from noetic_py.channels.declared import Channel, gone
 from noetic_py.channels.live import Listener, Live, Reader
+from noetic_py.core.types import T
+from noetic_py.core.validation import admit_value
+from noetic_py.core.values import copy_value
 from noetic_py.errors import ChannelClosed, WrongThread
 
 __all__ = ["ChannelHandle"]
@@ -40,7 +41,7 @@ class ChannelHandle(Generic[T]):
 
     @property
     def dropped(self) -> int:
-        """How many messages were lost because nobody received them in time."""
+        """How many messages were lost because they were not received in time."""
         return self._live.dropped
 
     def send(self, value: T) -> None:
@@ -54,7 +55,7 @@ class ChannelHandle(Generic[T]):
             ChannelClosed: The run is over.
             WrongThread: The thread runs an event loop of its own from which nothing can be handed over.
         """
-        checked = self._channel.check(value, outside=True)
+        checked = copy_value(self._channel.check(value, outside=True))
         admit_value(checked, entry="channel")
         if self._live.closed:
             raise gone(self._channel.name, "its run is over")
@@ -102,7 +103,7 @@ class _Values(AsyncIterator[T]):
         if self.left:
             raise StopAsyncIteration
         try:
-            value: T = (await self._reader.take()).value
+            value: T = copy_value((await self._reader.take()).value)
         except ChannelClosed:
             raise StopAsyncIteration from None
         return value

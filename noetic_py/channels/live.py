@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from heapq import merge
+from logging import WARNING
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -12,12 +13,11 @@ import anyio
 from attrs import define, field
 
 from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, refuse
+from noetic_py.core.logs import Where, log
 from noetic_py.errors import ChannelClosed, LimitExceeded
-from noetic_py.redaction import logger
 
 __all__ = ["MAX_CHANNELS", "MAX_LISTENERS", "Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
 
-_log = logger()
 _OVER = "its run is over"
 MAX_LISTENERS: Final = 10_000
 """How many may listen to one topic at once."""
@@ -235,8 +235,8 @@ class _Queue(_Base):
         waiter = _Waiter()
         self._readers.append(waiter)
         try:
-            # A message stays in the queue until somebody takes it who runs, so that one who is cancelled has none, and
-            # messages leave in their order, whoever the event loop lets run first.
+            # A message stays in the queue until a running receiver takes it, so that a cancelled one has none, and
+            # messages leave in their order, in whatever order the event loop runs receivers.
             while True:
                 entry = self._first() if self._readers[0] is waiter else None
                 if entry is not None:
@@ -366,14 +366,14 @@ class _Changes:
         return entry
 
     def give_back(self, *entries: Entry) -> None:
-        """A change is told once to each listener; whoever comes later sees the latest value."""
+        """A change is told once to each listener; later ones see the latest value."""
 
 
 _FEW = 32
 
 
 class _Topic(_Base):
-    """Everybody who listens, each with a buffer of its own."""
+    """All listeners, each with a buffer of its own."""
 
     def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
         super().__init__(channel, lost)
@@ -406,7 +406,7 @@ class _Topic(_Base):
 
     def _add(self, listener: Listener) -> Listener:
         if len(self._listeners) >= self._many:
-            # Nobody sends, so nobody has noticed who is gone; twice as many as are left makes this cheap.
+            # Nothing was sent, so listeners that are gone were not noticed; twice as many as are left makes this cheap.
             for gone in [each for each in self._readers if not each.alive]:
                 self.forget(gone)
             if len(self._listeners) >= MAX_LISTENERS:
@@ -441,7 +441,7 @@ class Listener:
 
     @property
     def alive(self) -> bool:
-        """Whether somebody may still ask it for a message."""
+        """Whether a receiver may still ask it for a message."""
         return self._alive is None or self._alive()
 
     def hear(self, entry: Entry) -> None:
@@ -492,7 +492,7 @@ class Listener:
 
     def take_now(self) -> Entry | None:
         """Nothing."""
-        # A topic keeps nothing for somebody who is not waiting.
+        # A topic keeps nothing for a receiver that is not waiting.
         return None
 
     def give_back(self, *entries: Entry) -> None:
@@ -565,11 +565,14 @@ class Board:
             live.close()
 
 
-def log_lost(channel: Channel[Any], dropped: int) -> None:
-    """Say once that a channel loses messages; from then on the count tells."""
+def log_lost(channel: Channel[Any], dropped: int, run: str = "") -> None:
+    """Say once that a channel of a run loses messages; from then on the count tells."""
     if dropped == 1:
-        _log.warning(
+        log(
+            "channels",
+            WARNING,
             "channel %r is full: its oldest message was dropped, and more may follow (capacity %d)",
             channel.name,
             channel.capacity,
+            where=Where(run),
         )

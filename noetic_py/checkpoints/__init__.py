@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from noetic_py.checkpoints.backend import (
-    BackendDurability,
-    CheckpointBackend,
-    Head,
-    Lease,
-    Record,
-    RunEntry,
-    Scope,
-    Stats,
-    StoredValue,
-    Transaction,
-)
-from noetic_py.checkpoints.in_memory import InMemoryBackend
-from noetic_py.checkpoints.sharing import Distributed
+from noetic_py.checkpoints.checks import Distributed
+from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend, Scope
+from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.checkpoints.spec import backend_from
+from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.files import FileBackend
     from noetic_py.checkpoints.sqlite import SqliteBackend
-    from noetic_py.checkpoints.transforms import (
+    from noetic_py.journal.transforms import (
         Anchor,
         CheckedRecord,
         Finding,
@@ -79,7 +69,7 @@ if not TYPE_CHECKING:
             return FileBackend
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from noetic_py.checkpoints import transforms
+        from noetic_py.journal import transforms
 
         found: object = getattr(transforms, name)
         return found

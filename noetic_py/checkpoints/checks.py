@@ -1,15 +1,16 @@
-"""What every backend refuses, in one place: ids, scopes, sizes and pages that are none.
-
-A backend calls these before it does anything, so that all of them refuse the same things with the same errors.
-"""
+"""What every backend refuses: ids, scopes, sizes and pages that are not valid, and stores that cannot be shared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import os
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Protocol
 
-from noetic_py.checkpoints.backend import Record
-from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, RunNotFound, StoreUnavailable
+from noetic_py.journal.stored import Record
 
 __all__ = [
     "MAX_BYTES",
@@ -18,14 +19,22 @@ __all__ = [
     "MAX_KEY",
     "MAX_SCOPE",
     "MAX_STATUS",
+    "NO_DESCRIPTORS",
+    "NO_DESCRIPTORS_ERRNO",
+    "Distributed",
     "check_append",
+    "check_descriptors",
     "check_id",
     "check_key",
     "check_page",
     "check_prune",
     "check_scope",
+    "check_settings",
+    "check_shared",
     "check_ttl",
     "check_value",
+    "has_descriptors",
+    "no_run",
 ]
 
 MAX_ID = 256
@@ -43,6 +52,11 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 _ELSEWHERE = "keep large values in files, and store their names"
+
+
+def no_run(run_id: str) -> RunNotFound:
+    """The error for a run that is not there."""
+    return RunNotFound(f"there is no run {run_id!r}", hint="look at the run's id, and at the backend it was written to")
 
 
 def _is_text(value: object, longest: int) -> bool:
@@ -93,7 +107,7 @@ def check_append(
     *,
     largest: int = MAX_BYTES,
     payloads: bool = True,
-) -> None:
+) -> int:
     """Refuse a transaction that is too large, or whose records cannot be stored.
 
     Args:
@@ -102,6 +116,9 @@ def check_append(
         status: Its status.
         largest: How large it may be, in bytes.
         payloads: Whether the backend stores payloads only, so that a record needs one.
+
+    Returns:
+        How large its records are, in bytes.
 
     Raises:
         LimitExceeded: It is too large.
@@ -127,6 +144,29 @@ def check_append(
         raise LimitExceeded("card size", MAX_CARD, hint="a card is a summary; what is large belongs into a record")
     if status is not None:
         check_id(status, "status", longest=MAX_STATUS)
+    return size
+
+
+def check_settings(*, blob_threshold: int, max_bytes: int, most: int, code: str, busy_timeout: float = 0.0) -> None:
+    """Refuse settings of a backend that are none.
+
+    Args:
+        blob_threshold: From which size on payloads are stored apart.
+        max_bytes: The largest transaction, in bytes.
+        most: What that may be at most.
+        code: Of the error.
+        busy_timeout: How many seconds to wait for another process.
+
+    Raises:
+        ConfigError: One is wrong.
+    """
+    if busy_timeout < 0 or blob_threshold < 0 or not 0 < max_bytes <= most:
+        raise ConfigError(
+            f"busy_timeout={busy_timeout!r}, blob_threshold={blob_threshold!r}, max_bytes={max_bytes!r} are not valid "
+            f"settings of a backend; expected numbers from 0 on, and max_bytes up to {most >> 20} MiB",
+            code=code,
+            hint="leave them out",
+        )
 
 
 def check_value(value: bytes, *, largest: int = MAX_BYTES) -> None:
@@ -171,3 +211,80 @@ def check_prune(before: datetime | None, keep: int | None) -> None:
         raise ConfigError(f"keep={keep} is no count", code="prune", hint="keep=100")
     if before is not None and before.tzinfo is None:
         raise ConfigError("before= has no time zone", code="prune", hint="datetime.now(UTC) - timedelta(days=30)")
+
+
+class Distributed(Protocol):
+    """A tool source, a service, a model or a memory layer that works across machines: a remote disk, a pool of workers.
+
+    A harness that is given one needs a backend whose `shared` is true. Otherwise a run that goes on elsewhere would
+    find what the part has done there, and nothing of what the run had recorded.
+    """
+
+    @property
+    def distributed(self) -> bool:
+        """Whether it works across machines; only `True` counts."""
+        ...
+
+
+def check_shared(backend: CheckpointBackend | None, parts: Iterable[tuple[str, object]]) -> None:
+    """Refuse parts that work across machines where other machines do not see the backend.
+
+    Args:
+        backend: The backend of a harness; `None` for one that keeps its runs in its own memory.
+        parts: What the harness is made of, with names for people.
+
+    Raises:
+        ConfigError: One is; code `"not-shared"`.
+    """
+    if backend is not None and backend.shared:
+        return
+    for name, part in parts:
+        if getattr(part, "distributed", False) is True:
+            store = "there is no backend" if backend is None else f"{type(backend).__name__} is on this machine only"
+            raise ConfigError(
+                f"{name} works across machines, and {store}",
+                code="not-shared",
+                hint='checkpoints="postgres://..." or another backend that all of them see',
+            )
+
+
+NO_DESCRIPTORS_ERRNO = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the system reports when the process, or the machine, has no file descriptor left."""
+NO_DESCRIPTORS = (
+    "descriptors",
+    "no file descriptor is left, so nothing can be opened",
+    "raise the limit (ulimit -n, LimitNOFILE=) or close what is not needed, then resume the run",
+)
+"""The reason of the error, what happened, and what to do."""
+
+
+_NEEDED = 8
+
+
+def has_descriptors() -> bool:
+    """Whether a few more files can be opened: a database is a file, a journal beside it and their directory."""
+    opened: list[int] = []
+    try:
+        while len(opened) < _NEEDED:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno not in NO_DESCRIPTORS_ERRNO
+    finally:
+        for each in opened:
+            os.close(each)
+    return True
+
+
+def check_descriptors(where: str, cause: Exception) -> None:
+    """Say that descriptors have run out where something could not be opened, and that is why.
+
+    Args:
+        where: What was to be opened.
+        cause: What was reported.
+
+    Raises:
+        StoreUnavailable: There is none left; reason `"descriptors"`.
+    """
+    if not has_descriptors():
+        reason, what, hint = NO_DESCRIPTORS
+        raise StoreUnavailable(f"{where}: {what}", where=where, reason=reason, hint=hint) from cause

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from noetic_py.checkpoints.backend import CheckpointBackend
-from noetic_py.checkpoints.in_memory import InMemoryBackend
-from noetic_py.errors import ConfigError
-from noetic_py.runtime import SYSTEM, Runtime
+import re
+from collections.abc import Iterable
 
-__all__ = ["backend_from", "no_backend"]
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.checkpoints.memory import InMemoryBackend
+from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.spelling import nearest
+from noetic_py.errors import ConfigError
+
+__all__ = ["backend_from", "no_backend", "scheme_of"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9-]+):")
+
+
+def scheme_of(spec: str) -> str | None:
+    r"""The part before the colon of a text that names a backend; `None` for a plain path, such as `C:\runs.db`."""
+    found = _SCHEME.match(spec)
+    return None if found is None else found[1]
 
 
 def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
@@ -35,16 +47,34 @@ def backend_from(spec: str, *, runtime: Runtime = SYSTEM) -> CheckpointBackend:
         return FileBackend(rest, runtime=runtime)
     if scheme == "memory" and colon and not rest:
         return InMemoryBackend(runtime=runtime)
-    raise no_backend(spec, hint='"sqlite:runs.db", or a backend itself')
+    raise no_backend(spec)
 
 
-def no_backend(spec: str, *, hint: str) -> ConfigError:
-    """The error for a text that names no backend; it tells the part before the colon only, for there may be a password.
+def no_backend(
+    spec: str, known: Iterable[str] = ("files", "memory", "sqlite"), package: str | None = None
+) -> ConfigError:
+    """The error for a text that names no backend.
+
+    Of a text with a colon it tells the part before it only, for behind it there may be a password.
 
     Args:
         spec: The text.
-        hint: What to do.
+        known: What it could begin with.
+        package: What is to be installed for it.
     """
-    scheme, colon, _ = spec.partition(":")
-    told = f'"{scheme}:..."' if colon and scheme.isascii() and scheme.isalnum() else "..."
-    return ConfigError(f"checkpoints={told} names no backend", code="checkpoints", hint=hint)
+    scheme, colon, rest = spec.partition(":")
+    served = f"a backend itself, or one of {' '.join(f'{name}:...' for name in sorted(known))}"
+    if spec in known:
+        told, hint = repr(spec), f'"{spec}:"' if spec == "memory" else f'"{spec}:..."'
+    elif (not colon or len(scheme) == 1) and "@" not in spec:
+        told, hint = repr(spec), f'"sqlite:{spec or "runs.db"}" for a file; {served}'
+    else:
+        told = f'"{scheme}:..."' if colon and scheme.isascii() and scheme.isalnum() else "..."
+        close = nearest(scheme, known)
+        # The name itself is known where only what follows it is missing.
+        hint = served if close in (None, scheme) else f'did you mean "{close}:..."? {served}'
+    if package is not None:
+        hint = f"pip install {package}"
+    elif colon and not rest and scheme in known:
+        hint = f'"{scheme}:" and a path, such as "{scheme}:runs.db"'
+    return ConfigError(f"checkpoints={told} is not a backend; expected scheme:place", code="checkpoints", hint=hint)

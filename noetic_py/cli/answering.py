@@ -11,17 +11,18 @@ import attrs
 import typer
 from attrs import frozen
 
-from noetic_py.cli.database import chosen, find, flag, read_runs
+from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
 from noetic_py.cli.lines import short
 from noetic_py.cli.report import jsonable, say, write_out
 from noetic_py.cli.words import plural, printable
-from noetic_py.errors import ConfigError, RequestNotFound
+from noetic_py.core.codec.text import is_dict
+from noetic_py.errors import AnswerInvalid, ConfigError, RequestNotFound
 
 if TYPE_CHECKING:
-    from noetic_py.pending import Answer, PendingRequest
-    from noetic_py.runs import RunInfo
+    from noetic_py.core.requests import Answer, PendingRequest
+    from noetic_py.runner.runs import RunInfo
 
-__all__ = ["Decision", "answer", "pending_lines", "pending_objects"]
+__all__ = ["Decision", "answer", "complete", "pending_lines", "pending_objects", "wrap_up"]
 
 
 @frozen
@@ -34,6 +35,7 @@ class Decision:
         value: JSON, or else text, of an answer or a result.
         reason: Why not.
         by: Who answers.
+        arguments: JSON of the arguments in place of the model's own, with which it says yes.
     """
 
     approve: bool = False
@@ -41,6 +43,7 @@ class Decision:
     value: str | None = None
     reason: str = ""
     by: str | None = None
+    arguments: str | None = None
 
     def check(self) -> None:
         """Refuse what contradicts itself.
@@ -52,10 +55,12 @@ class Decision:
             raise ConfigError(
                 "--approve, --reject and --value say different things", code="answer", hint="give one of them"
             )
+        if self.arguments is not None and not self.approve:
+            raise ConfigError("--arguments goes with --approve", code="answer", hint="--approve --arguments JSON")
 
     @property
     def is_none(self) -> bool:
-        """Whether it says nothing, so that somebody has to be asked."""
+        """Whether it says nothing, so that a person has to be asked."""
         return not self.approve and not self.reject and self.value is None
 
 
@@ -97,7 +102,29 @@ async def answer(db: str | None, name: str, wanted: str | None, decision: Decisi
     else:
         write_out("\n".join([f"{plural(len(requests), 'request')} answered", *pending_lines(info.pending)]))
     if not info.pending:
-        say(f"nothing is left to answer; to go on with it: noetic resume {info.run_id}{place}")
+        say(f"nothing is left to answer; to go on with it: {resume_line(info)}{place}")
+    return 0
+
+
+async def complete(db: str | None, name: str, value: str, wait: float, *, as_json: bool) -> int:
+    """End a run with a value."""
+    async with read_runs(db) as (runs, _):
+        info = await runs.complete((await find(runs, name)).run_id, _json_or_text(value), wait=wait)
+    return _stopped(info, "completed", as_json=as_json)
+
+
+async def wrap_up(db: str | None, name: str, reason: str, wait: float, *, as_json: bool) -> int:
+    """Have a run finish with what it has."""
+    async with read_runs(db) as (runs, _):
+        info = await runs.wrap_up((await find(runs, name)).run_id, reason, wait=wait)
+    code = _stopped(info, "to be wrapped up", as_json=as_json)
+    if not info.alive and info.status == "interrupted":
+        say(f"no process has the run; to have it finish: noetic resume {info.run_id}{flag(chosen(db))}")
+    return code
+
+
+def _stopped(info: RunInfo, told: str, *, as_json: bool) -> int:
+    write_out(json.dumps({"run_id": info.run_id, "status": info.status}) if as_json else f"{info.run_id} is {told}")
     return 0
 
 
@@ -131,16 +158,53 @@ def _meant(info: RunInfo, wanted: str | None, decision: Decision) -> Sequence[Pe
 
 def _said(request: PendingRequest, decision: Decision) -> Answer:
     if decision.value is not None:
-        return request.answer(_value(request, decision.value), by=decision.by)
+        return _checked(request, request.answer(_value(request, decision.value), by=decision.by))
     if decision.approve:
-        return request.approve(by=decision.by)
+        return request.approve(arguments=_arguments(decision.arguments), by=decision.by)
     return request.reject(decision.reason, by=decision.by)
+
+
+def _arguments(text: str | None) -> dict[str, Any] | None:
+    """The changed arguments.
+
+    Raises:
+        ConfigError: They are no JSON object; code `"answer"`.
+    """
+    found = None if text is None else _json_or_text(text)
+    if found is None or is_dict(found):
+        return found
+    raise ConfigError(
+        f"--arguments {text!r:.60} is not a valid JSON object", code="answer", hint="--arguments '{\"amount\": 50}'"
+    )
+
+
+def _checked(request: PendingRequest, answer: Answer) -> Answer:
+    """The answer itself, when it is what the question asks for.
+
+    Raises:
+        AnswerInvalid: It is of another type.
+    """
+    from noetic_py.tools.schema import SchemaCheck
+
+    schema = request.schema or {}
+    problems = SchemaCheck(f"request {request.key}", schema, frozenset()).problems(answer.value)
+    if problems:
+        raise AnswerInvalid(
+            f"request {request.key} was not answered: {'; '.join(problems)}",
+            path=request.path,
+            hint=f"--value JSON that fits {json.dumps(request.schema)}",
+        )
+    return answer
 
 
 def _value(request: PendingRequest, text: str) -> Any:
     """JSON as what it says; what is none, and where text is wanted everything, as text."""
     if request.schema is not None and request.schema.get("type") == "string":
         return text
+    return _json_or_text(text)
+
+
+def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -151,11 +215,11 @@ def _asked(request: PendingRequest) -> Answer:
     """What the person at the terminal says.
 
     Raises:
-        ConfigError: There is nobody to ask; code `"answer"`.
+        ConfigError: There is no terminal to ask at; code `"answer"`.
     """
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(
-            "nothing was said, and there is nobody to ask",
+            "no answer was given, and there is no terminal to ask at",
             code="answer",
             hint="--approve, --reject --reason TEXT, or --value JSON",
         )
@@ -164,4 +228,4 @@ def _asked(request: PendingRequest) -> Answer:
         if typer.confirm("Approve?", err=True):
             return request.approve()
         return request.reject(typer.prompt("Why not?", default="", show_default=False, err=True))
-    return request.answer(_value(request, typer.prompt("Answer", err=True)))
+    return _checked(request, request.answer(_value(request, typer.prompt("Answer", err=True))))

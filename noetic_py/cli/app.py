@@ -34,11 +34,14 @@ Database = Annotated[
     str | None,
     typer.Option(
         "--db",
-        metavar="PATH|none",
-        help="Where runs are kept, a file or an address: .noetic/runs.db, or what NOETIC_DB says.",
+        metavar="PATH|ADDRESS|none",
+        help="Where runs are kept, a file or an address as in checkpoints=: .noetic/runs.db, or what NOETIC_DB says.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0.0, metavar="SECONDS", help="For the process that has the run to take it.")
+]
 JsonValue = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the value.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Trace = Annotated[bool, typer.Option("--traceback", help="Print Python tracebacks of errors.")]
@@ -186,6 +189,10 @@ def answer(
     approve: Annotated[bool, typer.Option("--approve", help="Let the tool be called.")] = False,
     reject: Annotated[bool, typer.Option("--reject", help="Say no.")] = False,
     value: Annotated[str | None, typer.Option("--value", metavar="JSON", help="The answer, or the result.")] = None,
+    arguments: Annotated[
+        str | None,
+        typer.Option("--arguments", metavar="JSON", help="With --approve: call the tool with these instead."),
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why not.")] = "",
     by: Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who answers, for the record.")] = None,
     db: Database = None,
@@ -195,8 +202,38 @@ def answer(
     """Answer what a suspended run waits for; at a terminal, and with nothing said, ask for each."""
     from noetic_py.cli import answering, kept
 
-    said = answering.Decision(approve, reject, value, reason, by)
+    said = answering.Decision(approve, reject, value, reason, by, arguments)
     raise typer.Exit(kept.looking(lambda: answering.answer(db, name, request, said, as_json=json), trace=trace))
+
+
+@app.command()
+def complete(
+    name: RunName,
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON, or else text.")],
+    wait: Wait = 10.0,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """End a run with a value: one that goes on, in whatever process, or one that waits."""
+    from noetic_py.cli import answering, kept
+
+    raise typer.Exit(kept.looking(lambda: answering.complete(db, name, value, wait, as_json=json), trace=trace))
+
+
+@app.command()
+def wrap_up(
+    name: RunName,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "wrapped up",
+    wait: Wait = 10.0,
+    db: Database = None,
+    json: Json = False,
+    trace: Trace = False,
+) -> None:
+    """Have a run finish with what it has: its budget's wrap-up step, or the last value of its loop."""
+    from noetic_py.cli import answering, kept
+
+    raise typer.Exit(kept.looking(lambda: answering.wrap_up(db, name, reason, wait, as_json=json), trace=trace))
 
 
 @app.command()

@@ -10,24 +10,39 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from noetic_py.access import ALLOW_ALL
+from noetic_py.checkpoints.spec import scheme_of
+from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ConfigError, RunNotFound
-from noetic_py.runs import RunInfo, Runs
-from noetic_py.runtime import SYSTEM
+from noetic_py.runner.runs import RunInfo, Runs
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.backend import CheckpointBackend
+    from noetic_py.checkpoints.contract import CheckpointBackend
 
-__all__ = ["DEFAULT", "LAST", "Place", "chosen", "find", "flag", "opened", "read_runs", "standing"]
+__all__ = [
+    "DEFAULT",
+    "LAST",
+    "Place",
+    "chosen",
+    "find",
+    "flag",
+    "folder_of",
+    "is_file",
+    "opened",
+    "read_runs",
+    "resume_line",
+    "standing",
+]
 
 DEFAULT = Path(".noetic", "runs.db")
 """The database in the current folder."""
 LAST = "last"
 """Names the newest run."""
 Place: TypeAlias = Path | str
-"""Where runs are kept: a file, or an address such as `"postgresql://host/database"`, which a plugin serves."""
+"""Where runs are kept: a file, or another text that `checkpoints=` takes, such as `"postgresql://host/database"`."""
 _NONE = "none"
 # An address without a password in it, and without parameters, one of which may be one.
-_PLAIN = re.compile(r"[\w+.-]+://([^:@/?#]*@)?[^@?#]*")
+_PLAIN = re.compile(r"files:.*|memory:|[\w+.-]+://([^:@/?#]*@)?[^@?#]*")
 _VARIABLE = "NOETIC_DB"
 _SHOWN = 5
 
@@ -36,7 +51,8 @@ def chosen(option: str | None) -> Place | None:
     """The database's file, or its address.
 
     Args:
-        option: What `--db` says; `NOETIC_DB` decides when it is left out, and the folder when that says nothing.
+        option: What `--db` says: a path, or what `checkpoints=` takes. `NOETIC_DB` decides when it is left out, and the
+            folder when that says nothing.
 
     Returns:
         The file or address, or `None` for no database.
@@ -44,7 +60,10 @@ def chosen(option: str | None) -> Place | None:
     said = option if option is not None else os.environ.get(_VARIABLE) or str(DEFAULT)
     if said == _NONE:
         return None
-    return said if "://" in said else Path(said)
+    scheme = scheme_of(said)
+    if scheme == "sqlite" and said != "sqlite:":
+        return Path(said.removeprefix("sqlite:"))
+    return Path(said) if scheme is None else said
 
 
 def flag(place: Place | None) -> str:
@@ -62,6 +81,24 @@ def _flag_of_file(path: Path, here: Place | None) -> str:
         return ""
     near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f" --db {shlex.quote(str(near))}"
+
+
+def folder_of(place: Place | None) -> Path | None:
+    """The folder in which a database keeps nothing but what is its own; `None` where it has none."""
+    if isinstance(place, str):
+        return Path(place.removeprefix("files:")) if place.startswith("files:") else None
+    return DEFAULT.parent if place is not None and place.parent == DEFAULT.parent else None
+
+
+def is_file(name: str) -> bool:
+    """Whether there is such a file; a name that no file can have is none."""
+    return os.path.isfile(name)  # noqa: PTH113 # a Path raises for a name that is too long
+
+
+def resume_line(info: RunInfo) -> str:
+    """The command that goes on with a run, without `--db`: it names the flow where the run does not say where it is."""
+    name = (info.source or "").rpartition(":")[0]
+    return f"noetic resume {shlex.quote(info.run_id)}" + ("" if is_file(name) else " --flow FILE:STEP")
 
 
 @asynccontextmanager
@@ -107,9 +144,10 @@ async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, Checkpoint
             code="no-database",
             hint="--db PATH names one",
         )
-    if isinstance(place, Path) and not place.exists():
+    kept = Path(place.removeprefix("files:")) if isinstance(place, str) and place.startswith("files:") else place
+    if isinstance(kept, Path) and not kept.exists():
         raise ConfigError(
-            f"there is no database {place}",
+            f"there is no database {kept}",
             code="no-database",
             hint="noetic run FILE makes it; --db PATH names another one",
         )
@@ -117,7 +155,7 @@ async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, Checkpoint
 
     async with opened(place) as stored:
         backend = load_plugins().transforms.around(stored)
-        yield Runs(backend, SYSTEM), backend
+        yield Runs(backend, SYSTEM, ALLOW_ALL), backend
 
 
 async def find(runs: Runs, name: str) -> RunInfo:
@@ -150,5 +188,7 @@ async def find(runs: Runs, name: str) -> RunInfo:
 
 
 def standing(info: RunInfo) -> str:
-    """How a run stands, for people: also whether one that nobody has ended goes on at all."""
+    """How a run stands, for people: also whether one without an end goes on at all, or cannot be read."""
+    if info.problem is not None:
+        return "unreadable"
     return "running, not alive" if info.status == "running" and not info.alive else info.status

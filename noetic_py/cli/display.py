@@ -14,9 +14,17 @@ from rich.text import Text
 from noetic_py.cli.progress import Progress
 from noetic_py.cli.relay import Relay
 from noetic_py.cli.render import ASCII, UNICODE, screen
-from noetic_py.cli.words import printable
-from noetic_py.events import BudgetWarning, Event, StepCommitted, StepStarted, StepVoided
-from noetic_py.redaction import redact
+from noetic_py.cli.words import neutral, printable
+from noetic_py.core.events import (
+    BudgetWarning,
+    Event,
+    StepCommitted,
+    StepStarted,
+    StepVoided,
+    ToolFinished,
+    UntilFailed,
+)
+from noetic_py.errors.redaction import redact
 
 __all__ = ["Display", "PlainDisplay", "ScreenDisplay", "SilentDisplay", "make_display", "wants_screen"]
 
@@ -24,7 +32,7 @@ Clock = Callable[[], float]
 
 
 class Display(Protocol):
-    """What a run's events are shown on. Nothing of it raises when nobody reads the stream any more.
+    """What a run's events are shown on. Nothing of it raises when the stream is not read any more.
 
     Attributes:
         farewell: What a process that ends at once has to write to leave the stream in order.
@@ -116,6 +124,10 @@ class PlainDisplay:
         path = printable("/".join(event.path))
         if isinstance(event, BudgetWarning):
             return f"warning  {event.spent} of {event.limit} {event.dimension} spent"
+        if isinstance(event, ToolFinished) and event.failed:
+            return f"failed   {path}: {printable(event.output.text.partition(chr(10))[0])}"
+        if isinstance(event, UntilFailed):
+            return f"failed   {path}: until raised {event.error_type}: {printable(event.error_message)}"
         if not 0 < len(event.path) <= self.DEPTH:
             return None
         match event:
@@ -140,7 +152,7 @@ class PlainDisplay:
         if self._broken:
             return
         try:
-            self._stream.write(redact(f"{now - self._began:8.2f} s  {line}\n"))
+            self._stream.write(neutral(redact(f"{now - self._began:8.2f} s  {line}\n")))
             self._stream.flush()
         except OSError:
             # The run is worth more than its log.
@@ -215,7 +227,7 @@ class ScreenDisplay:
 
     def _screen(self) -> Text:
         size = self._console.size
-        return screen(
+        shown = screen(
             self._progress,
             title=self._title,
             seconds=self._clock() - self._began,
@@ -223,13 +235,16 @@ class ScreenDisplay:
             glyphs=self._glyphs,
             final=self._final,
         )
+        # Its colours are beside the text, not in it.
+        shown.plain = neutral(shown.plain)
+        return shown
 
     def _above(self, line: str) -> None:
         self._draw(lambda: self._console.print(Text.from_ansi(redact(line)), soft_wrap=True))
 
 
 def wants_screen(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that can be drawn on, and nobody has asked for plain text."""
+    """Whether a stream is a terminal that can be drawn on, and plain text was not asked for."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("NO_COLOR")
 
 

@@ -181,7 +181,7 @@ def _parse(step: AnyStep, kind: Any, text: str) -> Any:
 
 def _structure(step: AnyStep, kind: Any, text: str) -> Any:
     """Values of classes that pydantic does not know, attrs classes before all."""
-    from noetic_py.codec import Codec
+    from noetic_py.core.codec import Codec
 
     try:
         return Codec().loads(text, kind)

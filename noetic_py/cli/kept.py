@@ -12,9 +12,7 @@ from typing import Any, TypeAlias, get_args
 import anyio
 import typer
 
-from noetic_py.checkpoints.records import JournalRecord, RunEnded
-from noetic_py.checkpoints.transforms import Anchor
-from noetic_py.cli.database import chosen, find, flag, read_runs
+from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
 from noetic_py.cli.limits import read_age
 from noetic_py.cli.lines import as_object, line_of
 from noetic_py.cli.parting import part, parting_json, parting_text
@@ -22,11 +20,13 @@ from noetic_py.cli.report import FAILED, USAGE, code_of, print_error, say, write
 from noetic_py.cli.show import item_lines, list_json, list_text, show_json, show_text
 from noetic_py.cli.told import tell
 from noetic_py.cli.verified import verified_json, verified_text
-from noetic_py.cli.words import plural
-from noetic_py.control import RunStatus
+from noetic_py.cli.words import plural, printable
+from noetic_py.core.control import RunStatus
+from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ConfigError
-from noetic_py.runs import RunInfo, Runs
-from noetic_py.runtime import SYSTEM
+from noetic_py.journal.records import JournalRecord, RunEnded
+from noetic_py.journal.transforms import Anchor
+from noetic_py.runner.runs import RunInfo, Runs
 
 __all__ = ["Work", "diff", "fork", "guarded", "listing", "looking", "prune", "show", "status_of", "tail", "verify"]
 
@@ -89,6 +89,9 @@ async def listing(db: str | None, status: str | None, limit: int, *, as_json: bo
         found = await runs.list(status=wanted, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
     write_out(list_json(shown) if as_json else list_text(shown))
+    for info in shown:
+        if info.problem is not None:
+            say(f"run {printable(info.run_id)} cannot be read: {printable(info.problem)}")
     if more and not as_json:
         say(f"there are more: --limit {limit * 5} shows them")
     return 0
@@ -129,7 +132,7 @@ async def tail(db: str | None, name: str, *, as_json: bool) -> int:
                 await anyio.sleep(_POLL)
     if isinstance(last, RunEnded):
         return 0
-    say(f"no process has the run any more, and nobody has ended it: noetic resume {info.run_id}{flag(chosen(db))}")
+    say(f"no process has the run any more, and its end is not written: {resume_line(info)}{flag(chosen(db))}")
     return FAILED
 
 
@@ -142,7 +145,7 @@ async def fork(db: str | None, name: str, at: int | None, *, as_json: bool) -> i
         new = await Harness(checkpoints=backend, plugins=()).fork(info.run_id, at=at)
         made = await runs.get(new)
     write_out(list_json([made])[1:-1] if as_json else new)
-    say(f"to go on with it: noetic resume {new}{flag(chosen(db))}")
+    say(f"to go on with it: {resume_line(made)}{flag(chosen(db))}")
     return 0
 
 
@@ -204,6 +207,6 @@ async def _doomed(
 def _agreed(count: int) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(
-            f"{plural(count, 'run')} would be forgotten, and there is nobody to ask", code="prune", hint="add --yes"
+            f"{plural(count, 'run')} would be forgotten; there is no terminal to ask at", code="prune", hint="add --yes"
         )
     return typer.confirm(f"Forget {plural(count, 'run')} for good?", err=True)

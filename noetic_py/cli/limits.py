@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from noetic_py.budget import Budget
+from noetic_py.core.budget import Budget
 from noetic_py.errors import ConfigError
 
 __all__ = ["read_age", "with_limits"]

@@ -8,7 +8,11 @@ from typing import Any
 
 import attrs
 
-from noetic_py.checkpoints.records import (
+from noetic_py.cli.report import jsonable
+from noetic_py.cli.words import money, plural, printable
+from noetic_py.core.codec.text import is_dict
+from noetic_py.errors import NoeticError
+from noetic_py.journal.records import (
     Answered,
     CallStarted,
     ChildReplayed,
@@ -27,10 +31,6 @@ from noetic_py.checkpoints.records import (
     StepStopped,
     Voided,
 )
-from noetic_py.cli.report import jsonable
-from noetic_py.cli.words import money, plural, printable
-from noetic_py.codec.text import is_dict
-from noetic_py.errors import NoeticError
 
 __all__ = ["as_object", "error_object", "line_of", "record_fields", "short"]
 
@@ -59,7 +59,7 @@ def record_fields(record: JournalRecord) -> dict[str, Any]:
 
 
 def _field(value: object) -> Any:
-    from noetic_py.checkpoints.stored import SameAsChild
+    from noetic_py.journal.record_codec import SameAsChild
 
     if isinstance(value, SameAsChild):
         return {"same_as_child": value.name}
@@ -125,7 +125,7 @@ def _aside(record: JournalRecord) -> tuple[str, str]:
         case ChildReplayed():
             return "replayed", ""
         case Decision():
-            return "decided", f"{printable(record.key)} = {short(record.value)}"
+            return _decided(record)
         case Intent():
             return "starts", "may run only once"
         case Voided():
@@ -137,9 +137,18 @@ def _aside(record: JournalRecord) -> tuple[str, str]:
         case Pending():
             return "waits", f"{record.kind}  {short(record.prompt) if record.prompt else printable(record.tool)}"
         case Answered():
-            return "answered", record.decision + (f" by {printable(record.by)}" if record.by else "")
+            changed = "" if record.arguments is None else f" with {short(json.loads(record.arguments))}"
+            return "answered", record.decision + changed + (f" by {printable(record.by)}" if record.by else "")
         case _:
             return type(record).__name__, ""
+
+
+def _decided(record: Decision) -> tuple[str, str]:
+    if record.path or record.key != "asked":
+        return "decided", f"{printable(record.key)} = {short(record.value)}"
+    asked: Mapping[str, Any] = record.value
+    told = short(asked["value"]) if "value" in asked else printable(asked.get("reason", ""))
+    return "asked", f"{asked['kind']}  {told}" + (f"  by {printable(asked['by'])}" if "by" in asked else "")
 
 
 def _attempt(kind: str, attempt: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,17 +16,17 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from attrs import frozen
 
-from noetic_py.budget import Budget
-from noetic_py.control import RunResult
+from noetic_py.context.step import Step, require_step
+from noetic_py.core.budget import Budget
+from noetic_py.core.control import RunResult
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.harness import Harness
 from noetic_py.steps.flow import AnyStep
-from noetic_py.steps.step import Step, require_step
 
 __all__ = ["FlowFile", "load_flow", "make_harness", "place_of", "takes_checkpoints"]
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.backend import CheckpointBackend
+    from noetic_py.checkpoints.contract import CheckpointBackend
 
 # The parameter of a file's harness function by which it takes the database.
 _CHECKPOINTS = "checkpoints"
@@ -94,13 +95,13 @@ def load_flow(target: str) -> FlowFile:
 
 def _split(target: str) -> tuple[Path, str | None]:
     """A file name may hold colons itself, so the whole is tried first."""
-    if Path(target).is_file():
+    if os.path.isfile(target):  # noqa: PTH113 # a Path raises for a name that is too long
         return Path(target), None
     name, colon, step = target.rpartition(":")
     path, wanted = (Path(name), step) if colon else (Path(target), None)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 # likewise
         raise ConfigError(f"{path} is a folder", code="flow-file", hint="name a Python file in it: FILE[:STEP]")
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 # likewise
         raise ConfigError(f"there is no file {path}", code="flow-file", hint="noetic run FILE[:STEP] [INPUT]")
     if wanted == "":
         raise ConfigError(f"no step behind the colon of {target!r}", code="flow-file", hint=f"{path}, or {path}:flow")

@@ -12,8 +12,11 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from noetic_py._engine.fold import COMPOSITES
-from noetic_py.checkpoints.records import (
+from noetic_py.cli.lines import as_object, record_fields, short
+from noetic_py.cli.words import plural, printable
+from noetic_py.core.codec.text import is_dict, is_list
+from noetic_py.engine.journaling.fold import COMPOSITES
+from noetic_py.journal.records import (
     Decision,
     JournalRecord,
     Path,
@@ -26,9 +29,6 @@ from noetic_py.checkpoints.records import (
     StepStopped,
     Voided,
 )
-from noetic_py.cli.lines import as_object, record_fields, short
-from noetic_py.cli.words import plural, printable
-from noetic_py.codec.text import is_dict, is_list
 
 __all__ = ["Parting", "part", "parting_json", "parting_text"]
 

@@ -11,8 +11,8 @@ from decimal import Decimal
 
 from attrs import define, field
 
-from noetic_py.budget import NO_USAGE, Budget, TokenUsage
-from noetic_py.events import (
+from noetic_py.core.budget import NO_USAGE, Budget, TokenUsage
+from noetic_py.core.events import (
     BudgetWarning,
     Event,
     LoopIteration,
@@ -24,6 +24,7 @@ from noetic_py.events import (
     StepStarted,
     StepVoided,
     TextDelta,
+    ToolFinished,
     ToolStarted,
 )
 
@@ -34,7 +35,7 @@ MAX_NODES = 5_000
 OTHERS = "(others)"
 # What a budget counts as steps.
 _COUNTED = frozenset({"code", "handing", "model", "tool"})
-# A part of a round that nobody wrote as a step: its round stands for it.
+# A part of a round that is not a step of the user: its round stands for it.
 _HIDDEN = "answer"
 _PLACE = re.compile(r"(?:\[\d{1,9}\]|#\d{1,9}){1,8}$")
 _MAX_STREAMS = 64
@@ -111,6 +112,7 @@ class Progress:
     unpriced: bool = False
     warnings: dict[str, Meter] = field(factory=dict[str, Meter])
     _streams: dict[tuple[str, ...], str] = field(factory=dict[tuple[str, ...], str])
+    _failed_tools: set[tuple[str, ...]] = field(factory=set[tuple[str, ...]])
     _nodes: int = 0
     _events: int = 0
 
@@ -126,7 +128,8 @@ class Progress:
             case StepStarted():
                 self._started(event, now)
             case StepCommitted():
-                self._ended(event.path, "done")
+                self._ended(event.path, "failed" if event.path in self._failed_tools else "done")
+                self._failed_tools.discard(event.path)
             case StepVoided():
                 self._voided(event)
             case TextDelta() | ReasoningDelta():
@@ -143,6 +146,9 @@ class Progress:
             case ToolStarted():
                 self.tool_calls += 1
                 self.tools[event.call.name] = self.tools.get(event.call.name, 0) + 1
+            case ToolFinished() if event.failed:
+                # The call's own step is committed after it, and has done what it can.
+                self._failed_tools.add(event.path)
             case LoopIteration():
                 node = self._find(event.path)
                 if node is not None:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TextIO
 
-from noetic_py.redaction import redact
+from noetic_py.cli.words import neutral
+from noetic_py.errors.redaction import redact
 
 __all__ = ["Relay", "relayed"]
 
 
 class Relay(io.TextIOBase):
-    """A stream to standard error, or to whoever draws there, line by line.
+    """A stream to standard error, or to the display that draws there, line by line.
 
     Attributes:
         sink: Takes each whole line while a screen is drawn; `None` writes as it comes.
@@ -35,12 +36,12 @@ class Relay(io.TextIOBase):
     def write(self, text: str, /) -> int:
         """Write text; without a sink at once, otherwise when its line is whole."""
         if self.sink is None:
-            self._target.write(redact(self._rest + text))
+            self._target.write(neutral(redact(self._rest + text), coloured=True))
             self._rest = ""
             return len(text)
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            self.sink(line)
+            self.sink(neutral(line, coloured=True))
         return len(text)
 
     def flush(self) -> None:

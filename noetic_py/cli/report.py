@@ -6,15 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard
 
 import attrs
 
 from noetic_py.cli.loading import FlowFile, place_of
-from noetic_py.cli.words import money, plural, printable
-from noetic_py.control import RunResult
+from noetic_py.cli.relay import Relay
+from noetic_py.cli.words import money, neutral, plural, printable
+from noetic_py.core.control import RunResult
+from noetic_py.core.items import ItemBase
 from noetic_py.errors import (
     ConfigError,
     InvalidId,
@@ -26,8 +28,7 @@ from noetic_py.errors import (
     RunBusy,
     RunNotFound,
 )
-from noetic_py.items import ItemBase
-from noetic_py.redaction import redact, rendered
+from noetic_py.errors.redaction import redact, rendered
 from noetic_py.steps.flow import Settled
 
 __all__ = [
@@ -123,10 +124,10 @@ def jsonable(value: object) -> Any:
 
 def _outline(value: object) -> Any:
     """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
-    from noetic_py.checkpoints.stored import Stored
+    from noetic_py.journal.record_codec import Stored
 
     if isinstance(value, ItemBase):
-        from noetic_py.codec import to_wire
+        from noetic_py.core.codec import to_wire
 
         return to_wire(value)
     if isinstance(value, Stored):
@@ -154,7 +155,7 @@ def _readable(value: object) -> str:
 
 
 def print_result(result: RunResult[Any, Any], file: FlowFile, *, as_object: bool) -> None:
-    """Print the result on standard output; somebody who has stopped reading is no error.
+    """Print the result on standard output; a reader that has stopped is not an error.
 
     Args:
         result: How the run ended; one without a value prints nothing for people.
@@ -165,16 +166,17 @@ def print_result(result: RunResult[Any, Any], file: FlowFile, *, as_object: bool
         if as_object:
             _write(out, as_json(result))
         elif result.has_value and file.show is not None:
-            file.show(result)
+            with redirect_stdout(Relay(out)) if out.isatty() else nullcontext():
+                file.show(result)
         elif result.has_value and result.value is not None:
             _write(out, _readable(result.value))
 
 
 def write_out(text: str) -> bool:
-    """Write to standard output; somebody who has stopped reading is no error.
+    """Write to standard output; a reader that has stopped is not an error.
 
     Returns:
-        Whether somebody still reads.
+        Whether it is still read.
     """
     try:
         _write(sys.stdout, text)
@@ -186,7 +188,7 @@ def write_out(text: str) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error; nobody has to read it."""
+    """Write a line to standard error; it need not be read."""
     with _quiet_pipe(sys.stderr) as out:
         _write(out, text)
 
@@ -206,7 +208,9 @@ def _let_go(out: TextIO) -> None:
 
 
 def _write(out: TextIO, text: str) -> None:
-    out.write(redact(text if text.endswith("\n") else f"{text}\n"))
+    shown = redact(text if text.endswith("\n") else f"{text}\n")
+    # A program that reads standard output gets the value as it is.
+    out.write(neutral(shown) if out is not sys.stdout or out.isatty() else shown)
 
 
 def print_error(error: BaseException, path: Path | None, *, trace: bool, besides: str | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import frozen
 
-from noetic_py.cli.database import Place, chosen, find, opened, read_runs
+from noetic_py.cli.database import Place, chosen, find, folder_of, is_file, opened, read_runs
 from noetic_py.cli.kept import guarded
 from noetic_py.cli.limits import with_limits
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
@@ -18,14 +19,14 @@ from noetic_py.cli.relay import relayed
 from noetic_py.cli.report import FAILED, say, write_out
 from noetic_py.cli.running import Job, View, perform
 from noetic_py.cli.words import printable
+from noetic_py.core.state import StateBag
 from noetic_py.errors import ConfigError, RunNotFound
-from noetic_py.runs import RunInfo
-from noetic_py.state import StateBag
+from noetic_py.runner.runs import RunInfo
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.plans import PlannedStep, ResumePlan
     from noetic_py.harness import Harness
-    from noetic_py.streams import RunStream
+    from noetic_py.journal.run_summary import PlannedStep, ResumePlan
+    from noetic_py.runner.streams import RunStream
 
 __all__ = ["ResumeRequest", "plan_request", "resume_request"]
 
@@ -78,14 +79,24 @@ def _database(request: ResumeRequest, file: FlowFile) -> Place | None:
 
 
 def _flow_of(request: ResumeRequest, info: RunInfo) -> FlowFile:
-    """The flow that the run was started with.
+    """The flow that the run was started with: what `--flow` names, or a file below this folder that the run names.
 
     Raises:
         RunNotFound: The run has not begun.
-        ConfigError: Nobody has said which flow it is, or it is not there any more; code `"source"`.
+        ConfigError: It is not said which flow it is, it is not there any more, or it is elsewhere; code `"source"`.
     """
     if request.flow is not None:
         return load_flow(request.flow)
+    return load_flow(_source_of(request, info))
+
+
+def _source_of(request: ResumeRequest, info: RunInfo) -> str:
+    """The flow that the run names, if it is below this folder: a database from elsewhere can name any file.
+
+    Raises:
+        RunNotFound: The run has not begun.
+        ConfigError: It names none, or one that is not there, elsewhere or a part of the database; code `"source"`.
+    """
     if not info.position:
         raise RunNotFound(f"run {info.run_id!r} has not begun: nothing of it was written", hint="start it again")
     if info.source is None:
@@ -93,13 +104,28 @@ def _flow_of(request: ResumeRequest, info: RunInfo) -> FlowFile:
             f"run {info.run_id!r} does not say where its flow is from, {info.flow!r} is all it says", code="source"
         )
     name, _, _ = info.source.rpartition(":")
-    if not name or not Path(name).is_file():
+    if not is_file(name):
         raise ConfigError(
             f"the flow of run {info.run_id!r} was {info.source}, which is not there",
             code="source",
             hint="go to the folder that it was started in",
         )
-    return load_flow(info.source)
+    here = Path.cwd().resolve()
+    # A file may be called what stands with the colon.
+    if not all(Path(each).resolve().is_relative_to(here) for each in (name, info.source)):
+        raise ConfigError(
+            f"run {info.run_id!r} names {info.source}, which is not below this folder, so it is not imported",
+            code="source",
+            hint="look at that file; then name it with --flow, or go to the folder that it is in",
+        )
+    kept = folder_of(chosen(request.db))
+    if kept is not None and any(Path(each).resolve().is_relative_to(kept.resolve()) for each in (name, info.source)):
+        raise ConfigError(
+            f"run {info.run_id!r} names {info.source}, which is a part of its database, so it is not imported",
+            code="source",
+            hint="look at that file; then name it with --flow",
+        )
+    return info.source
 
 
 def _besides(request: ResumeRequest, error: Exception) -> str | None:
@@ -112,7 +138,7 @@ def _besides(request: ResumeRequest, error: Exception) -> str | None:
 
 
 def plan_request(request: ResumeRequest, view: View) -> int:
-    """Print what going on would do; nothing is run.
+    """Print what going on would do; nothing is run, and only the flow that the command line names is imported.
 
     Returns:
         The exit code: 0 when it can go on, 1 when it would fail at once.
@@ -121,12 +147,23 @@ def plan_request(request: ResumeRequest, view: View) -> int:
     def work() -> int:
         with relayed():
             info = anyio.run(_located, request)
-            plan = anyio.run(_plan, request, info, _flow_of(request, info))
+            plan = anyio.run(_plan, request, info, load_flow(_named(request, info)))
         write_out(_as_json(plan) if view.json else "\n".join(map(_line, plan.steps)) or "nothing is left to do")
         say(_counts(plan))
         return FAILED if any(step.action in ("differ", "unknown") for step in plan.steps) else 0
 
     return guarded(work, trace=view.trace, besides=lambda error: _besides(request, error))
+
+
+def _named(request: ResumeRequest, info: RunInfo) -> str:
+    if request.flow is not None:
+        return request.flow
+    source = _source_of(request, info)
+    raise ConfigError(
+        f"--dry-run imports only what --flow names, and run {info.run_id!r} says that its flow is {source}",
+        code="dry-run",
+        hint=f"look at that file, then: noetic resume {request.run} --dry-run --flow {shlex.quote(source)}",
+    )
 
 
 async def _plan(request: ResumeRequest, info: RunInfo, file: FlowFile) -> ResumePlan:

@@ -12,7 +12,6 @@ from typing import Any, TextIO, TypeGuard
 import anyio
 from attrs import frozen
 
-from noetic_py.budget import Budget
 from noetic_py.cli.database import LAST, Place, chosen, flag, opened
 from noetic_py.cli.display import Display, make_display
 from noetic_py.cli.inputs import read_input
@@ -20,11 +19,12 @@ from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_check
 from noetic_py.cli.progress import Progress
 from noetic_py.cli.relay import Relay, relayed
 from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
-from noetic_py.control import RunResult
+from noetic_py.core.budget import Budget
+from noetic_py.core.control import RunResult
 from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged, StoreUnavailable
 from noetic_py.harness import Harness
-from noetic_py.signals import Signals
-from noetic_py.streams import RunStream
+from noetic_py.runner.signals import Signals
+from noetic_py.runner.streams import RunStream
 
 __all__ = ["Job", "Outcome", "Request", "View", "database_of", "perform", "run_request"]
 
@@ -64,7 +64,7 @@ class Job:
     Attributes:
         file: Where the flow is from.
         model: The model that the command line asks for.
-        db: The database that we keep the run in; `None` when the file's harness does as it likes, or nobody keeps it.
+        db: The database that we keep the run in; `None` when the file's harness decides, or it is not stored.
         budget: The run's budget, to be shown.
         open: Begins the run, or goes on with it.
     """

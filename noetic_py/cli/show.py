@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from noetic_py.budget import NO_USAGE
-from noetic_py.checkpoints.records import CallStarted
 from noetic_py.cli.answering import pending_lines, pending_objects
 from noetic_py.cli.database import standing
 from noetic_py.cli.lines import SHORT, as_object, line_of, short
 from noetic_py.cli.report import jsonable
 from noetic_py.cli.told import HIDDEN, NOTHING, PLACE, ToldRun, ToldStep
 from noetic_py.cli.words import money, plural, printable
+from noetic_py.core.budget import NO_USAGE
+from noetic_py.journal.records import CallStarted
 
 if TYPE_CHECKING:
-    from noetic_py.items import Item
-    from noetic_py.runs import RunInfo
+    from noetic_py.core.items import Item
+    from noetic_py.runner.runs import RunInfo
 
 __all__ = ["item_lines", "list_json", "list_text", "show_json", "show_text"]
 
@@ -69,12 +69,11 @@ def _info(info: RunInfo) -> dict[str, Any]:
 def show_json(info: RunInfo, run: ToldRun, *, items: bool) -> str:
     """A run as a JSON object."""
     conversation = run.items()
-    flow = run.flow
     found: dict[str, Any] = {
         **_info(info),
         "reason": None if run.ended is None else run.ended.reason,
         "input": None if run.started is None else jsonable(run.started.input),
-        "value": _json_output(run, flow),
+        "value": None if (value := run.value()) is NOTHING else jsonable(value),
         "usage": attrs.asdict(run.usage) | {"total": run.usage.total},
         "cost": None if run.cost is None else str(run.cost),
         "steps_run": run.steps,
@@ -142,6 +141,7 @@ def _facts(info: RunInfo, run: ToldRun) -> Iterator[tuple[str, str]]:
     reason = None if run.ended is None else run.ended.reason
     yield "run", printable(info.run_id)
     yield "status", standing(info) + (f" ({printable(reason)})" if reason else "")
+    yield "problem", printable(info.problem or "")
     yield "flow", printable(info.flow)
     yield "source", printable(info.source or "")
     yield "thread", "" if info.thread_id in (None, info.run_id) else printable(str(info.thread_id))
@@ -151,7 +151,7 @@ def _facts(info: RunInfo, run: ToldRun) -> Iterator[tuple[str, str]]:
     yield "updated", _moment(info.updated)
     if run.started is not None:
         yield "input", short(run.started.input)
-    output = NOTHING if run.flow is None else run.output(run.flow)
+    output = run.value()
     if output is not NOTHING:
         yield "value", short(output)
     yield "used", _used(run)
@@ -223,7 +223,7 @@ def _step_line(run: ToldRun, step: ToldStep) -> str:
 
 def item_lines(items: Iterable[Item]) -> Iterator[str]:
     """The conversation for people."""
-    from noetic_py.items import FunctionCall, FunctionCallOutput, Message, Reasoning
+    from noetic_py.core.items import FunctionCall, FunctionCallOutput, Message, Reasoning
 
     for item in items:
         match item:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from noetic_py.budget import NO_USAGE, TokenUsage
-from noetic_py.checkpoints.records import (
+from noetic_py.core.budget import NO_USAGE, TokenUsage
+from noetic_py.journal.records import (
     CallStarted,
     Decision,
     Intent,
@@ -26,16 +26,15 @@ from noetic_py.checkpoints.records import (
 )
 
 if TYPE_CHECKING:
-    from noetic_py.items import Item
-    from noetic_py.progress import ProgressEntry
+    from noetic_py.core.items import Item
+    from noetic_py.core.progress import ProgressEntry
 
 __all__ = ["HIDDEN", "NOTHING", "PLACE", "Failure", "ToldRun", "ToldStep", "tell"]
 
 NOTHING: Any = object()
 """There is no output, which `None` is not."""
 HIDDEN = "answer"
-"""The kind of a part that nobody wrote as a step: the model step above stands for it."""
-_COUNTED = frozenset({"code", "handing", "model", "tool"})
+"""The kind of a part that is not a step of the user: the model step above stands for it."""
 PLACE = re.compile(r"\[(\d+)\]|#(\d+)")
 """A step's place among others of its id, in a frame of a path."""
 
@@ -118,9 +117,10 @@ class ToldRun:
         ended: The journal's end, when it has one.
         usage: Tokens of all attempts, void ones too.
         cost: USD likewise; `None` when an answer has no price.
-        steps: Bodies that were started and are accounted for.
+        steps: Bodies that were started and are accounted for; one that another process starts again counts once.
         model_calls: Calls of models.
         failures: Attempts that failed, in order.
+        asked: The stop with an outcome that was asked for from outside, when one was.
         open_calls: By path, model calls that were begun and have no outcome: they may have been charged.
     """
 
@@ -133,6 +133,7 @@ class ToldRun:
     steps: int = 0
     model_calls: int = 0
     failures: list[Failure] = field(factory=list[Failure])
+    asked: Mapping[str, Any] | None = None
     open_calls: dict[Path, list[CallStarted]] = field(factory=dict[Path, list[CallStarted]])
 
     @property
@@ -142,7 +143,7 @@ class ToldRun:
 
     def output(self, step: ToldStep) -> Any:
         """A step's output, looked up at its child when it is the same."""
-        from noetic_py.checkpoints.stored import SameAsChild, Stored
+        from noetic_py.journal.record_codec import SameAsChild, Stored
 
         output = step.output
         if isinstance(output, SameAsChild):
@@ -150,16 +151,27 @@ class ToldRun:
             return NOTHING if child is None else self.output(child)
         return output.tree if isinstance(output, Stored) else output
 
+    def value(self) -> Any:
+        """What the run gave: the flow's output, or what it was completed or wrapped up with."""
+        if self.ended is not None and self.ended.status == "completed":
+            control = self.ended.control
+            value = None if control is None else control.value
+            if value is not None:
+                return getattr(value, "tree", value)
+            if self.asked is not None and "value" in self.asked:
+                return self.asked["value"]
+        return NOTHING if self.flow is None else self.output(self.flow)
+
     def progress(self) -> Mapping[Path, ProgressEntry]:
         """How far its steps had come, as they said themselves."""
-        from noetic_py._engine.progress import progress_of
+        from noetic_py.engine.progress import progress_of
 
         return progress_of(self.records)
 
     def items(self) -> list[Item]:
         """The conversation, with what it began with; open calls are closed."""
-        from noetic_py._engine.fold import items_below
-        from noetic_py.log import ItemLog
+        from noetic_py.core.log import ItemLog
+        from noetic_py.engine.journaling.fold import items_below
 
         opening = None if self.started is None else self.started.opening
         log = ItemLog(() if opening is None else opening.items)
@@ -182,9 +194,12 @@ def _path_of(record: StepFailed) -> Path:
 
 def tell(records: Sequence[JournalRecord]) -> ToldRun:
     """Read a journal."""
-    run = ToldRun(records)
+    from noetic_py.engine.journaling.fold import Begun
+
+    run, begun = ToldRun(records), Begun()
     for record in records:
         run.ended = None
+        run.steps += len(begun.read(record))
         match record:
             case RunStarted():
                 run.started = record
@@ -218,6 +233,8 @@ def _progress(run: ToldRun, record: JournalRecord) -> None:
             _step(run, record.path[:-1]).below.pop(record.path[-1], None)
         case Decision() if record.key.startswith("verdict["):
             _step(run, record.path).rounds += 1
+        case Decision(path=(), key="asked"):
+            run.asked = record.value
         case Intent():
             step = _step(run, record.path)
             step.attempts = max(step.attempts, 1)
@@ -234,6 +251,10 @@ def _outcome(run: ToldRun, record: StepFinished | StepFailed | StepStopped) -> N
     _spent(run, step, record, calls)
     if isinstance(record, StepFinished):
         step.state, step.output, step.error = "finished", record.output, None
+        if record.tool_error is not None:
+            # The model was told, and has gone on.
+            step.state, step.error = "failed", record.tool_error
+            run.failures.append(Failure(record.path, record.attempt, True, "ToolFailed", record.tool_error, None))
     elif isinstance(record, StepStopped):
         step.state = "stopped"
     else:
@@ -258,8 +279,6 @@ def _failed(run: ToldRun, step: ToldStep, record: StepFailed) -> None:
 
 
 def _spent(run: ToldRun, step: ToldStep, record: StepFinished | StepFailed | StepStopped, calls: int) -> None:
-    if record.kind in _COUNTED:
-        run.steps += 1
     if record.kind == HIDDEN:
         run.model_calls += calls
         # A call that was refused has used nothing; one that was answered, and has no cost, has no price.

@@ -10,7 +10,7 @@ import attrs
 from noetic_py.cli.words import plural, printable
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.transforms import VerificationReport
+    from noetic_py.journal.transforms import VerificationReport
 
 __all__ = ["verified_json", "verified_text"]
 

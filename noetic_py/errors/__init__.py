@@ -3,11 +3,14 @@
 ```
 NoeticError
 ├── ConfigError                 a definition or a setting is wrong; found before anything ran (code, hint)
+│   └── UnknownKeyword          a keyword that a function does not take; the hint names the nearest (also a TypeError)
 ├── AccessDenied                the access policy does not let the caller do it: action
 ├── NoContextError              an engine method was called on a context outside a run
+├── NotAwaited                  a step or a run was called without await, a stream without async with
 ├── WrongThread                 a harness was used from a second thread or event loop
 ├── ShuttingDown                a harness that is being shut down takes no new runs
 ├── StateTypeError              a value in a StateBag is not of the type asked for (also a TypeError)
+├── NoStateField                a step asks a StateBag for a field: the run was given no state (also an AttributeError)
 ├── SecretNotKept               the value of a secret was not stored, only its name: name
 ├── InvalidId                   an id from outside is empty, too long or holds control characters
 ├── InvalidEntry                an entry that a pool cannot keep: no id, no description (also a ValueError)
@@ -22,14 +25,14 @@ NoeticError
 │   ├── HandoffLimit            a chain of handoffs reached max_handoffs
 │   ├── LoopLimit               a loop reached max_iterations
 │   ├── NoOutput                a model round that holds tool calls only was asked for a value
-│   ├── Rejected                somebody has said no to a question, or to a tool that a step calls: reason
+│   ├── Rejected                a question was rejected, or a tool that a step calls: reason
 │   └── ConcurrentStepCall      two child steps of one body were in flight outside a section
 ├── LimitExceeded               a structural bound was reached: spawn depth, live children, log length, size
 ├── BudgetExceeded              a limit of a budget would have been passed: dimension, limit, requested
 ├── UnknownPrice                a cost limit is set and the model has no price
 ├── Stopped                     asking a stopped run for its value
 │   ├── Aborted                 abort(reason) was called; also raised by a spawn whose child aborted
-│   ├── Interrupted             somebody interrupted the run
+│   ├── Interrupted             the run was interrupted
 │   ├── Cancelled               the run was cancelled from outside
 │   └── Suspended               the run waits for an answer
 ├── AnswerError                 an answer was not taken
@@ -37,14 +40,17 @@ NoeticError
 │   ├── RequestExpired          the time for it is over
 │   ├── AnswerConflict          the request was answered otherwise before
 │   └── AnswerInvalid           it is of the wrong kind, or has no JSON form
+│       └── ArgumentsRefused    its changed arguments do not fit, or are denied
 ├── ModelError                  a model call failed: model
 │   ├── ModelRefused            the model declined to answer
 │   ├── ModelParseError         the answer does not fit the output type after the allowed retries
+│   ├── UsageInvalid            a provider reported a usage or a cost that cannot be booked
 │   ├── ModelUnavailable        connection refused or lost before an answer began
 │   ├── ModelStatusError        the provider answered with an error status: status, body
 │   │   ├── RateLimited         too many requests: retry_after
 │   │   └── ContextOverflow     the request is larger than the model's window
 │   ├── ModelStreamError        a stream was cut, stalled or malformed after it had begun
+│   │   └── AnswerTooLarge      an answer has more bytes than answers may have: limit
 │   ├── ModelBusy               too many requests wait for a limited model already: waiting
 │   ├── AllModelsFailed         each model of a fallback failed: failures
 │   ├── ModelNotFound           no plugin knows the name, or its package is missing
@@ -72,8 +78,8 @@ NoeticError
 │   ├── CorruptRecord           stored bytes are not what was written
 │   ├── RecordRefused           a record transform does not know them to be: run_id, position, transform, verdict
 │   ├── TransformMissing        they went through a record transform that is not here: transform
-│   ├── PositionConflict        somebody else wrote at the expected position
-│   ├── VersionConflict         somebody else wrote the value of a key
+│   ├── PositionConflict        another owner wrote at the expected position
+│   ├── VersionConflict         another owner wrote the value of a key
 │   ├── LeaseLost               the writer's fence is no longer the current one
 │   ├── ReplayDiverged          a run that goes on does something else than its journal says
 │   ├── StepOutcomeUnknown      a step that may run only once was started, and has no recorded outcome
@@ -81,6 +87,7 @@ NoeticError
 │   ├── SessionLoadError        what is stored of a session cannot be read
 │   ├── SessionSuspended        a turn of the session waits for an answer: run_id
 │   ├── RunBusy                 another owner holds the run, or the session
+│   ├── RunOver                 too late to complete a run, or to wrap it up
 │   └── RunNotFound             no such run, or not yours
 ├── Overloaded                  too many wait already: waiting
 ├── PluginError                 a plugin was refused or failed to load
@@ -93,18 +100,14 @@ run, `result` (the run's [`RunResult`][noetic_py.RunResult] with the partial ite
 
 from __future__ import annotations
 
-from noetic_py.errors.access import AccessDenied
-from noetic_py.errors.answers import (
+from noetic_py.errors.general import (
+    Aborted,
+    AccessDenied,
+    AmbiguousAttribute,
     AnswerConflict,
     AnswerError,
     AnswerInvalid,
-    Rejected,
-    RequestExpired,
-    RequestNotFound,
-)
-from noetic_py.errors.general import (
-    Aborted,
-    AmbiguousAttribute,
+    ArgumentsRefused,
     BudgetExceeded,
     Cancelled,
     ConcurrentStepCall,
@@ -118,13 +121,19 @@ from noetic_py.errors.general import (
     MissingExtra,
     NameNotFound,
     NoContextError,
+    NoDescriptionWarning,
     NoeticDeprecationWarning,
     NoeticError,
     NoeticWarning,
     NoOutput,
+    NoStateField,
+    NotAwaited,
     ParallelFailed,
     PluginError,
     ReadOnlyMemory,
+    Rejected,
+    RequestExpired,
+    RequestNotFound,
     RouteError,
     SecretNotKept,
     ShuttingDown,
@@ -134,11 +143,13 @@ from noetic_py.errors.general import (
     StepTimeout,
     Stopped,
     Suspended,
+    UnknownKeyword,
     UnknownPrice,
     WrongThread,
 )
 from noetic_py.errors.models import (
     AllModelsFailed,
+    AnswerTooLarge,
     ContextOverflow,
     HookFailed,
     LayerError,
@@ -157,6 +168,7 @@ from noetic_py.errors.models import (
     ToolError,
     ToolFailed,
     UnknownTool,
+    UsageInvalid,
 )
 from noetic_py.errors.stored import (
     ChannelClosed,
@@ -178,6 +190,7 @@ from noetic_py.errors.stored import (
     ReplayDiverged,
     RunBusy,
     RunNotFound,
+    RunOver,
     SessionConflict,
     SessionLoadError,
     SessionSuspended,
@@ -196,6 +209,8 @@ __all__ = [
     "AnswerConflict",
     "AnswerError",
     "AnswerInvalid",
+    "AnswerTooLarge",
+    "ArgumentsRefused",
     "BudgetExceeded",
     "Cancelled",
     "ChannelClosed",
@@ -234,10 +249,13 @@ __all__ = [
     "ModelUnavailable",
     "NameNotFound",
     "NoContextError",
+    "NoDescriptionWarning",
     "NoOutput",
+    "NoStateField",
     "NoeticDeprecationWarning",
     "NoeticError",
     "NoeticWarning",
+    "NotAwaited",
     "Overloaded",
     "ParallelFailed",
     "PluginError",
@@ -253,6 +271,7 @@ __all__ = [
     "RouteError",
     "RunBusy",
     "RunNotFound",
+    "RunOver",
     "SecretNotKept",
     "SessionConflict",
     "SessionLoadError",
@@ -270,13 +289,15 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "TransformMissing",
+    "UnknownKeyword",
     "UnknownPrice",
     "UnknownTool",
     "UnpairedOutput",
+    "UsageInvalid",
     "VersionConflict",
     "WrongThread",
 ]
 
 for _name in __all__:
-    # They are named, in tracebacks and elsewhere, after the place where everybody takes them from.
+    # They are named, in tracebacks and elsewhere, after the place from which users import them.
     globals()[_name].__module__ = __name__

@@ -1,19 +1,24 @@
-"""What goes wrong anywhere: definitions, steps, limits, stops, plugins."""
+"""Errors of definitions, steps, limits, stops, plugins, access and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from noetic_py.redaction import redact
+from noetic_py.errors.redaction import redact
 
 if TYPE_CHECKING:
-    from noetic_py.control import RunResult
+    pass
 
 __all__ = [
     "Aborted",
+    "AccessDenied",
     "AmbiguousAttribute",
+    "AnswerConflict",
+    "AnswerError",
+    "AnswerInvalid",
+    "ArgumentsRefused",
     "BudgetExceeded",
     "Cancelled",
     "ConcurrentStepCall",
@@ -27,13 +32,19 @@ __all__ = [
     "MissingExtra",
     "NameNotFound",
     "NoContextError",
+    "NoDescriptionWarning",
     "NoOutput",
+    "NoStateField",
     "NoeticDeprecationWarning",
     "NoeticError",
     "NoeticWarning",
+    "NotAwaited",
     "ParallelFailed",
     "PluginError",
     "ReadOnlyMemory",
+    "Rejected",
+    "RequestExpired",
+    "RequestNotFound",
     "RouteError",
     "SecretNotKept",
     "StateTypeError",
@@ -42,6 +53,7 @@ __all__ = [
     "StepTimeout",
     "Stopped",
     "Suspended",
+    "UnknownKeyword",
     "UnknownPrice",
     "WrongThread",
 ]
@@ -55,6 +67,45 @@ class NoeticDeprecationWarning(NoeticWarning, DeprecationWarning):
     """A name or a behaviour goes away in two minor versions."""
 
 
+class NoDescriptionWarning(NoeticWarning):
+    """A tool has no description, so that a model can only guess what it is for."""
+
+
+class FailedRun(Protocol):
+    """What an error shows of the run that it ended: a part of the run's `RunResult`."""
+
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def model_calls(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def cost(self) -> Decimal | None: ...
+    @property
+    def usage(self) -> Any: ...
+    @property
+    def state(self) -> Any: ...
+    @property
+    def items(self) -> Sequence[Any]: ...
+    @property
+    def new_items(self) -> Sequence[Any]: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def value(self) -> Any: ...
+    @property
+    def error(self) -> NoeticError | None: ...
+    @property
+    def pending(self) -> Sequence[Any]: ...
+
+
 class NoeticError(Exception):
     """Base of every error of the library. No message shows a value that is known as a secret.
 
@@ -66,7 +117,7 @@ class NoeticError(Exception):
 
     path: tuple[str, ...]
     hint: str | None
-    result: RunResult[Any, Any] | None
+    result: FailedRun | None
     # Where the state stood when the failure passed a handler that could have caught it: the engine's own note.
     left: tuple[object, Any, Any] | None = None
 
@@ -121,8 +172,16 @@ class ConfigError(NoeticError):
         self.code = code
 
 
+class UnknownKeyword(ConfigError, TypeError):
+    """A function or a class was given a keyword that it does not take; the hint names the nearest one."""
+
+
 class NoContextError(NoeticError):
     """An engine method was called on a context that belongs to no run."""
+
+
+class NotAwaited(NoeticError, AttributeError):
+    """A call was made and its result was not awaited: a step in a body, a run, or a stream that was not entered."""
 
 
 class WrongThread(NoeticError):
@@ -138,6 +197,10 @@ class ShuttingDown(NoeticError):
 
 class StateTypeError(NoeticError, TypeError):
     """A stored value is not of the type that was asked for."""
+
+
+class NoStateField(NoeticError, AttributeError):
+    """A step asks the default state, a `StateBag`, for a field: the run was not given the state that the step wants."""
 
 
 class SecretNotKept(NoeticError):
@@ -169,7 +232,7 @@ class InvalidEntry(NoeticError, ValueError):
 
 
 class NameNotFound(NoeticError, KeyError):
-    """A pool has no entry of that id, or stored data name a listener that nobody has given."""
+    """A pool has no entry of that id, or stored data name a listener that is not registered."""
 
 
 class ReadOnlyMemory(NoeticError):
@@ -216,11 +279,14 @@ class ParallelFailed(StepError):
 
     Args:
         succeeded: The outputs of the paths that finished, by index.
-        failed: The errors of the paths that failed, by index; `__cause__` is the first.
+        failed: The errors of the paths that failed, by index.
+        first: The error of the path that failed first. It is the `__cause__` inside of the run. The `__cause__` of an
+            error that has left its run is what the body raised, so that a traceback shows that once.
     """
 
     succeeded: Mapping[int, object]
     failed: Mapping[int, NoeticError]
+    first: NoeticError
 
     def __init__(
         self,
@@ -336,7 +402,8 @@ class UnknownPrice(NoeticError):
         super().__init__(
             f"no price is known for model {model!r}, and a cost limit is set",
             path=path,
-            hint="register one with noetic_py.models.set_price(...), or remove cost= from the budget",
+            hint="register one with noetic_py.models.set_price(...) or a source with set_price_source(...), or remove "
+            "cost= from the budget",
         )
         self.model = model
 
@@ -356,7 +423,7 @@ class Aborted(Stopped):
 
 
 class Interrupted(Stopped):
-    """Somebody interrupted the run."""
+    """The run was interrupted."""
 
 
 class Cancelled(Stopped):
@@ -384,3 +451,57 @@ class MissingExtra(NoeticError):
     def __init__(self, extra: str, *, install: str) -> None:
         super().__init__(f"{extra} is not installed", hint=install)
         self.extra = extra
+
+
+class AccessDenied(NoeticError):
+    """The access policy does not let the caller do this. Nothing was changed.
+
+    What the policy raised, when it could not say, is the `__cause__`.
+
+    Attributes:
+        action: What was to be done, such as `"resume"`.
+    """
+
+    action: str
+
+    def __init__(self, message: str, *, action: str, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.action = action
+
+
+class AnswerError(NoeticError):
+    """An answer was not taken. Nothing of the run has changed."""
+
+
+class RequestNotFound(AnswerError):
+    """The run has no open request that this answer is for: another run's, void by now, or never made."""
+
+
+class RequestExpired(AnswerError):
+    """The time for an answer is over; raised by `ctx.ask` too, when the run goes on without one."""
+
+
+class AnswerConflict(AnswerError):
+    """The request was answered otherwise before."""
+
+
+class AnswerInvalid(AnswerError):
+    """The answer is of the wrong kind for its request, or has no JSON form."""
+
+
+class ArgumentsRefused(AnswerInvalid):
+    """An approval changes the arguments to what the tool's schema does not take, or a permission rule denies."""
+
+
+class Rejected(StepError):
+    """An answer was no: to a question of `ctx.ask`, or to a tool that a step calls.
+
+    Attributes:
+        reason: Why, in their words.
+    """
+
+    reason: str
+
+    def __init__(self, reason: str, *, path: tuple[str, ...] = ()) -> None:
+        super().__init__(f"rejected: {reason}" if reason else "rejected", path=path, hint="except Rejected handles it")
+        self.reason = reason

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from noetic_py.errors.general import NoeticError
-from noetic_py.redaction import redact
+from noetic_py.errors.redaction import redact
 
 __all__ = [
     "AllModelsFailed",
+    "AnswerTooLarge",
     "ContextOverflow",
     "HookFailed",
     "LayerError",
@@ -27,6 +28,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "UnknownTool",
+    "UsageInvalid",
 ]
 
 
@@ -52,6 +54,10 @@ class ModelRefused(ModelError):
 
 class ModelParseError(ModelError):
     """The answer does not fit the output type, after the allowed `output_retries`."""
+
+
+class UsageInvalid(ModelError):
+    """A provider has reported a usage or a cost that cannot be booked; what was reserved counts as used."""
 
 
 class ModelUnavailable(ModelError):
@@ -122,6 +128,26 @@ class ModelStreamError(ModelError):
     retryable = True
 
 
+class AnswerTooLarge(ModelStreamError):
+    """An answer has more bytes than answers may have, so it was cut off; what came of it counts against the budget.
+
+    Args:
+        limit: How many bytes an answer may have.
+    """
+
+    retryable = False
+    limit: int
+
+    def __init__(self, limit: int, *, model: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"an answer is limited to {limit} bytes",
+            model=model,
+            path=path,
+            hint="set max_output_tokens=, or look at what the provider sends",
+        )
+        self.limit = limit
+
+
 class ModelBusy(ModelError):
     """As many requests wait for a `LimitedModel` as may wait, so one more was refused.
 
@@ -171,12 +197,12 @@ class ToolError(NoeticError):
 
     Args:
         message: What happened; the model sees it as the call's output.
-        tool: The tool's name.
+        tool: The tool's name, as the model was offered it; a tool that raises one may leave it out.
     """
 
     tool: str
 
-    def __init__(self, message: str, *, tool: str, path: tuple[str, ...] = (), hint: str | None = None) -> None:
+    def __init__(self, message: str, *, tool: str = "", path: tuple[str, ...] = (), hint: str | None = None) -> None:
         super().__init__(message, path=path, hint=hint)
         self.tool = tool
 

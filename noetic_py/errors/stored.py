@@ -24,6 +24,7 @@ __all__ = [
     "ReplayDiverged",
     "RunBusy",
     "RunNotFound",
+    "RunOver",
     "SessionConflict",
     "SessionLoadError",
     "SessionSuspended",
@@ -148,8 +149,8 @@ class StoreUnavailable(CheckpointFailed):
     Args:
         message: What happened.
         where: The store, as it was named: a file's path, a server's address without its secrets.
-        reason: A short stable code: `"full"`, `"io"`, `"busy"`, `"readonly"`, `"permission"`, `"not-a-database"`,
-            `"newer"`, `"closed"`, ...
+        reason: A short stable code: `"full"`, `"io"`, `"busy"`, `"readonly"`, `"permission"`, `"descriptors"`,
+            `"not-a-database"`, `"newer"`, `"closed"`, ...
     """
 
     where: str
@@ -173,7 +174,7 @@ class RecordRefused(CheckpointError):
         run_id: The run.
         position: The record's number in the journal, from 1; of the end of the journal, how many records there are.
         transform: The transform's name.
-        verdict: `"forged"`: it is not what was written. `"unverified"`: nobody here can tell.
+        verdict: `"forged"`: it is not what was written. `"unverified"`: it cannot be told here.
         reason: Why, in one sentence.
         path: The step that the record is of.
     """
@@ -225,7 +226,7 @@ class PositionConflict(CheckpointError):
 
 
 class VersionConflict(CheckpointError):
-    """The stored value of a key is not of the version that was expected: somebody else wrote it."""
+    """The stored value of a key is not of the version that was expected: another owner wrote it."""
 
 
 class LeaseLost(CheckpointError):
@@ -248,13 +249,23 @@ class ReplayDiverged(CheckpointError):
 
 
 class StepOutcomeUnknown(CheckpointError):
-    """A step that may run only once was started, and nobody knows whether it has done its work."""
+    """A step that may run only once was started, and it is not known whether it has done its work.
 
-    def __init__(self, *, path: tuple[str, ...] = ()) -> None:
+    Args:
+        message: What is known of it.
+    """
+
+    def __init__(
+        self,
+        message: str = "the step may run only once, was started before, and has no recorded outcome",
+        *,
+        path: tuple[str, ...] = (),
+        hint: str | None = None,
+    ) -> None:
         super().__init__(
-            "the step may run only once, was started before, and has no recorded outcome",
+            message,
             path=path,
-            hint="look whether its effect has happened, and give the step reconcile= to answer that",
+            hint=hint or "look whether its effect has happened, and give the step reconcile= to answer that",
         )
 
 
@@ -296,6 +307,10 @@ class Overloaded(NoeticError):
 
 class RunBusy(CheckpointError):
     """Another owner holds the run or the session."""
+
+
+class RunOver(CheckpointError):
+    """The run has ended, or is being stopped, so that it cannot be completed or wrapped up any more."""
 
 
 class RunNotFound(CheckpointError):

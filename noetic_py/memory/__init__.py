@@ -6,28 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from noetic_py.core.memory import Memory as Memory
     from noetic_py.memory.functions import function as function
-    from noetic_py.memory.hooks import TIMEOUTS as TIMEOUTS
-    from noetic_py.memory.hooks import Appended as Appended
-    from noetic_py.memory.hooks import Guide as Guide
-    from noetic_py.memory.hooks import Halt as Halt
-    from noetic_py.memory.hooks import HookName as HookName
-    from noetic_py.memory.hooks import NeedsApproval as NeedsApproval
-    from noetic_py.memory.hooks import Recall as Recall
-    from noetic_py.memory.hooks import Returned as Returned
-    from noetic_py.memory.hooks import Seed as Seed
-    from noetic_py.memory.layer import Memory as Memory
+    from noetic_py.memory.layer import TIMEOUTS as TIMEOUTS
+    from noetic_py.memory.layer import AppendedItems as AppendedItems
+    from noetic_py.memory.layer import Guide as Guide
+    from noetic_py.memory.layer import Halt as Halt
+    from noetic_py.memory.layer import HookName as HookName
     from noetic_py.memory.layer import MemoryLayer as MemoryLayer
+    from noetic_py.memory.layer import NeedsApproval as NeedsApproval
+    from noetic_py.memory.layer import Recall as Recall
+    from noetic_py.memory.layer import Returned as Returned
+    from noetic_py.memory.layer import Seed as Seed
     from noetic_py.memory.layers.compaction import Compacted as Compacted
     from noetic_py.memory.layers.compaction import Compaction as Compaction
-    from noetic_py.memory.layers.context_item import ContextItem as ContextItem
     from noetic_py.memory.layers.context_pool import CatalogueView as CatalogueView
     from noetic_py.memory.layers.context_pool import ContextPool as ContextPool
     from noetic_py.memory.layers.context_queue import ContextQueue as ContextQueue
-    from noetic_py.memory.layers.embedders import Embedder as Embedder
-    from noetic_py.memory.layers.embedders import WordEmbedder as WordEmbedder
     from noetic_py.memory.layers.episodic import Episode as Episode
     from noetic_py.memory.layers.episodic import Episodic as Episodic
+    from noetic_py.memory.layers.filesystem import FileRefused as FileRefused
     from noetic_py.memory.layers.filesystem import Filesystem as Filesystem
     from noetic_py.memory.layers.observational import Observational as Observational
     from noetic_py.memory.layers.observational import Observed as Observed
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.plan import Plan as Plan
     from noetic_py.memory.layers.plan import PlanItem as PlanItem
     from noetic_py.memory.layers.plan import PlanStatus as PlanStatus
-    from noetic_py.memory.layers.rooted import FileRefused as FileRefused
     from noetic_py.memory.layers.semantic import Remembered as Remembered
     from noetic_py.memory.layers.semantic import SemanticRecall as SemanticRecall
     from noetic_py.memory.layers.static import StaticContent as StaticContent
@@ -50,23 +47,26 @@ if TYPE_CHECKING:
     from noetic_py.memory.layers.tool_groups import ToolGroups as ToolGroups
     from noetic_py.memory.layers.tools import ToolMemory as ToolMemory
     from noetic_py.memory.layers.tools import ToolUse as ToolUse
+    from noetic_py.memory.layers.vectors import Embedder as Embedder
     from noetic_py.memory.layers.vectors import Found as Found
     from noetic_py.memory.layers.vectors import VectorQuery as VectorQuery
     from noetic_py.memory.layers.vectors import VectorStore as VectorStore
+    from noetic_py.memory.layers.vectors import WordEmbedder as WordEmbedder
     from noetic_py.memory.layers.window import HistoryWindow as HistoryWindow
     from noetic_py.memory.layers.working import NestedMemory as NestedMemory
     from noetic_py.memory.layers.working import WorkingMemory as WorkingMemory
+    from noetic_py.memory.listeners import ContextItem as ContextItem
     from noetic_py.memory.listeners import Listener as Listener
     from noetic_py.memory.listeners import Listeners as Listeners
     from noetic_py.memory.scopes import LayerStorage as LayerStorage
     from noetic_py.memory.scopes import Owner as Owner
     from noetic_py.memory.scopes import Scope as Scope
     from noetic_py.memory.scopes import Slot as Slot
-    from noetic_py.permissions import PermissionRule as PermissionRule
+    from noetic_py.tools.permissions import PermissionRule as PermissionRule
 
 __all__ = [
     "TIMEOUTS",
-    "Appended",
+    "AppendedItems",
     "CatalogueView",
     "Compacted",
     "Compaction",
@@ -125,52 +125,52 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Appended": "noetic_py.memory.hooks",
+    "AppendedItems": "noetic_py.memory.layer",
     "CatalogueView": "noetic_py.memory.layers.context_pool",
     "Compacted": "noetic_py.memory.layers.compaction",
     "Compaction": "noetic_py.memory.layers.compaction",
-    "ContextItem": "noetic_py.memory.layers.context_item",
+    "ContextItem": "noetic_py.memory.listeners",
     "ContextPool": "noetic_py.memory.layers.context_pool",
     "ContextQueue": "noetic_py.memory.layers.context_queue",
-    "Embedder": "noetic_py.memory.layers.embedders",
+    "Embedder": "noetic_py.memory.layers.vectors",
     "Episode": "noetic_py.memory.layers.episodic",
     "Episodic": "noetic_py.memory.layers.episodic",
-    "FileRefused": "noetic_py.memory.layers.rooted",
+    "FileRefused": "noetic_py.memory.layers.filesystem",
     "Filesystem": "noetic_py.memory.layers.filesystem",
     "Found": "noetic_py.memory.layers.vectors",
-    "Guide": "noetic_py.memory.hooks",
-    "Halt": "noetic_py.memory.hooks",
+    "Guide": "noetic_py.memory.layer",
+    "Halt": "noetic_py.memory.layer",
     "HistoryWindow": "noetic_py.memory.layers.window",
-    "HookName": "noetic_py.memory.hooks",
+    "HookName": "noetic_py.memory.layer",
     "Judgement": "noetic_py.memory.layers.steering",
     "LayerStorage": "noetic_py.memory.scopes",
     "Listener": "noetic_py.memory.listeners",
     "Listeners": "noetic_py.memory.listeners",
-    "Memory": "noetic_py.memory.layer",
+    "Memory": "noetic_py.core.memory",
     "MemoryLayer": "noetic_py.memory.layer",
     "Moments": "noetic_py.memory.layers.temporal",
-    "NeedsApproval": "noetic_py.memory.hooks",
+    "NeedsApproval": "noetic_py.memory.layer",
     "NestedMemory": "noetic_py.memory.layers.working",
     "Observational": "noetic_py.memory.layers.observational",
     "Observed": "noetic_py.memory.layers.observational",
     "Owner": "noetic_py.memory.scopes",
-    "PermissionRule": "noetic_py.permissions",
+    "PermissionRule": "noetic_py.tools.permissions",
     "PermissionState": "noetic_py.memory.layers.permissions",
     "Permissions": "noetic_py.memory.layers.permissions",
     "Plan": "noetic_py.memory.layers.plan",
     "PlanItem": "noetic_py.memory.layers.plan",
     "PlanStatus": "noetic_py.memory.layers.plan",
-    "Recall": "noetic_py.memory.hooks",
+    "Recall": "noetic_py.memory.layer",
     "Remembered": "noetic_py.memory.layers.semantic",
-    "Returned": "noetic_py.memory.hooks",
+    "Returned": "noetic_py.memory.layer",
     "Rule": "noetic_py.memory.layers.steering",
     "Scope": "noetic_py.memory.scopes",
-    "Seed": "noetic_py.memory.hooks",
+    "Seed": "noetic_py.memory.layer",
     "SemanticRecall": "noetic_py.memory.layers.semantic",
     "Slot": "noetic_py.memory.scopes",
     "StaticContent": "noetic_py.memory.layers.static",
     "Steering": "noetic_py.memory.layers.steering",
-    "TIMEOUTS": "noetic_py.memory.hooks",
+    "TIMEOUTS": "noetic_py.memory.layer",
     "TaskState": "noetic_py.memory.layers.task",
     "Temporal": "noetic_py.memory.layers.temporal",
     "ToolGroup": "noetic_py.memory.layers.tool_groups",
@@ -179,7 +179,7 @@ _HOMES = {
     "ToolUse": "noetic_py.memory.layers.tools",
     "VectorQuery": "noetic_py.memory.layers.vectors",
     "VectorStore": "noetic_py.memory.layers.vectors",
-    "WordEmbedder": "noetic_py.memory.layers.embedders",
+    "WordEmbedder": "noetic_py.memory.layers.vectors",
     "WorkingMemory": "noetic_py.memory.layers.working",
     "function": "noetic_py.memory.functions",
 }

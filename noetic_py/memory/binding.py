@@ -4,28 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.core.values import alike, copy_private
 from noetic_py.errors import NoContextError
-from noetic_py.runtime import SYSTEM, Runtime
-from noetic_py.state import copy_state
 
 if TYPE_CHECKING:
+    from noetic_py.context.read import ReadContext
+    from noetic_py.context.step import Step
+    from noetic_py.memory.functions import Called
     from noetic_py.memory.scopes import LayerStorage
-    from noetic_py.models.base import Model
-    from noetic_py.reading import ReadContext
-    from noetic_py.steps.step import Step
+    from noetic_py.models.model import Model
 
-__all__ = ["Alone", "Binding", "Draft", "Through"]
+__all__ = ["Alone", "Binding", "Draft", "Other", "Through"]
 
 
 class Binding(Protocol):
     """Where a handle reads and writes."""
 
     def read(self) -> Any:
-        """The state as it is now; not to be changed in place."""
+        """The state as code is given it: no change of it in place changes what others see."""
+        ...
+
+    def peek(self) -> Any:
+        """The state itself, for code of the library that changes nothing in place."""
+        ...
+
+    def copy(self) -> Any:
+        """A copy of the state."""
+        ...
+
+    def set(self, value: Any) -> None:
+        """Take what code assigns to `state`, where that may be changed."""
         ...
 
     def write(self, value: Any, base: Any) -> None:
-        """Put a state in place of what was read as `base`."""
+        """Put a state in place of the one that `peek` gave as `base`."""
+        ...
+
+    def note(self, call: Called) -> None:
+        """A function has changed the state."""
         ...
 
     @property
@@ -72,9 +89,24 @@ class Alone:
         """The state."""
         return self._value
 
+    def peek(self) -> Any:
+        """The state."""
+        return self._value
+
+    def copy(self) -> Any:
+        """A copy of it."""
+        return copy_private(self._value)
+
+    def set(self, value: Any) -> None:
+        """Another state."""
+        self._value = value
+
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
         self._value = value
+
+    def note(self, call: Called) -> None:
+        """There is no store that it could be done again for."""
 
     @property
     def ctx(self) -> ReadContext[Any, Any]:
@@ -128,9 +160,25 @@ class Through:
         """The state."""
         return self.below.read()
 
+    def peek(self) -> Any:
+        """The state itself."""
+        return self.below.peek()
+
+    def copy(self) -> Any:
+        """A copy of the state."""
+        return self.below.copy()
+
+    def set(self, value: Any) -> None:
+        """Another state."""
+        self.below.set(value)
+
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
         self.below.write(value, base)
+
+    def note(self, call: Called) -> None:
+        """A function has changed the state."""
+        self.below.note(call)
 
     @property
     def ctx(self) -> ReadContext[Any, Any]:
@@ -156,6 +204,28 @@ class Through:
         return await self.below.ask(model, instructions, text, output)
 
 
+class Other(Through):
+    """Another state in the place of the one below, to be read; what is written is written below."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, below: Binding, value: Any) -> None:
+        super().__init__(below)
+        self._value = value
+
+    def read(self) -> Any:
+        """The other state."""
+        return self._value
+
+    def peek(self) -> Any:
+        """The other state."""
+        return self._value
+
+    def copy(self) -> Any:
+        """A copy of it."""
+        return copy_private(self._value)
+
+
 class Draft(Through):
     """The state while a function or a hook works on it: a copy, which takes its place when that has succeeded."""
 
@@ -171,26 +241,39 @@ class Draft(Through):
         """The copy."""
         if not self._read:
             self._read = True
-            self._base = self.below.read()
-            self._value = copy_state(self._base)
+            self._base = self.below.peek()
+            self._value = self.below.copy()
         return self._value
 
     def peek(self) -> Any:
         """The state as `read` would give it, without making the copy: for who never changes it in place."""
-        return self._value if self._read else self.below.read()
+        return self._value if self._read else self.below.peek()
+
+    def copy(self) -> Any:
+        """A copy of the copy."""
+        return copy_private(self.peek())
+
+    def set(self, value: Any) -> None:
+        """Another state."""
+        self.write(value, None)
 
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
         if not self._read:
             self._read = True
-            self._base = self.below.read()
+            self._base = self.below.peek()
         self._value = value
         self._written = True
 
     @property
+    def base(self) -> Any:
+        """The state that it began with."""
+        return self._base
+
+    @property
     def changed(self) -> bool:
         """Whether the state is another than it was."""
-        return self._read and (self._written or bool(self._value != self._base) or not _has_equality(self._value))
+        return self._read and (self._written or not alike(self._value, self._base))
 
     def commit(self) -> bool:
         """Put it in place; returns whether there was anything to put."""
@@ -198,8 +281,3 @@ class Draft(Through):
             return False
         self.below.write(self._value, self._base)
         return True
-
-
-def _has_equality(value: object) -> bool:
-    """Whether comparing tells anything: objects that are only equal to themselves have to be taken for changed."""
-    return type(value).__eq__ is not object.__eq__

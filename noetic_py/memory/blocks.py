@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import evolve, frozen
 
-from noetic_py.items import (
+from noetic_py.core.items import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
@@ -31,11 +31,11 @@ from noetic_py.items import (
     Reasoning,
     Refusal,
 )
-from noetic_py.tokens import TokenCounter
+from noetic_py.core.tokens import TokenCounter
+from noetic_py.core.view import Dropped
 
 __all__ = [
     "Block",
-    "Dropped",
     "Fitted",
     "Placement",
     "as_items",
@@ -84,21 +84,6 @@ class Block:
     budget: int | None = None
     tokens: int | None = None
     volatile: bool = False
-
-
-@frozen
-class Dropped:
-    """What a part of a request goes without.
-
-    Attributes:
-        items: How many items were left out; one that was shortened does not count.
-        tokens: Tokens that saves.
-        reason: Why.
-    """
-
-    items: int
-    tokens: int
-    reason: str
 
 
 @frozen

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import warnings
 from math import isfinite
 from typing import Any, Final
 
-from noetic_py.errors import ConfigError, NoeticWarning
+from noetic_py.core.memory import Memory
+from noetic_py.core.tracebacks import warn
+from noetic_py.core.types import version_order
+from noetic_py.errors import ConfigError
 from noetic_py.memory.functions import functions_of
-from noetic_py.memory.hooks import TIMEOUTS
-from noetic_py.memory.layer import Memory, MemoryLayer, hooks_of, layers_of
+from noetic_py.memory.layer import TIMEOUTS, MemoryLayer, hooks_of, layers_of
 from noetic_py.memory.scopes import Scope
 
 __all__ = ["budget_of", "check_memory", "is_idle"]
@@ -21,7 +22,8 @@ def check_memory(memory: Memory) -> None:
 
     Raises:
         ConfigError: Two layers have one id (`"layer-id"`), or a setting is wrong (`"layer-slot"`, `"layer-scope"`,
-            `"layer-budget"`, `"layer-timeout"`, `"layer-placement"`); the first state cannot be stored or made.
+            `"layer-budget"`, `"layer-timeout"`, `"layer-placement"`, `"layer-version"`); the first state cannot be
+            stored or made.
     """
     seen: dict[str, str] = {}
     for name, layer in layers_of(memory).items():
@@ -33,12 +35,11 @@ def check_memory(memory: Memory) -> None:
             )
         seen[layer.id] = name
         _check_layer(layer)
+        if version_order(layer.schema_version) is None:
+            wrong = f"schema_version={layer.schema_version!r} is not a version"
+            raise _wrong(layer, wrong, "version", 'a number from 1, or numbers with dots: "1.10"')
         if is_idle(layer):
-            warnings.warn(
-                f"layer {layer.id!r} has neither a hook nor a function, so nothing comes of it",
-                NoeticWarning,
-                stacklevel=4,
-            )
+            warn(f"layer {layer.id!r} has neither a hook nor a function, so nothing comes of it")
 
 
 # A layer's functions are tools, and providers allow no other letters in the name of one.

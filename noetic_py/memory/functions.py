@@ -12,19 +12,19 @@ from attrs import define, field, frozen
 
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Draft
-from noetic_py.tools.base import Tool
 from noetic_py.tools.calling import MISSING, inject_missing
-from noetic_py.tools.docstring import read_docs
-from noetic_py.tools.signature import Signature, read_signature
+from noetic_py.tools.definition import Tool
+from noetic_py.tools.signature import Signature, read_docs, read_signature
 
 if TYPE_CHECKING:
     from noetic_py.memory.layer import MemoryLayer
 
-__all__ = ["LayerFunction", "function", "functions_of"]
+__all__ = ["Called", "LayerFunction", "function", "functions_of"]
 
 FnT = TypeVar("FnT", bound=Callable[..., Awaitable[Any]])
 
 _MARK = "__noetic_function__"
+_ATTEMPTS = 5
 
 
 @frozen(eq=False)
@@ -94,13 +94,26 @@ class LayerFunction:
         if isinstance(binding, Draft):
             # A function or a hook of the layer's own has called it: what both do counts together.
             return await self.fn(layer, **self._filled(layer, values))
-        draft = Draft(binding)
-        result = await self.fn(layer.bound(draft), **self._filled(layer, values))
-        draft.commit()
-        return result
+        for left in reversed(range(_ATTEMPTS)):
+            draft = Draft(binding)
+            result = await self.fn(layer.bound(draft), **self._filled(layer, values))
+            try:
+                if draft.commit():
+                    binding.note(Called(self, values, result, draft.base, binding.peek()))
+            except ConfigError as error:
+                # Another call has changed the state meanwhile, and what both have done cannot be joined: once more.
+                if error.code != "state-conflict" or not left:
+                    raise
+            else:
+                return result
+        raise AssertionError
+
+    async def again(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> Any:
+        """Do what a call has done once more, on the state that a handle stands on."""
+        return await self.fn(layer, **self._filled(layer, values))
 
     def _filled(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values, and the services that nobody gave."""
+        """The values, and the services that were not given."""
         tool = self.tool(layer.id or type(layer).__name__)
         if not tool.injected:
             return dict(values)
@@ -110,6 +123,25 @@ class LayerFunction:
             return services.get(kind, MISSING)
 
         return {**values, **inject_missing(tool.name, tool.injected, values, inject)}
+
+
+@frozen(eq=False)
+class Called:
+    """A call that has changed a layer's state.
+
+    Attributes:
+        function: What was called.
+        values: Its arguments.
+        result: What it has given.
+        before: The state that it began with.
+        after: The state with what it has changed.
+    """
+
+    function: LayerFunction
+    values: Mapping[str, Any]
+    result: Any
+    before: Any
+    after: Any
 
 
 @define(eq=False)

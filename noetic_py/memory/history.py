@@ -1,21 +1,271 @@
-"""Where a conversation may be cut, and what each part of it takes: kept up as the conversation grows.
-
-A cut is *closed* where nothing that belongs together lies on both sides: every call before it has its output before it,
-and an answer's reasoning, announcement and calls stay in one piece. Only there is a history ever cut.
-"""
+"""The conversation in a request: where it may be cut, what each part costs, and its unchanged start."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
-from noetic_py.codec.text import is_dict
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
-from noetic_py.tokens import TokenCounter
+from attrs import evolve, frozen
 
-__all__ = ["HistoryIndex"]
+from noetic_py.core.codec.text import is_dict
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
+from noetic_py.core.tokens import TokenCounter
+from noetic_py.memory.blocks import Block, as_items
+from noetic_py.memory.parts import Part, part_of
+
+__all__ = [
+    "EPOCH_LENGTH",
+    "MADE_BY_LAYERS",
+    "MISSED",
+    "SUPERSEDES_PERCENT",
+    "Anchors",
+    "HistoryIndex",
+    "Pin",
+    "narrowed",
+    "paired",
+]
+
+MADE_BY_LAYERS = "history"
+"""The layer that items are marked with which the layers added to the history between them."""
+
+
+def narrowed(projected: Sequence[Item], history: Sequence[Item], tail: int) -> Sequence[Item]:
+    """What the layers show of the conversation before its tail.
+
+    Args:
+        projected: The history as the layers hand it on, with the tail or without it.
+        history: The conversation.
+        tail: Where its tail begins.
+    """
+    known = {item.id: item for item in history}
+    of_tail = {item.id for item in history[tail:]}
+    kept = [item for item in projected if item.id not in of_tail]
+    added = [place for place, item in enumerate(kept) if not _stands_for(item, known.get(item.id))]
+    marked = as_items(MADE_BY_LAYERS, [kept[place] for place in added])
+    for place, item in zip(added, marked, strict=True):
+        kept[place] = item
+    return kept
+
+
+def _stands_for(item: Item, original: Item | None) -> bool:
+    """Whether an item is one of the conversation, or may stand in its place."""
+    if item is original:
+        return True
+    if isinstance(item, Message) and isinstance(original, Message):
+        return item.role == original.role
+    if isinstance(item, FunctionCall) and isinstance(original, FunctionCall):
+        return item.call_id == original.call_id
+    if isinstance(item, FunctionCallOutput) and isinstance(original, FunctionCallOutput):
+        return item.call_id == original.call_id
+    return item == original
+
+
+def paired(items: Sequence[Item]) -> Sequence[Item]:
+    """The items without what a provider refuses when a history was narrowed with no regard for it.
+
+    A call goes that has no output behind it or whose id was used before, an output that has no call before it, and
+    reasoning of which nothing follows.
+    """
+    waiting: dict[str, int] = {}
+    seen: set[str] = set()
+    whole: set[int] = set()
+    for place, item in enumerate(items):
+        if isinstance(item, FunctionCall) and item.call_id not in seen:
+            seen.add(item.call_id)
+            waiting[item.call_id] = place
+        elif isinstance(item, FunctionCallOutput):
+            call = waiting.pop(item.call_id, None)
+            if call is not None:
+                whole |= {call, place}
+    kept: list[Item] = []
+    follows = False
+    for place in range(len(items) - 1, -1, -1):
+        item = items[place]
+        if isinstance(item, FunctionCall | FunctionCallOutput) and place not in whole:
+            continue
+        if isinstance(item, Reasoning) and not follows:
+            continue
+        follows = _of_an_answer(item)
+        kept.append(item)
+    if len(kept) == len(items):
+        return items
+    kept.reverse()
+    return kept
+
+
+def _of_an_answer(item: Item) -> bool:
+    if isinstance(item, Message):
+        return item.role == "assistant"
+    return not isinstance(item, FunctionCallOutput)
+
+
+EPOCH_LENGTH: Final = 50
+"""Assemblies after which an epoch ends whatever happens."""
+
+SUPERSEDES_PERCENT: Final = 15
+"""Of the window: when what supersedes pinned blocks takes more, it is cheaper to send the blocks themselves anew."""
+
+MISSED: Final = "the provider reported a cache miss"
+"""The reason of an epoch that began because nothing was left in the provider's cache."""
+
+# The provider may still be writing its cache while an epoch is this young.
+_SETTLING: Final = 2
+
+
+@frozen
+class Pin:
+    """A block as an epoch shows it.
+
+    Attributes:
+        block: What was recalled.
+        whole: What is shown of it when there is room.
+        part: What is shown of it now.
+    """
+
+    block: Block
+    whole: Part
+    part: Part
+
+
+@frozen
+class _Habit:
+    """How a layer's content has behaved; `changes` has a bit for each of the last four assemblies."""
+
+    items: tuple[Item, ...]
+    changes: int = 0
+    fluid: bool = False
+    volatile: bool = False
+    restless: bool = False
+
+    def after(self, block: Block) -> _Habit:
+        changed = block.items != self.items
+        changes = (self.changes << 1 | changed) & 0b1111
+        return _Habit(
+            block.items,
+            changes,
+            self.fluid or changes.bit_count() >= 2,
+            self.volatile or block.volatile,
+            self.restless or changed,
+        )
+
+
+class Anchors:
+    """The epochs of one conversation: what is pinned, since when, and which layers are too restless to be.
+
+    Attributes:
+        number: Which epoch this is, from 1; 0 before the first assembly.
+        reason: Why it began.
+        assemblies: How many requests were assembled in it.
+    """
+
+    __slots__ = ("_due", "_habits", "_pins", "assemblies", "number", "reason")
+
+    def __init__(self) -> None:
+        self.number: int = 0
+        self.reason: str = ""
+        self.assemblies: int = 0
+        self._due: str | None = None
+        self._habits: dict[str, _Habit] = {}
+        self._pins: dict[str, Pin] = {}
+
+    def fork(self) -> Self:
+        """The same epoch, which from now on goes its own way."""
+        child = type(self)()
+        child.number, child.reason, child.assemblies = self.number, self.reason, self.assemblies
+        child._due = self._due
+        child._habits, child._pins = self._habits.copy(), self._pins.copy()
+        return child
+
+    @property
+    def pins(self) -> Sequence[Pin]:
+        """What is pinned, in its order."""
+        return tuple(self._pins.values())
+
+    def pin_of(self, layer: str) -> Pin | None:
+        """What is pinned of a layer."""
+        return self._pins.get(layer)
+
+    @property
+    def squeezed(self) -> int:
+        """Tokens that pinned blocks go without because the window had no room for them."""
+        return sum(pin.whole.tokens - pin.part.tokens for pin in self._pins.values())
+
+    @property
+    def ending(self) -> str | None:
+        """Why the epoch is over, whatever the next request holds; `None` while it goes on."""
+        if self.number == 0:
+            return "cold start"
+        if self.assemblies >= EPOCH_LENGTH:
+            return f"{EPOCH_LENGTH} requests"
+        return self._due
+
+    def missed(self) -> None:
+        """Hear that the provider had nothing of the start of the last request in its cache."""
+        if self.assemblies > _SETTLING:
+            self._due = MISSED
+
+    def observe(self, blocks: Sequence[Block]) -> None:
+        """Note whether the layers recalled the same as before."""
+        habits = self._habits
+        for block in blocks:
+            known = habits.get(block.layer)
+            if known is None:
+                habits[block.layer] = _Habit(block.items, volatile=block.volatile)
+            else:
+                habits[block.layer] = known.after(block)
+
+    def begin(self, reason: str, blocks: Sequence[Block], counter: TokenCounter) -> None:
+        """Begin an epoch: pin what belongs to the start of the request, as it is now.
+
+        Args:
+            reason: Why.
+            blocks: What was recalled, observed already, in the order of the slots.
+            counter: What counts.
+        """
+        # Who has kept still for a whole epoch may be pinned again.
+        self._habits = {
+            layer: evolve(habit, fluid=habit.fluid and habit.restless, restless=False)
+            for layer, habit in self._habits.items()
+        }
+        self.number += 1
+        self.reason = reason
+        why = f"pinned since epoch {self.number} began"
+        self._pins = {}
+        for block in blocks:
+            if block.items and self.is_anchored(block):
+                part = part_of(block, "anchor", why, counter)
+                self._pins[block.layer] = Pin(block, part, part)
+        self.assemblies = 0
+        self._due = None
+
+    def is_anchored(self, block: Block) -> bool:
+        """Whether a block belongs to the start of the request when an epoch begins."""
+        habit = self._habits[block.layer]
+        if habit.volatile or block.placement == "live":
+            return False
+        return block.placement == "anchor" or not habit.fluid
+
+    def why_live(self, block: Block) -> str:
+        """Why a block stands behind the history."""
+        habit = self._habits[block.layer]
+        if block.placement == "live":
+            return "the layer asks for it"
+        if habit.volatile:
+            return "its recall changes its own state"
+        if block.placement == "auto" and habit.fluid:
+            return "its content keeps changing"
+        return "it had nothing when the epoch began"
+
+    def reshow(self, part: Part) -> None:
+        """Show a pinned block in another way from now on."""
+        self._pins[part.layer] = evolve(self._pins[part.layer], part=part)
+
+    def stale(self, blocks: Sequence[Block]) -> list[tuple[Block, Pin]]:
+        """The blocks that are no longer what is pinned of their layer."""
+        pairs = [(block, self._pins.get(block.layer)) for block in blocks]
+        return [(block, pin) for block, pin in pairs if pin is not None and pin.block.items != block.items]
 
 
 class HistoryIndex:
@@ -41,7 +291,7 @@ class HistoryIndex:
         self._size = 0
         self._known = 0
         self._open: frozenset[tuple[bool, str]] = frozenset()
-        # Where the trailing run of what nobody has answered begins.
+        # Where the trailing run of unanswered messages begins.
         self._input = 0
 
     def __len__(self) -> int:
@@ -150,7 +400,7 @@ class HistoryIndex:
     def tail(self) -> int:
         """Where the newest part begins, which a view never goes without.
 
-        It is the input that nobody has answered yet; without one the last round, with all that the answer said before
+        It is the input that is not answered yet; without one the last round, with all that the answer said before
         its calls.
         """
         if self._input < self._size:

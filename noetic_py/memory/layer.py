@@ -6,10 +6,12 @@ import copy
 import sys
 from collections.abc import Mapping, Sequence
 from inspect import get_annotations
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Final,
     ForwardRef,
     Generic,
     Literal,
@@ -17,26 +19,180 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    overload,
 )
 
-from attrs import define
+from attrs import field, frozen
 from typing_extensions import TypeIs, TypeVar, dataclass_transform
 
+from noetic_py.core.memory import Memory, make_frozen
+from noetic_py.core.reducers import join
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Alone, Binding
-from noetic_py.memory.hooks import TIMEOUTS, Appended, Guide, Halt, HookName, NeedsApproval, Recall, Returned, Seed
 from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 
 if TYPE_CHECKING:
+    from noetic_py.context.read import ReadContext
+    from noetic_py.context.step import Step
+    from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
+    from noetic_py.core.log import ItemView
+    from noetic_py.core.runtime import Runtime
+    from noetic_py.core.types import Version
     from noetic_py.errors import ModelError
-    from noetic_py.items import FunctionCall, FunctionCallOutput, Item
-    from noetic_py.models.base import Model, ModelResponse
-    from noetic_py.reading import ReadContext
-    from noetic_py.runtime import Runtime
-    from noetic_py.steps.step import Step
+    from noetic_py.models.model import Model, ModelResponse
 
-__all__ = ["Memory", "MemoryLayer", "hooks_of", "layers_of", "state_type_of"]
+__all__ = [
+    "TIMEOUTS",
+    "AppendedItems",
+    "Guide",
+    "Halt",
+    "HookName",
+    "MemoryLayer",
+    "Recall",
+    "Reread",
+    "Returned",
+    "Seed",
+    "hooks_of",
+    "layers_of",
+    "merges",
+    "state_type_of",
+]
+
+HookName: TypeAlias = Literal[
+    "init",
+    "on_item_append",
+    "recall",
+    "render_delta",
+    "project_history",
+    "after_model_call",
+    "on_model_error",
+    "before_tool_call",
+    "after_tool_call",
+    "store",
+    "on_spawn",
+    "on_return",
+    "on_parent_update",
+    "on_complete",
+    "dispose",
+]
+"""The hooks of a layer."""
+
+TIMEOUTS: Final[Mapping[HookName, float]] = MappingProxyType(
+    {
+        "init": 10.0,
+        "on_item_append": 5.0,
+        "recall": 5.0,
+        "render_delta": 5.0,
+        "project_history": 5.0,
+        "after_model_call": 5.0,
+        "on_model_error": 5.0,
+        "before_tool_call": 5.0,
+        "after_tool_call": 5.0,
+        "store": 30.0,
+        "on_spawn": 10.0,
+        "on_return": 10.0,
+        "on_parent_update": 5.0,
+        "on_complete": 30.0,
+        "dispose": 5.0,
+    }
+)
+"""Seconds that a hook may take, where the layer's `timeouts` say nothing else."""
+
+Reread: TypeAlias = Literal["self", "after", "all"]
+"""Whose recall is out of date: the layer's own, that of the layers behind it, too, or that of all layers."""
+
+S = TypeVar("S")
+
+
+@frozen
+class Recall:
+    """What a layer recalls, with its own count of the tokens.
+
+    Attributes:
+        content: A text, or messages of role `"user"` or `"developer"`.
+        tokens: How many tokens the layer takes them for; they are counted when left out.
+    """
+
+    content: str | Sequence[Item]
+    tokens: int | None = field(default=None, kw_only=True)
+
+
+@frozen
+class AppendedItems:
+    """What `on_item_append` makes of new items, when some recall is out of date by them.
+
+    Attributes:
+        items: The items to append.
+        reread: Whose recall is to be asked anew, although it could be served from before.
+    """
+
+    items: Sequence[Item]
+    reread: Reread = "self"
+
+
+@frozen
+class Guide:
+    """The answer is not to be taken; the model is told why, and asked again.
+
+    Attributes:
+        message: What the model is told.
+    """
+
+    message: str
+
+
+@frozen
+class Halt:
+    """The execution is to be aborted.
+
+    Attributes:
+        reason: Why.
+    """
+
+    reason: str
+
+
+@frozen
+class NeedsApproval:
+    """A tool call is not made before it is approved, whatever the tool itself says.
+
+    Attributes:
+        reason: Why; the approver reads it.
+    """
+
+    reason: str = ""
+
+
+@frozen
+class Seed(Generic[S]):
+    """What a child begins with.
+
+    Attributes:
+        state: The layer's state in the child.
+        items: What its conversation begins with; of a spawn only.
+    """
+
+    state: S
+    items: Sequence[Item] = ()
+
+
+@frozen
+class Returned(Generic[S]):
+    """A child that has succeeded.
+
+    Attributes:
+        id: Its execution's id.
+        state: What the layer's state has become in it.
+        began: What it was when the child began; what differs is the child's own doing.
+        items: Its conversation.
+        value: What it gave.
+    """
+
+    id: str
+    state: S
+    began: S
+    items: ItemView
+    value: Any = None
+
 
 LayerStateT = TypeVar("LayerStateT", default=None)
 L = TypeVar("L", bound="MemoryLayer[Any]")
@@ -45,11 +201,6 @@ R = TypeVar("R")
 
 TokenBudget: TypeAlias = int | tuple[int, int] | Literal["auto"]
 """Tokens for what a layer recalls: at most so many, from and to, or what there is."""
-
-
-def _make_frozen(cls: type[Any]) -> None:
-    """Make a class with annotated fields a frozen attrs class, in place."""
-    define(cls, frozen=True, slots=False, kw_only=True, eq=False)
 
 
 def _set_state(layer: object, name: str, value: object) -> None:
@@ -72,7 +223,7 @@ class LayerBase(Generic[LayerStateT]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _make_frozen(cls)
+        make_frozen(cls)
         type.__setattr__(cls, "__setattr__", _set_state)
 
     # -- what it stands on
@@ -94,14 +245,20 @@ class LayerBase(Generic[LayerStateT]):
 
     @property
     def state(self) -> LayerStateT:
-        """The layer's state; `None` once it was set to that, which also forgets what is stored of it."""
+        """The layer's state; `None` once it was set to that, which also forgets what is stored of it.
+
+        It is changed in a [`@function`][noetic_py.memory.function] or a hook of the layer. Elsewhere in a run it is a
+        copy: to assign to it is an error, and a step that has changed it in place fails at its end.
+
+        Raises:
+            ConfigError: It was assigned to or changed where it can only be read; code `"layer-state"`.
+        """
         state: LayerStateT = self.binding.read()
         return state
 
     @state.setter
     def state(self, value: LayerStateT) -> None:
-        binding = self.binding
-        binding.write(value, binding.read())
+        self.binding.set(value)
 
 
 class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
@@ -120,7 +277,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
                 return "\n".join(self.state)
 
     A layer is a frozen value. What changes is `self.state`: in a function or a hook it is a copy that takes the state's
-    place at the end, so that one that raises leaves the state as it was. Everywhere else it is to be read only. A layer
+    place at the end, so that one that raises leaves the state as it was. Everywhere else it can only be read. A layer
     that is in no run keeps a state of its own, so that it can be used by itself.
 
     Attributes:
@@ -138,8 +295,9 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     """
 
     __noetic_layer__: ClassVar[bool] = True
-    schema_version: ClassVar[int] = 1
-    """The version of the state's form; `migrate` makes the newest of an older one."""
+    schema_version: ClassVar[Version] = 1
+    """The version of the state's form: a number, or numbers with dots such as `"1.10"`. `migrate` makes it of older
+    ones, and code of an older version refuses what is newer."""
     distributed: ClassVar[bool] = False
     """Whether what it reaches is seen from other machines, which then needs a backend that is, too."""
 
@@ -245,8 +403,15 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
             ) from error
         return made
 
-    def migrate(self, state: Any, version: int) -> Any:
-        """Plain data of a state that was stored with an older `schema_version`, in the form of the newest.
+    def migrate(self, state: Any, version: Any) -> Any:
+        """What a state that was stored with an older `schema_version` is in the form of this one.
+
+        It is asked for what the store holds, and for each change in the journal of a run that goes on: so it only looks
+        at what it is given.
+
+        Args:
+            state: Plain data: of an object a dict of its fields.
+            version: Which version it is of.
 
         Raises:
             ConfigError: There is none, which is what this one does; code `"layer-version"`.
@@ -257,12 +422,30 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
             hint="define migrate(self, state, version)",
         )
 
+    def merge(self, base: LayerStateT, mine: LayerStateT, theirs: LayerStateT) -> LayerStateT:
+        """One state of two that were written side by side: by tool calls, by parallel paths, by runs that share it.
+
+        This one keeps what both have changed where nothing of it gets lost, and asks the reducers of the state's
+        fields; see `noetic_py.core.reducers`. Where it is overridden, the states of parallel paths and children
+        that have succeeded are merged too, unless there is an `on_return`.
+
+        Args:
+            base: What both began with; may be changed in place, as the others may.
+            mine: What one of them has made of it: the later of two paths, or this run.
+            theirs: What the other has.
+
+        Raises:
+            Conflict: Both have changed the same, and nothing says how to join that.
+        """
+        merged: LayerStateT = join(base, mine, theirs)
+        return merged
+
     # -- hooks: what a subclass does not override is not called
 
     async def init(self) -> None:
         """The execution starts: `self.state` is what is stored for the layer's scope, or its first state."""
 
-    async def on_item_append(self, items: Sequence[Item]) -> Sequence[Item] | Appended:
+    async def on_item_append(self, items: Sequence[Item]) -> Sequence[Item] | AppendedItems:
         """Input or tool outputs are about to be appended: what is returned is appended in their place."""
         return items
 
@@ -284,7 +467,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return items
 
     async def after_model_call(self, response: ModelResponse) -> Guide | Halt | None:
-        """The answer is here, and nobody has seen it yet."""
+        """The answer is here, and was not shown yet."""
         return None
 
     async def on_model_error(self, error: ModelError) -> ModelResponse | None:
@@ -310,7 +493,10 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return None
 
     async def on_return(self, child: Returned[LayerStateT]) -> None:
-        """A child has succeeded: what to take of it. Without this hook nothing."""
+        """A child has succeeded: what to take of it.
+
+        Without this hook its state is merged where there is a `merge`; otherwise the fields with a reducer are joined.
+        """
 
     async def on_parent_update(self, state: LayerStateT) -> None:
         """The layer's state in the parent was changed while this child runs."""
@@ -333,6 +519,11 @@ def hooks_of(cls: type[Any]) -> frozenset[HookName]:
         mine: list[HookName] = [name for name in TIMEOUTS if getattr(cls, name) is not getattr(MemoryLayer, name)]
         found = _HOOKS[cls] = frozenset(mine)
     return found
+
+
+def merges(cls: type[Any]) -> bool:
+    """Whether a layer's class says itself what becomes of two states."""
+    return cls.merge is not MemoryLayer.merge
 
 
 def state_type_of(cls: type[Any]) -> Any:
@@ -392,53 +583,6 @@ def _resolved(hint: Any, given: Mapping[Any, Any], cls: type[Any]) -> Any:
     if not parameters:
         return object
     return hint[tuple(given.get(each, object) for each in parameters)]
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
-class Memory:
-    """Base of a memory bundle: a class whose fields are the layers that a run carries.
-
-        class Mem(Memory):
-            notes: WorkingMemory = WorkingMemory()
-
-    `Context[Mem, State]` names the bundle a step needs, and a bare `Context` needs none. In a step `ctx.memory.notes`
-    is the layer, bound to the run; `ctx.memory[WorkingMemory]` and `ctx.memory["notes"]` are the same.
-    """
-
-    __slots__ = ("__dict__",)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        _make_frozen(cls)
-
-    def __attrs_post_init__(self) -> None:
-        for name, layer in layers_of(self).items():
-            if not layer.id or hasattr(layer, "__parameters__"):
-                named = copy.copy(layer)
-                named.__dict__["id"] = layer.id or name
-                named.__dict__["_field"] = (type(self), name)
-                self.__dict__[name] = named
-
-    @overload
-    def __getitem__(self, layer: type[L], /) -> L: ...
-    @overload
-    def __getitem__(self, layer: str, /) -> MemoryLayer[Any]: ...
-    def __getitem__(self, layer: type[Any] | str, /) -> Any:
-        """The layer of an id or a class.
-
-        Raises:
-            KeyError: There is none, or more than one of the class.
-        """
-        layers = layers_of(self).values()
-        if isinstance(layer, str):
-            found = [each for each in layers if each.id == layer]
-        else:
-            found = [each for each in layers if isinstance(each, layer)]
-        if len(found) != 1:
-            what = layer if isinstance(layer, str) else layer.__name__
-            there = ", ".join(f"{each.id} ({type(each).__name__})" for each in layers) or "none"
-            raise KeyError(f"{'no layer' if not found else 'several layers'} {what!r}; the layers are {there}")
-        return found[0]
 
 
 def layers_of(memory: Memory) -> dict[str, MemoryLayer[Any]]:

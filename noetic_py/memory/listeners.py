@@ -1,44 +1,25 @@
-"""Listeners of queues and pools: the events they are told of, and how they are attached.
-
-    @queue.on(Appended)
-    async def log(event: Appended[str]) -> None:
-        print(len(event.current))
-
-A listener with one parameter gets the event. One with as many parameters as the event has values gets these in order,
-lists of its own among them: `async def log(queue, appended, current)`. Keyword-only parameters whose class is a memory
-layer are filled from the run, as those of a tool are.
-
-What is told before something happens (`Appending`, `Evicting`, `Adding`, `Removing`, `Clearing`) can be prevented by
-raising; then nothing of that call happens. What is told afterwards has happened, whatever the listener raises.
-"""
+"""Listeners of queues and pools, and the events that they receive."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Concatenate, Final, Generic, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, get_type_hints, overload
 from weakref import WeakKeyDictionary
 
 import anyio
 from anyio.lowlevel import RunVar
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
+from typing_extensions import TypeVar
 
-from noetic_py.errors import ConfigError, NoContextError
-from noetic_py.hooks import inner_of, is_async, name_of
-from noetic_py.memory.entry_events import (
-    Added,
-    Adding,
-    Appended,
-    Appending,
-    Cleared,
-    Clearing,
-    Evicting,
-    LayerEvent,
-    Removed,
-    Removing,
-)
+from noetic_py.context.hooks import inner_of, is_async, name_of
+from noetic_py.errors import ConfigError, NoContextError, StateTypeError
 from noetic_py.tools.calling import MISSING
 from noetic_py.tools.signature import Injected, Parameter
+
+if TYPE_CHECKING:
+    from noetic_py.core.codec import Codec
 
 __all__ = [
     "EVERYWHERE",
@@ -48,14 +29,268 @@ __all__ = [
     "Appending",
     "Cleared",
     "Clearing",
+    "ContextItem",
     "Evicting",
     "LayerEvent",
     "Listener",
     "Listeners",
     "Removed",
     "Removing",
+    "T",
+    "T_co",
+    "codec_or_own",
     "tell",
 ]
+
+# Without brackets anything goes.
+T = TypeVar("T", default=Any)
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+
+def _text_or_none(item: ContextItem[Any], attribute: Attribute[str | None], value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise StateTypeError(
+            f"the {attribute.name} of a ContextItem is {type(value).__name__}, not text",
+            hint=f'ContextItem(content, {attribute.name}="...")',
+        )
+
+
+@frozen
+class ContextItem(Generic[T_co]):
+    """Something to keep for later, and what to know about it before it is looked at.
+
+    It is a value: it cannot be changed, two of equal parts are equal, and it can be hashed when its content can. A
+    queue takes any; a pool needs `id` and `description`. When a tool returns one, the run puts it into its queue, or
+    into its pool when it has an id.
+
+    Attributes:
+        content: What is kept.
+        description: What to choose it by, in a line.
+        id: Its key in a pool.
+
+    Raises:
+        StateTypeError: The description or the id is no text.
+    """
+
+    content: T_co
+    description: str | None = field(default=None, validator=_text_or_none)
+    id: str | None = field(default=None, validator=_text_or_none)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ContextItem[T_co]:
+        # As a tuple does it: what holds nothing that could change is its own copy.
+        content = copy.deepcopy(self.content, memo)
+        return self if content is self.content else type(self)(content, self.description, self.id)
+
+    def dump(self, *, codec: Codec | None = None) -> dict[str, Any]:
+        """The entry as plain data that JSON can hold.
+
+        Args:
+            codec: How the content is stored; the library's own when left out.
+
+        Raises:
+            CodecError: The content cannot be stored.
+        """
+        fields = {"content": self.content, "description": self.description, "id": self.id}
+        dumped: dict[str, Any] = codec_or_own(codec).encode(fields)
+        return dumped
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any], *, type: Any = object, codec: Codec | None = None) -> ContextItem[T_co]:
+        """The entry that `dump` has made this of.
+
+        Args:
+            data: What `dump` gave.
+            type: What the content is; `object` makes only plain values and classes that are registered with `codec`.
+            codec: How the content was stored.
+
+        Raises:
+            CodecError: It is no such entry.
+        """
+        form: Any = cls
+        given: object = data
+        tree = dict(data) if isinstance(given, Mapping) else given
+        loaded: ContextItem[T_co] = codec_or_own(codec).decode(tree, form[type])
+        return loaded
+
+
+def codec_or_own(given: Codec | None) -> Codec:
+    """The codec that was given, or the library's own."""
+    if given is not None:
+        return given
+    from noetic_py.core.codec import Codec
+
+    return Codec()
+
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from noetic_py.memory.layers.context_pool import ContextPool
+    from noetic_py.memory.layers.context_queue import ContextQueue
+
+    Entries: TypeAlias = tuple[ContextItem[T], ...]
+    Holder: TypeAlias = ContextQueue[T] | ContextPool[T]
+
+
+@frozen(eq=False)
+class LayerEvent:
+    """Base of all events; a listener of it is told of every one."""
+
+    VALUES: ClassVar[int] = 0
+    """How many values a listener gets that takes them one by one; 0 for one that always gets the event."""
+
+    def values(self) -> tuple[object, ...]:
+        """The event's values in order, sequences as lists of their own."""
+        names: tuple[str, ...] = self.__match_args__
+        return tuple(_own(getattr(self, name)) for name in names)
+
+
+@frozen(eq=False)
+class Appending(LayerEvent, Generic[T]):
+    """Entries are about to be appended to a queue.
+
+    Attributes:
+        layer: The queue.
+        entries: What is to be appended.
+        current: What the queue holds.
+    """
+
+    VALUES: ClassVar[int] = 3
+
+    layer: ContextQueue[T]
+    entries: Entries[T]
+    current: Entries[T]
+
+
+@frozen(eq=False)
+class Appended(LayerEvent, Generic[T]):
+    """Entries were appended to a queue.
+
+    Attributes:
+        layer: The queue.
+        entries: What was appended, with what had to make room in the same call.
+        current: What the queue holds now.
+    """
+
+    VALUES: ClassVar[int] = 3
+
+    layer: ContextQueue[T]
+    entries: Entries[T]
+    current: Entries[T]
+
+
+@frozen(eq=False)
+class Evicting(LayerEvent, Generic[T]):
+    """An entry is about to make room for another.
+
+    Attributes:
+        layer: The queue or the pool, in which it is still there.
+        entry: The entry.
+    """
+
+    VALUES: ClassVar[int] = 2
+
+    layer: Holder[T]
+    entry: ContextItem[T]
+
+
+@frozen(eq=False)
+class Clearing(LayerEvent, Generic[T]):
+    """A queue or a pool is about to be emptied.
+
+    Attributes:
+        layer: The queue or the pool.
+        entries: What it holds.
+    """
+
+    VALUES: ClassVar[int] = 2
+
+    layer: Holder[T]
+    entries: Entries[T]
+
+    @property
+    def by_id(self) -> dict[str, ContextItem[T]]:
+        """The entries that have an id, by it; of a pool all of them."""
+        return {entry.id: entry for entry in self.entries if entry.id is not None}
+
+    def values(self) -> tuple[object, ...]:
+        """The layer, and a list of its entries, or a dict of them by id when it is a pool."""
+        return self.layer, self.by_id if self.layer.keyed else list(self.entries)
+
+
+@frozen(eq=False)
+class Cleared(LayerEvent, Generic[T]):
+    """A queue or a pool was emptied.
+
+    Attributes:
+        layer: The queue or the pool.
+    """
+
+    layer: Holder[T]
+
+
+@frozen(eq=False)
+class Adding(LayerEvent, Generic[T]):
+    """An entry is about to be added to a pool, or to replace the one of its id.
+
+    Attributes:
+        layer: The pool, in which what had to make room is gone.
+        entry: The entry.
+    """
+
+    VALUES: ClassVar[int] = 2
+
+    layer: ContextPool[T]
+    entry: ContextItem[T]
+
+
+@frozen(eq=False)
+class Added(LayerEvent, Generic[T]):
+    """An entry was added to a pool.
+
+    Attributes:
+        layer: The pool.
+        entry: The entry.
+    """
+
+    VALUES: ClassVar[int] = 2
+
+    layer: ContextPool[T]
+    entry: ContextItem[T]
+
+
+@frozen(eq=False)
+class Removing(LayerEvent, Generic[T]):
+    """An entry is about to be removed from a pool.
+
+    Attributes:
+        layer: The pool, in which it is still there.
+        entry: The entry.
+    """
+
+    VALUES: ClassVar[int] = 2
+
+    layer: ContextPool[T]
+    entry: ContextItem[T]
+
+
+@frozen(eq=False)
+class Removed(LayerEvent, Generic[T]):
+    """An entry was removed from a pool.
+
+    Attributes:
+        layer: The pool, in which it is no more.
+        entry: The entry.
+    """
+
+    VALUES: ClassVar[int] = 2
+
+    layer: ContextPool[T]
+    entry: ContextItem[T]
+
+
+def _own(value: Any) -> object:
+    return [*value] if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType] # of anything
 
 
 E = TypeVar("E", bound=LayerEvent)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from noetic_py.items import ContentPart, InputText, Item, Message
-from noetic_py.memory.blocks import Block, Dropped, Fitted, attribute, fit, made_id, own_count, weigh
-from noetic_py.memory.view import BlockKind, ViewBlock
-from noetic_py.tokens import TokenCounter
+from noetic_py.core.items import ContentPart, InputText, Item, Message
+from noetic_py.core.tokens import TokenCounter
+from noetic_py.core.view import BlockKind, Dropped, ViewBlock
+from noetic_py.memory.blocks import Block, Fitted, attribute, fit, made_id, own_count, weigh
 
 __all__ = ["Part", "Parts", "first_other", "part_of", "superseding", "total"]
 

@@ -1,41 +1,202 @@
-"""The projector: from a conversation and what the layers recalled to what the model is shown.
-
-The parts stand in the order of how long they last: system instructions, anchored layers, history, live layers, messages
-that supersede anchored layers, tail. So the start of a request is the start of the next one, and a provider serves it
-from its cache. Nothing here waits or calls anybody; the same input gives the same bytes.
-
-For each call of a model, in this order:
-
-1. `head = Head(...)`, kept while instructions, tools and model stay the same;
-2. `plan(head, demands)` tells each layer's budget, and the layers recall;
-3. `stale(head, blocks)` tells which layers may describe their change instead of being sent anew;
-4. `assemble(head, history, blocks, deltas=...)` makes the view, and its items go into the request;
-5. `answered(usage)` hears what the provider served from its cache.
-"""
+"""The projector: from a conversation and what the layers recalled to what the model is shown."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Self
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
-from noetic_py.budget import TokenUsage
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import Item
+from noetic_py.core.tokens import TokenCounter
+from noetic_py.core.view import Dropped, LayerUsage, View, ViewBlock
 from noetic_py.errors import LimitExceeded
-from noetic_py.items import Item
-from noetic_py.memory.allocate import Allocation, Demand, allocate, allocate_unknown
-from noetic_py.memory.anchor import MISSED, SUPERSEDES_PERCENT, Anchors
-from noetic_py.memory.blocks import Block, Dropped
-from noetic_py.memory.head import Head
-from noetic_py.memory.history import HistoryIndex
-from noetic_py.memory.narrowing import narrowed, paired
+from noetic_py.memory.blocks import Block
+from noetic_py.memory.history import MISSED, SUPERSEDES_PERCENT, Anchors, HistoryIndex, narrowed, paired
 from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
-from noetic_py.memory.view import LayerUsage, View, ViewBlock
+from noetic_py.models.model import JsonValue, OutputSchema
 
-__all__ = ["ASSUMED_WINDOW", "Projector"]
+__all__ = [
+    "ASSUMED_WINDOW",
+    "DEFAULT_MAXIMUM",
+    "Allocation",
+    "Demand",
+    "Head",
+    "Projector",
+    "allocate",
+    "allocate_unknown",
+]
+
+
+def _system(head: Head) -> int:
+    return head.counter.count_text(head.instructions).value if head.instructions else 0
+
+
+def _schemas(head: Head) -> int:
+    texts = [json.dumps(tool) for tool in head.tools]
+    if head.output is not None:
+        texts.append(json.dumps(head.output.schema))
+    return sum(head.counter.count_text(text).value for text in texts)
+
+
+@frozen(eq=False)
+class Head:
+    """What stands around the conversation in a request, counted once.
+
+    Args:
+        counter: What counts tokens for the model.
+        instructions: The system instructions.
+        tools: The tools' definitions as the request has them.
+        output: The schema of the answer.
+        window: Tokens that request and answer may have together, `None` when it is not known.
+        reserved: Tokens of the window kept for the answer.
+        model: The model's name; another one has another cache.
+
+    Attributes:
+        system: Tokens of the instructions.
+        schemas: Tokens of the tools and the output schema.
+    """
+
+    counter: TokenCounter
+    instructions: str | None = None
+    tools: Sequence[Mapping[str, JsonValue]] = ()
+    output: OutputSchema | None = None
+    window: int | None = None
+    reserved: int = 0
+    model: str | None = None
+    system: int = field(init=False)
+    schemas: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "system", _system(self))
+        object.__setattr__(self, "schemas", _schemas(self))
+
+    @property
+    def room(self) -> int | None:
+        """Tokens left for the conversation and the layers; `None` when the window is not known."""
+        return None if self.window is None else self.window - self.reserved - self.system - self.schemas
+
+    def moved_from(self, other: Head) -> str | None:
+        """What makes the start of a request another one than that of `other`."""
+        if self is other:
+            return None
+        if self.model != other.model or self.counter is not other.counter:
+            return "model"
+        if self.instructions != other.instructions:
+            return "instructions"
+        return "tools" if tuple(self.tools) != tuple(other.tools) or self.output != other.output else None
+
+
+DEFAULT_MAXIMUM: Final = 4_096
+"""Tokens of a layer without a maximum of its own, where the window of the model is not known."""
+
+# Of what the minimums leave, the layers get at most this much; the history keeps the rest.
+_LAYERS_PERCENT: Final = 60
+
+
+@frozen
+class Demand:
+    """What a layer asks for.
+
+    Args:
+        layer: The layer's id.
+        minimum: Tokens it gets before anything is shared.
+        maximum: The most it can use; `None` for no limit of its own.
+
+    Raises:
+        ValueError: The minimum is negative or above the maximum.
+    """
+
+    layer: str
+    minimum: int = 0
+    maximum: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.minimum < 0 or (self.maximum is not None and self.maximum < self.minimum):
+            raise ValueError(f"layer {self.layer!r} asks for {self.minimum} to {self.maximum} tokens")
+
+
+def _read_only(layers: Mapping[str, int]) -> Mapping[str, int]:
+    return MappingProxyType(dict(layers))
+
+
+@frozen
+class Allocation:
+    """Who may use how many tokens.
+
+    Attributes:
+        layers: Tokens by layer id, in the order asked.
+        history: Tokens of the history, its newest part included; `None` for as many as it has.
+    """
+
+    layers: Mapping[str, int] = field(converter=_read_only)
+    history: int | None
+
+    @property
+    def total(self) -> int | None:
+        """All of it together, `None` when the history has no limit."""
+        return None if self.history is None else self.history + sum(self.layers.values())
+
+
+def allocate(pool: int, demands: Sequence[Demand]) -> Allocation:
+    """Share a pool of tokens out.
+
+    When the pool is too short for the minimums, the earlier layers get theirs. No layer gets more than its maximum. The
+    same pool and demands always give the same shares.
+
+    Args:
+        pool: Tokens there are; a negative number counts as none.
+        demands: What the layers ask for, the most important first.
+
+    Raises:
+        ValueError: Two demands are of the same layer.
+    """
+    rest = max(pool, 0)
+    given: dict[str, int] = {}
+    for demand in demands:
+        if demand.layer in given:
+            raise ValueError(f"layer {demand.layer!r} asks twice")
+        given[demand.layer] = least = min(demand.minimum, rest)
+        rest -= least
+    share = rest * _LAYERS_PERCENT // 100
+    # A layer without a maximum could use all there is to share.
+    rooms = [share if demand.maximum is None else demand.maximum - demand.minimum for demand in demands]
+    for demand, more in zip(demands, _in_proportion(share, rooms), strict=True):
+        given[demand.layer] += more
+        rest -= more
+    return Allocation(given, rest)
+
+
+def allocate_unknown(demands: Sequence[Demand]) -> Allocation:
+    """What each part may use when the window is not known: each layer its maximum, the history all it has.
+
+    A layer without a maximum gets 4096 tokens, or its minimum if that is more.
+    """
+    layers = {
+        demand.layer: max(demand.minimum, DEFAULT_MAXIMUM) if demand.maximum is None else demand.maximum
+        for demand in demands
+    }
+    return Allocation(layers, None)
+
+
+def _in_proportion(share: int, rooms: Sequence[int]) -> list[int]:
+    """Parts of a share in proportion to the rooms, none above its room: by the largest remainder, then the order."""
+    total = sum(rooms)
+    if total <= share:
+        return list(rooms)
+    parts = [share * room // total for room in rooms]
+    # Short by less than one each; as the share is below the total, one more never passes a room that has a remainder.
+    by_remainder = sorted(range(len(rooms)), key=lambda place: -(share * rooms[place] % total))
+    for place in by_remainder[: share - sum(parts)]:
+        parts[place] += 1
+    return parts
+
 
 ASSUMED_WINDOW: Final = 32_000
-"""Tokens of a window that nobody knows, where a share of it is needed."""
+"""Tokens of an unknown window, where a share of it is needed."""
 
 # A history that no longer fits is cut to this much of its room, so that the next turns need no cut.
 _CUT_TO_PERCENT: Final = 75
@@ -111,7 +272,7 @@ class Projector:
     def stale(self, head: Head, blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
         """The layers whose pinned block is out of date, each with what it recalled now and what is pinned.
 
-        Empty when the next view begins an epoch, because that shows the newest of everybody.
+        Empty when the next view begins an epoch, because that shows the newest of all layers.
         """
         if self._ending(head) is not None:
             return []

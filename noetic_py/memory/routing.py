@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 from typing_extensions import TypeIs
 
+from noetic_py.core.memory import Memory
 from noetic_py.errors import ConfigError, NoeticError, StateTypeError
-from noetic_py.memory.layer import Memory, MemoryLayer, layers_of
-from noetic_py.memory.layers.context_item import ContextItem
+from noetic_py.memory.layer import MemoryLayer, layers_of
 from noetic_py.memory.layers.context_pool import CatalogueView, ContextPool, check_for_pool
 from noetic_py.memory.layers.context_queue import ContextQueue
+from noetic_py.memory.listeners import ContextItem
 from noetic_py.tools.calling import MISSING
 
 __all__ = ["has_place", "inject_layer", "is_routed", "receipt", "route", "unrouted"]

@@ -11,8 +11,8 @@ from attrs import frozen
 from noetic_py.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.backend import CheckpointBackend
-    from noetic_py.codec import Codec
+    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.core.codec import Codec
 
 __all__ = ["LayerStorage", "Owner", "Scope", "Slot", "forget", "owner_of", "place_of"]
 
@@ -23,8 +23,8 @@ class Scope(Enum):
     Attributes:
         THREAD: One conversation: all runs with the same `thread_id`.
         USER: One person: all runs with the same `user_id`.
-        GLOBAL: Everybody.
-        EXECUTION: Nobody: the state ends with the execution.
+        GLOBAL: All users.
+        EXECUTION: One execution: the state ends with it.
     """
 
     THREAD = "thread"
@@ -53,7 +53,7 @@ class Owner:
 
     Attributes:
         scope: Who shares it.
-        id: The thread, the user or the execution; empty for what is everybody's.
+        id: The thread, the user or the execution; empty for what is global.
         layer: The id of the layer.
     """
 
@@ -63,7 +63,7 @@ class Owner:
 
 
 def owner_of(scope: Scope, *, layer: str, thread_id: str, user_id: str | None) -> str:
-    """Whose state a scope means in a run; empty for everybody's.
+    """Whose state a scope means in a run; empty for what is global.
 
     Raises:
         ConfigError: The scope is a person's, and the run has no `user_id`; code `"layer-scope"`.
@@ -100,7 +100,7 @@ class LayerStorage:
         codec: How a value is stored.
         layer: The layer's id.
         scope: Whose values.
-        owner: Which of these; empty for everybody's.
+        owner: Which of these; empty for what is global.
         room: `"data"`, or `"state"` for what the library itself keeps of the layer.
 
     Attributes:
@@ -174,12 +174,30 @@ class LayerStorage:
         page = await self._backend.scan(self._scope, after=after, limit=limit)
         return [(each.key, self._read(each.key, each.value, type)) for each in page]
 
+    async def keys(self) -> Sequence[str]:
+        """All keys, in the order of code points."""
+        found: list[str] = []
+        while page := await self._backend.scan(self._scope, after=found[-1] if found else None):
+            found += [each.key for each in page]
+        return found
+
+    async def get_stored(self, key: str) -> Any:
+        """The value of a key as it is stored: JSON, in which `"$"` marks classes; `None` when it has none.
+
+        Raises:
+            CodecError: What is stored is no JSON.
+        """
+        from noetic_py.core.codec.text import parse
+
+        found = await self._backend.get(self._scope, key)
+        return None if found is None else parse(found.value, self._codec.max_bytes, "value size")
+
     def _read(self, key: str, data: bytes, type: Any) -> Any:
         try:
             return self._codec.loads(data, type)
         except CodecError as error:
             # With the codec comes what it is made with, which a program that stores nothing does not need.
-            from noetic_py.codec.text import inside
+            from noetic_py.core.codec.text import inside
 
             raise inside(error, f"{self._scope[-1]}: {key}") from None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import AbstractAsyncContextManager, aclosing
+from logging import WARNING
 from typing import TypeVar
 
+from noetic_py.core.logs import log
 from noetic_py.errors import (
     AllModelsFailed,
     ConfigError,
@@ -14,8 +16,8 @@ from noetic_py.errors import (
     ModelStatusError,
     RateLimited,
 )
-from noetic_py.models.base import Model, ModelProfile, ModelRequest, ModelStream
-from noetic_py.models.pricing import profile_of
+from noetic_py.models.model import Model, ModelProfile, ModelRequest, ModelStream, current_where
+from noetic_py.models.price_table import profile_of
 from noetic_py.models.retry import is_retryable
 from noetic_py.models.wrapper import ModelWrapper, Part, Relay, checked_model, name_of, parts_of
 
@@ -69,6 +71,7 @@ class FallbackModel(ModelWrapper):
             max_output_tokens=_least(profile.max_output_tokens for profile in profiles),
             price=_common(profile.price for profile in profiles),
             encoding=_common(profile.encoding for profile in profiles),
+            settings=frozenset[str]().union(*(profile.settings for profile in profiles)),
         )
 
     def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
@@ -93,6 +96,11 @@ class FallbackModel(ModelWrapper):
                 if not self.when(error):
                     raise
                 failures.append((name_of(model), error))
+                left = len(self.models) - len(failures)
+                if left:
+                    name = name_of(model)
+                    message = "%s failed, the next of %d others is asked: %s"
+                    log("models", WARNING, message, name, left, error.message, where=current_where())
         raise AllModelsFailed(failures, model=self.name) from failures[-1][1]
 
 

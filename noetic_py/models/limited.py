@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 import anyio
 from attrs import define, field
 
+from noetic_py.core.runtime import Runtime
 from noetic_py.errors import ConfigError, ModelBusy
-from noetic_py.models.base import Model, ModelRequest, ModelStream
-from noetic_py.models.calls import current_runtime
+from noetic_py.models.model import Model, ModelRequest, ModelStream, current_runtime
 from noetic_py.models.wrapper import ModelWrapper, checked_count
-from noetic_py.runtime import Runtime
 
 __all__ = ["LimitedModel"]
 
@@ -98,7 +97,7 @@ class LimitedModel(ModelWrapper):
 
 @define(eq=False)
 class _Place:
-    """A place in the line; `called` when whoever stands there should look again."""
+    """A place in the line; `called` when the waiter should look again."""
 
     called: anyio.Event = field(factory=anyio.Event)
 
@@ -107,8 +106,8 @@ class _Place:
 class _Gate:
     """Who goes through, and who waits.
 
-    Nobody is let in by another: the first of the line is called, looks for itself and goes in without waiting in
-    between, so a request that is cancelled at any time has taken nothing that it would have to hand on.
+    A waiter is not let in by another one: the first of the line is called, looks for itself and goes in without waiting
+    in between, so a request that is cancelled at any time has taken nothing that it would have to hand on.
     """
 
     concurrency: int | None
@@ -123,7 +122,7 @@ class _Gate:
         self._begun = deque(maxlen=self.per_minute or 0)
 
     def try_enter(self, runtime: Runtime) -> bool:
-        """Go through, when nobody waits and there is room."""
+        """Go through, when the line is empty and there is room."""
         if self.line or self._is_full or self._pause(runtime):
             return False
         self._take(runtime)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from logging import WARNING
 from typing import Any, TypeAlias
 
+from noetic_py.core.logs import log
 from noetic_py.errors import AllModelsFailed, ConfigError, ContextOverflow, ModelError, RateLimited
-from noetic_py.models.base import Model, ModelRequest, ModelStream
-from noetic_py.models.calls import current_runtime
+from noetic_py.models.model import Model, ModelRequest, ModelStream, current_runtime, current_where
 from noetic_py.models.wrapper import ModelWrapper, Part, Relay, checked_count, checked_seconds, parts_of
 
 __all__ = ["RetryModel"]
@@ -21,8 +22,8 @@ class RetryModel(ModelWrapper):
 
     That is every error whose `retryable` is true: rate limits, errors of the server, a provider that cannot be reached,
     a stream that was cut, stalled or is malformed. What was streamed of a failed try is void, and the events of the
-    next one follow; a run says so with [`ModelFailed`][noetic_py.events.ModelFailed]. Each try is a call of its own in
-    the budget, and nothing is held while the wrapper waits.
+    next one follow; a run says so with [`ModelFailed`][noetic_py.core.events.ModelFailed]. Each try is a
+    call of its own in the budget, and nothing is held while the wrapper waits.
 
     The waits grow from `initial` seconds, twice as long each time, up to `max`, and each is a random part of that. A
     provider that says how long to wait is heard: the wait begins when that time is over.
@@ -85,12 +86,25 @@ class RetryModel(ModelWrapper):
                 asked = waiting_time(error)
                 if attempt == self.attempts or asked > self.max_wait or not self.on(error):
                     raise
-            await self._wait(attempt, asked)
+                failure = error
+            await self._wait(attempt, asked, failure)
 
-    async def _wait(self, attempt: int, asked: float) -> None:
+    async def _wait(self, attempt: int, asked: float, failure: ModelError) -> None:
         runtime = current_runtime()
         longest = min(self.initial * (1 << min(attempt - 1, 62)), self.max)
-        await runtime.sleep(asked + (longest * runtime.random() if self.jitter else longest))
+        seconds = asked + (longest * runtime.random() if self.jitter else longest)
+        log(
+            "models",
+            WARNING,
+            "try %d of %d of %s failed, the next follows in %.3g s: %s",
+            attempt,
+            self.attempts,
+            self.name,
+            seconds,
+            failure.message,
+            where=current_where(),
+        )
+        await runtime.sleep(seconds)
 
 
 def is_retryable(error: ModelError) -> bool:

@@ -2,18 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import anyio
 from anyio import CancelScope
 
-from noetic_py.errors import ConfigError, ModelError, ModelStreamError, ModelUnavailable
-from noetic_py.models.base import Model, ModelEvent, ModelRequest, ModelResponse, ModelStream
+from noetic_py.core.items import Item
+from noetic_py.core.values import size_of
+from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, ModelError, ModelStreamError, ModelUnavailable
+from noetic_py.models.model import ItemDone, Model, ModelEvent, ModelRequest, ModelResponse, ModelStream
 from noetic_py.models.wrapper import ModelWrapper, checked_seconds, close_events
 
-__all__ = ["TimedModel"]
+__all__ = ["MAX_ANSWER_BYTES", "AnswerSize", "TimedModel", "check_answer"]
+
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""How many bytes the pieces of an answer may have together: text, reasoning and arguments of calls."""
+
+_SMALLEST: Final = 16
+"""What a piece counts at the least, since each is an object."""
+
+
+class AnswerSize:
+    """Counts the bytes of one answer.
+
+    Args:
+        model: The model's name, for the error.
+    """
+
+    __slots__ = ("_items", "_model", "_size")
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._size = 0
+        # Whole items repeat the pieces, so they are counted apart.
+        self._items = 0
+
+    def add(self, event: ModelEvent) -> None:
+        """Count an event.
+
+        Raises:
+            AnswerTooLarge: It is one too many.
+        """
+        if isinstance(event, ItemDone):
+            self._items += size_of(event.item)
+        else:
+            delta = event.delta
+            self.count(len(delta) if delta.isascii() else len(delta.encode(errors="surrogatepass")))
+        if self._items > 2 * MAX_ANSWER_BYTES:
+            raise AnswerTooLarge(MAX_ANSWER_BYTES, model=self._model)
+
+    def count(self, size: int) -> None:
+        """Count a piece of so many bytes.
+
+        Raises:
+            AnswerTooLarge: It is one too many.
+        """
+        self._size += max(_SMALLEST, size)
+        if self._size > MAX_ANSWER_BYTES:
+            raise AnswerTooLarge(MAX_ANSWER_BYTES, model=self._model)
+
+
+def check_answer(items: Iterable[Item], model: str) -> None:
+    """Refuse an answer of which an item, or all together, are larger than an item may be.
+
+    Raises:
+        AnswerTooLarge: It is.
+    """
+    # Loaded here: a program that only defines tools does not load the codec.
+    from noetic_py.core.codec.wire import check_size
+
+    total = 0
+    try:
+        for item in items:
+            total += check_size(item)
+    except LimitExceeded:
+        total = MAX_ANSWER_BYTES + 1
+    if total > MAX_ANSWER_BYTES:
+        raise AnswerTooLarge(MAX_ANSWER_BYTES, model=model)
+
 
 _CODE = "timed-model"
 _T = TypeVar("_T")
@@ -76,34 +144,43 @@ class TimedModel(ModelWrapper):
                 timed = _TimedStream(stream, watch)
                 try:
                     await timed.begin()
+                    if watch.late:
+                        raise watch.error(self.name)
                     yield timed
                 finally:
                     await timed.close()
-        if watch.scope.cancelled_caught:
+        if watch.scope.cancelled_caught or watch.late:
             raise watch.error(self.name)
 
 
 class _Watch:
     """Cancels its scope when something that is waited for does not come in time."""
 
-    __slots__ = ("_end", "_limit", "_seconds", "begun", "scope")
+    __slots__ = ("_end", "_limit", "_seconds", "begun", "late", "scope")
 
     def __init__(self, seconds: Mapping[Limit, float]) -> None:
         self._seconds = seconds
         self._end = anyio.current_time() + seconds.get("total", _NEVER)
         self._limit: Limit = "total"
         self.begun = False
+        # Whether something came when its time was over, from a model that blocks or catches its cancellation.
+        self.late = False
         self.scope = CancelScope()
 
     def start(self, limit: Limit) -> None:
         """Something is waited for."""
+        if self.late:
+            return
         deadline = anyio.current_time() + self._seconds.get(limit, _NEVER)
         self._limit = limit if deadline < self._end else "total"
         self.scope.deadline = min(deadline, self._end)
 
     def stop(self) -> None:
         """It has come."""
-        self.scope.deadline = _NEVER
+        if anyio.current_time() >= self.scope.deadline:
+            self.late = True
+        else:
+            self.scope.deadline = _NEVER
 
     async def wait(self, awaited: Awaitable[_T]) -> _T:
         """Wait for a part of an answer that has begun."""
@@ -126,7 +203,7 @@ class _Watch:
 
 
 class _TimedStream:
-    """A stream that is watched, and that reads by itself when nobody iterates it."""
+    """A stream that is watched, and that reads by itself when it is not iterated."""
 
     __slots__ = ("_events", "_first", "_stream", "_watch", "_whole")
 
@@ -142,8 +219,8 @@ class _TimedStream:
         self._first = await anext(self._events, None)
         if self._first is None:
             self._whole = await self._stream.response()
-        self._watch.begun = True
         self._watch.stop()
+        self._watch.begun = not self._watch.late
 
     async def close(self) -> None:
         """End the iteration, which may have been left in the middle."""

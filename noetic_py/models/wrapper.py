@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeGuard
 
 from noetic_py.errors import ConfigError, ModelNotFound, ModelStreamError
-from noetic_py.models.base import Model, ModelEvent, ModelProfile, ModelRequest, ModelResponse, ModelStream
-from noetic_py.models.calls import CALLS
-from noetic_py.models.pricing import profile_of
+from noetic_py.models.model import CALLS, Model, ModelEvent, ModelProfile, ModelRequest, ModelResponse, ModelStream
+from noetic_py.models.price_table import profile_of
 
 __all__ = ["ModelWrapper"]
 
@@ -116,7 +115,7 @@ class Relay:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        # Closed, and not told of the error: an error of whoever reads is no failure of the model behind.
+        # Closed, and not told of the error: an error of the reader is not a failure of the model behind.
         await self._parts.aclose()
 
     def __aiter__(self) -> AsyncIterator[ModelEvent]:

@@ -9,26 +9,29 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import anyio
 from typing_extensions import Unpack
 
-from noetic_py._types import M, M_co, R, S, T
-from noetic_py.codec import Codec
-from noetic_py.control import RunResult
+from noetic_py.access import AccessAction, Authorizer, Resource
+from noetic_py.core.codec import Codec
+from noetic_py.core.control import RunResult
+from noetic_py.core.items import Item, Message
+from noetic_py.core.state import StateBag
+from noetic_py.core.types import M, M_co, R, S, T
 from noetic_py.errors import CodecError, ConfigError, RunBusy, SessionSuspended, ShuttingDown
-from noetic_py.items import Item, Message
-from noetic_py.state import StateBag
 
 if TYPE_CHECKING:
-    from noetic_py.options import RunOptions
-    from noetic_py.sessions.data import SessionData
-    from noetic_py.steps.step import Step
-    from noetic_py.streams import RunStream
+    from noetic_py.context.step import Step
+    from noetic_py.runner.options import RunOptions
+    from noetic_py.runner.streams import RunStream
+    from noetic_py.sessions.export import SessionData
 
-from noetic_py.sessions.desk import Desk, SessionEdit, state_of
-from noetic_py.sessions.feed import SessionStream
-from noetic_py.sessions.keys import SessionKey
-from noetic_py.sessions.mail import NEXT, Delivery, LetterGone, NothingQueued, QueuedMessage, Sent
-from noetic_py.steps.step import is_seconds
+from noetic_py.context.step import is_seconds
+from noetic_py.core.session_key import SessionKey
+from noetic_py.core.tracebacks import HIDING
+from noetic_py.core.unawaited import must_await, must_enter
+from noetic_py.sessions.queue import NEXT, Delivery, LetterGone, NothingQueued, QueuedMessage, Sent
+from noetic_py.sessions.store import Desk, SessionEdit, state_of
+from noetic_py.sessions.watch import SessionStream
 
-__all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions", "as_data"]
+__all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions"]
 
 
 class Session(Generic[M_co]):
@@ -41,12 +44,19 @@ class Session(Generic[M_co]):
     """
 
     def __init__(
-        self, key: SessionKey, run: Callable[..., Awaitable[Any]], stream: Callable[..., Any], desk: Desk
+        self,
+        key: SessionKey,
+        run: Callable[..., Awaitable[Any]],
+        stream: Callable[..., Any],
+        desk: Desk,
+        access: Authorizer,
     ) -> None:
         self._key = key
         self._run = run
         self._stream = stream
         self._desk = desk
+        self._access = access
+        self._resource = Resource.of_session(key)
 
     @property
     def key(self) -> SessionKey:
@@ -61,23 +71,25 @@ class Session(Generic[M_co]):
     async def run(
         self: Session[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
+    @must_await("session.run(step, input)")
     async def run(self, step: Any, input: Any, **options: Any) -> Any:
         """Do a turn: a run that goes on from what the session holds, and adds to it what it makes.
 
         Args:
             step: The step.
             input: Its input.
-            **options: See [`RunOptions`][noetic_py.RunOptions]. `state=` is what the first turn begins with; each later
-                one begins with what the one before has left, and `result.state` is that object.
+            **options: See [`RunOptions`][noetic_py.runner.options.RunOptions]. `state=` is what the first turn begins
+                with; each later one begins with what the one before has left, and `result.state` is that object.
 
         Raises:
             RunBusy: The session is in use, and its policy does not wait.
             Overloaded: Too many turns wait for it.
             SessionLoadError: It cannot be read.
-            SessionConflict: Somebody else has written it meanwhile; the error carries the result.
+            SessionConflict: Another process has written it meanwhile; the error carries the result.
             NoeticError: As of `harness.run`.
         """
-        return await self._run(step, input, session=self._key, **options)
+        with HIDING:
+            return await self._run(step, input, session=self._key, **options)
 
     @overload
     def stream(
@@ -87,6 +99,7 @@ class Session(Generic[M_co]):
     def stream(
         self: Session[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
+    @must_enter("session.stream(step, input)")
     def stream(self, step: Any, input: Any, **options: Any) -> Any:
         """Do a turn and watch it; errors come out of `stream.result()`."""
         return self._stream(step, input, session=self._key, **options)
@@ -115,6 +128,8 @@ class Session(Generic[M_co]):
             ForgedEvent: The message carries what only a run makes.
             CodecError: It cannot be stored.
         """
+        actions: Sequence[AccessAction] = ("send", "abort") if deliver == "interrupt" else ("send",)
+        await self._access.require(*actions, on=self._resource)
         return await self._desk.send(self._key, message, deliver, delivery_id)
 
     async def queued(self) -> Sequence[QueuedMessage]:
@@ -123,6 +138,7 @@ class Session(Generic[M_co]):
         Raises:
             CodecError: What is stored is no message.
         """
+        await self._access.require("read", on=self._resource)
         return tuple(await self._desk.mail.waiting(self._key))
 
     @overload
@@ -148,9 +164,8 @@ class Session(Generic[M_co]):
             SessionSuspended: A turn of it waits for an answer.
             NoeticError: As of `run`; the message is taken when its turn has begun, also when that fails.
         """
-        return await self._next_turn(step, options)
-
-    async def _next_turn(self, step: Any, options: Any) -> Any:
+        # Before the caller learns whether a message waits.
+        await self._access.require("run", on=self._resource)
         given = {"run_id", "delivery_id", "session"} & options.keys()
         if given:
             raise ConfigError(
@@ -220,6 +235,7 @@ class Session(Generic[M_co]):
             if result is not None and on_turn is not None:
                 await on_turn(result)
 
+    @must_enter("session.watch()")
     def watch(self) -> AbstractAsyncContextManager[SessionStream]:
         """Watch the turns of this harness: `async with session.watch() as stream`, then `stream.text` and others.
 
@@ -230,6 +246,7 @@ class Session(Generic[M_co]):
 
     @asynccontextmanager
     async def _watch(self) -> AsyncGenerator[SessionStream]:
+        await self._access.require("read", on=self._resource)
         with self._desk.feeds.watch(self._key) as stream:
             yield stream
 
@@ -239,6 +256,7 @@ class Session(Generic[M_co]):
         Raises:
             SessionLoadError: It cannot be read.
         """
+        await self._access.require("read", on=self._resource)
         conversation = await self._desk.read(self._key)
         return tuple(conversation.log.rendered("interrupted"))
 
@@ -249,12 +267,15 @@ class Session(Generic[M_co]):
             SessionLoadError: It cannot be read.
             CodecError: What is stored does not fit the type.
         """
+        await self._access.require("read", on=self._resource)
         return state_of(await self._desk.read(self._key), kind, Codec([kind]))
 
     def interrupt(self, message: str | None = None) -> bool:
         """Stop the turn that goes on in this harness; see [`Harness.interrupt`][noetic_py.Harness.interrupt]."""
+        self._access.require_now("abort", on=self._resource)
         return self._desk.interrupt(self._key, message)
 
+    @must_enter("session.edit()")
     def edit(self) -> AbstractAsyncContextManager[SessionEdit]:
         """Change the conversation by hand: `async with session.edit() as edit: edit.items[:2] = []`.
 
@@ -265,7 +286,14 @@ class Session(Generic[M_co]):
             ConfigError: What is left is no conversation; code `"session-edit"`.
             ForgedEvent: An item was added that only a run makes.
         """
-        return self._desk.edit(self._key)
+        return self._edit()
+
+    @asynccontextmanager
+    async def _edit(self) -> AsyncGenerator[SessionEdit]:
+        # A turn changes the conversation too, and what was there stays in the store.
+        await self._access.require("run", on=self._resource)
+        async with self._desk.edit(self._key) as edit:
+            yield edit
 
     async def clear(self) -> None:
         """Forget what was said, and keep the states; a session that does not exist is no error.
@@ -280,35 +308,43 @@ class Session(Generic[M_co]):
         """All that is kept of the session, as data: items, states, and what layers of scope thread keep of it.
 
         `(await session.dump()).to_json()` is a document with a version;
-        [`Sessions.load`][noetic_py.Sessions.load] makes a session of it. Of a turn that goes on there is nothing in it
-        but what layers have stored already; nor is what a policy of `persist="manual"` has not written, which message
-        was delivered as what, nor the runs. A session that does not exist gives one that holds nothing.
+        [`Sessions.load`][noetic_py.sessions.session.Sessions.load] makes a session of it. Of a turn that goes on there
+        is nothing in it but what layers have stored already; nor is what a policy of `persist="manual"` has not
+        written, which message was delivered as what, nor the runs. A session that does not exist gives one that holds
+        nothing.
 
         Raises:
             SessionLoadError: It cannot be read.
             SessionConflict: It is written all the time.
         """
-        from noetic_py.sessions.moving import dumped
+        from noetic_py.sessions.export import dumped
 
+        await self._access.require("export", on=self._resource)
         return await dumped(self._desk, self._key)
 
     async def save(self) -> int:
         """Write the turns that a policy of `persist="manual"` has not written; returns how many there were."""
+        await self._access.require("run", on=self._resource)
         return await self._desk.save(self._key)
 
 
 class Sessions:
     """The sessions of a harness; get it as `harness.sessions`."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, access: Authorizer) -> None:
         self._desk = desk
+        self._access = access
 
     async def list(self, user: str | None, *, app: str | None = None) -> Sequence[SessionKey]:
-        """The sessions of one user, by name; `None` is the user who is nobody in particular."""
-        return await self._desk.known_to(SessionKey(user, "-", app=app).user, app or None)
+        """The sessions of one user, by name; `None` is the anonymous user."""
+        # Raises what the policy raises: a list leaves out what may not be read, and would be empty instead.
+        await self._access.allows("read", Resource(owner=user))
+        found = await self._desk.known_to(SessionKey(user, "-", app=app).user, app or None)
+        return [key for key in found if await self._access.allows("read", Resource.of_session(key))]
 
     async def exists(self, key: SessionKey) -> bool:
         """Whether anything was ever said in it."""
+        await self._access.require("read", on=Resource.of_session(key))
         entry = await self._desk.backend.entry(key.stream)
         return entry is not None and entry.position > 0
 
@@ -319,7 +355,7 @@ class Sessions:
 
         Everything is checked before anything is written. What the data say of layers is what these keep from now on,
         the rules of [`Permissions`][noetic_py.memory.Permissions] and active groups of tools too: take data from
-        nobody who may not decide these, or leave `layers` out of them. States are made of the classes that a turn asks
+        users who may not decide these, or leave `layers` out of them. States are made of the classes that a turn asks
         for, and checked then.
 
         Args:
@@ -338,10 +374,12 @@ class Sessions:
             CodecError: They are no data of a session.
             RunBusy: Another process has the session.
         """
-        from noetic_py.sessions.moving import load_into, target_of
+        from noetic_py.sessions.export import load_into, target_of
 
-        given = as_data(data)
+        given = _as_data(data)
         key = target_of(given, into)
+        actions: Sequence[AccessAction] = ("run", "delete") if replace else ("run",)
+        await self._access.require(*actions, on=Resource.of_session(key))
         await load_into(self._desk, key, given, replace=replace)
         return key
 
@@ -354,17 +392,18 @@ class Sessions:
         Raises:
             RunBusy: Another process has it.
         """
+        await self._access.require("delete", on=Resource.of_session(key))
         await self._desk.delete(key)
 
 
-def as_data(data: SessionData | str | bytes) -> SessionData:
+def _as_data(data: SessionData | str | bytes) -> SessionData:
     """Data of a session, read where they are a document.
 
     Raises:
         SessionLoadError: They are of a newer version.
         CodecError: They are no data of a session.
     """
-    from noetic_py.sessions.data import SessionData
+    from noetic_py.sessions.export import SessionData
 
     given: object = data
     if isinstance(given, SessionData):

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from logging import ERROR
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from attrs import evolve
 
-from noetic_py._engine.keeping import codec_for, give_up, left_of, load_past, when_free
-from noetic_py._engine.revision import stored_type
-from noetic_py._engine.store import TTL
-from noetic_py.checkpoints.conversation import (
-    Conversation,
-    deltas_change,
-    edited,
-    ended,
-    started,
-    void,
-)
-from noetic_py.checkpoints.delta import state_tree
-from noetic_py.checkpoints.records import Base
-from noetic_py.checkpoints.stored import Stored
-from noetic_py.codec.text import is_dict, is_list
-from noetic_py.control import RunResult
-from noetic_py.domain import Domain
+from noetic_py.context.scope import Domain, unanswered
+from noetic_py.core.codec.text import is_dict, is_list
+from noetic_py.core.control import RunResult, RunStatus
+from noetic_py.core.items import FunctionCallOutput, Item, Message
+from noetic_py.core.log import ItemView
+from noetic_py.core.logs import Where, log
+from noetic_py.core.state import StateBag, class_of
+from noetic_py.engine.journaling.migrate import stored_type
+from noetic_py.engine.journaling.writer import TTL
+from noetic_py.engine.kinds.model import unsaid
+from noetic_py.engine.stops import asked_in
 from noetic_py.errors import (
     CodecError,
     ConfigError,
@@ -36,27 +31,36 @@ from noetic_py.errors import (
     SessionConflict,
     SessionSuspended,
 )
-from noetic_py.items import FunctionCallOutput, Item, Message
-from noetic_py.redaction import logger
-from noetic_py.state import StateBag, class_of
+from noetic_py.journal.delta import state_tree
+from noetic_py.journal.record_codec import Stored
+from noetic_py.journal.records import Base
+from noetic_py.journal.session_stream import (
+    Conversation,
+    deltas_change,
+    edited,
+    ended,
+    started,
+    void,
+)
+from noetic_py.runner.lease import codec_for, give_up, left_of, load_past, when_free
 
 if TYPE_CHECKING:
-    from noetic_py._engine.resume import Past
-    from noetic_py._engine.run import RunPlan
-    from noetic_py._engine.state import Run
-    from noetic_py.checkpoints.conversation import ShutTurn
-    from noetic_py.codec import Codec
+    from noetic_py.core.codec import Codec
+    from noetic_py.engine.journaling.run_history import Past
+    from noetic_py.engine.run import RunPlan
+    from noetic_py.engine.state import Run
+    from noetic_py.journal.session_stream import ShutTurn
 
-from noetic_py.sessions.desk import Desk, Hold, Made, state_of
-from noetic_py.sessions.keys import SessionKey
-from noetic_py.sessions.mail import NEXT, LetterGone, NothingQueued, QueuedMessage
+from noetic_py.core.session_key import SessionKey
+from noetic_py.sessions.queue import NEXT, LetterGone, NothingQueued, QueuedMessage
+from noetic_py.sessions.store import Desk, Hold, Made, state_of
 
 __all__ = ["Again", "Go", "take_turn"]
 
-_log = logger()
 
 _MOMENT = 1.0
 """Seconds for which a turn waits for the run of a turn that was left, which is free a moment after its session."""
+_NONE = ItemView()
 _KEEP_TRYING = 10.0
 """Seconds for which a turn that holds no lease tries to write what it has made."""
 
@@ -74,7 +78,7 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
         RunBusy: Another turn goes on, and the policy does not wait; or another process has the session.
         Overloaded: Too many wait.
         SessionLoadError: The session cannot be read.
-        SessionConflict: Somebody else has written it meanwhile.
+        SessionConflict: Another process has written it meanwhile.
         SessionSuspended: A turn of it waits for an answer.
         ShuttingDown: The harness is shut down before it is this turn's turn.
     """
@@ -111,7 +115,7 @@ class Turn:
         self._letter: QueuedMessage | None = None
 
     async def alone(self, hold: Hold) -> RunResult[Any, Any]:
-        """The turn, while nobody else writes."""
+        """The turn, while it alone may write."""
         desk, key, plan = self._desk, self._key, self._plan
         hold.run = self._run
         conversation = await desk.read(key)
@@ -133,7 +137,7 @@ class Turn:
         return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
 
     async def _next(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
-        """The turn of the message that waits for one, which is chosen now that nobody else can take it.
+        """The turn of the message that waits for one, which is chosen now that no other turn can take it.
 
         Raises:
             NothingQueued: There is none.
@@ -187,7 +191,7 @@ class Turn:
         """The turn, beside others, which may write first."""
         if self._plan.delivery_id is not None:
             raise ConfigError(
-                'delivery_id= needs a gate: with gate="none" nobody knows of the others',
+                'delivery_id= needs a lock: with gate="none" turns do not know of each other',
                 code="session-delivery",
                 hint='SessionPolicy(gate="queue")',
             )
@@ -207,7 +211,7 @@ class Turn:
         return await self._from(conversation, write)
 
     async def _reconcile(self, hold: Hold, there: Conversation, made: Made) -> None:
-        """Somebody else has written since the turn began."""
+        """Another process has written since the turn began."""
         match self._desk.policy.on_conflict:
             case "fail":
                 raise SessionConflict(
@@ -221,8 +225,9 @@ class Turn:
                     name: {"w": state_tree(each.like, each.fields), "v": each.version}
                     for name, each in made.seen_states.items()
                 }
+                seen = made.seen_items
                 records = [
-                    edited(made.seen_items, (), self._codec),
+                    edited(seen, (), self._codec, origins=seen.origins()),
                     ended(made.run_id, made.status, (), whole, self._codec),
                 ]
                 await self._desk.write(hold, self._key, there, records, self._codec)
@@ -232,15 +237,18 @@ class Turn:
         """Run from what a session holds, and write what that adds, however the run ends."""
         desk, key, run = self._desk, self._key, self._run
         log = conversation.log.fork()
+        settled = conversation.settled
         for made, _ in desk.unsaved(key):
-            log.extend(made.items)
+            log.put(made.items, [(len(made.items) - made.said, (made.run_id, made.branch))])
+            settled = log.size if made.status == "completed" else settled
+        run.asked = unanswered(log, settled)
         log.origin = (run.run_id, self._plan.step.id)
         begun, position, states = log.size, conversation.position, dict(conversation.states)
         domain = Domain(log, self._state(conversation), self._plan.step.id)
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
         whole = desk.unsaved(key) or not desk.durable or conversation.open is None
         base = Base(*key.parts, -1 if whole else position)
-        seen = tuple(conversation.log.frozen()) if desk.policy.on_conflict == "overwrite" else ()
+        seen = conversation.log.frozen() if desk.policy.on_conflict == "overwrite" else _NONE
         desk.begins(key, run)
         result: RunResult[Any, Any] | None = None
         try:
@@ -254,12 +262,13 @@ class Turn:
                 spoken = [Message.user(each) for each in said]
                 if letter is not None and not own and left.status not in ("completed", "suspended"):
                     # Its run has kept nothing, and what was said is not lost with that.
-                    spoken.insert(0, letter.item)
+                    spoken[:0] = [letter.item] if unsaid(run, log, [letter.item]) else ()
                 items = [*own, *spoken]
                 cut = _cut(left, items)
                 made = Made(
-                    run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut, letter=letter
-                )
+                    run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut,
+                    letter=letter, branch=self._plan.step.id, delivery=None if letter else self._plan.delivery_id,
+                )  # fmt: skip
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
 
@@ -274,8 +283,15 @@ class Turn:
         except NoeticError as error:
             error.result = error.result or result
             if cancelled:
-                # Nobody is there whom it could be told, and a cancellation goes on.
-                _log.exception("a cancelled turn was not written to session %r", self._key.session)
+                # There is no caller to tell, and a cancellation goes on.
+                log(
+                    "sessions",
+                    ERROR,
+                    "a cancelled turn was not written to session %r",
+                    self._key.session,
+                    where=Where(result.run_id),
+                    error=error,
+                )
             elif result.error is None:
                 raise
             else:
@@ -301,7 +317,7 @@ class Turn:
         else:
             return
         rest = _missing(items, written, [] if back else conversation.log.frozen())
-        # What was queued is nobody's to give once more, so that it finds its place behind the others.
+        # What was queued is not delivered again, so that it finds its place behind the others.
         strict = self._desk.policy.on_conflict == "fail" and self._letter is None
         if conversation.position != position and strict:
             error = SessionConflict(
@@ -311,7 +327,10 @@ class Turn:
             error.result = result
             raise error
         states, cut = conversation.states, _cut(result, rest)
-        made = Made(result.run_id, result.status, rest, result.state, position, (), states, cut=cut, back=back)
+        branch = self._plan.step.id
+        made = Made(
+            result.run_id, result.status, rest, result.state, position, _NONE, states, cut=cut, back=back, branch=branch
+        )
         with anyio.CancelScope(shield=True):
             await self._write(hold, conversation, made)
 
@@ -339,7 +358,8 @@ class Turn:
     def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation, begun: int) -> Made:
         items, states = domain.log.since(begun), seen.states
         cut = _cut(result, items)
-        return Made(result.run_id, result.status, items, result.state, seen.position, (), states, cut=cut)
+        at, branch = seen.position, self._plan.step.id
+        return Made(result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch)
 
     def _state(self, conversation: Conversation) -> Any:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
@@ -379,7 +399,7 @@ class Turn:
         """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
 
         Raises:
-            RunBusy: Somebody is going on with that run.
+            RunBusy: Another process is resuming that run.
         """
         backend = self._desk.backend
         if await backend.head(run_id) is None:
@@ -394,7 +414,7 @@ class Turn:
             await give_up(backend, lease)
 
     async def _end(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
-        """End a turn that nobody goes on with.
+        """End a turn that is not resumed.
 
         Raises:
             SessionSuspended: It waits for an answer, and the policy does not give it up.
@@ -415,7 +435,8 @@ class Turn:
                 run_id=run_id,
                 hint='answer and resume its run, or SessionPolicy(on_suspended="close")',
             )
-        if waits or self._desk.policy.persist in ("step", "item"):
+        given = past.ended is not None and past.ended.status == "completed" and asked_in(past.records) is not None
+        if waits or given or self._desk.policy.persist in ("step", "item"):
             items, deltas, begun = left_of(past)
             name = stored_type(begun.like)
             name = StateBag.__name__ if name == "dict" else name
@@ -423,7 +444,8 @@ class Turn:
             states = {} if change is None else {name: change}
         letters = await mail.took(self._key, items)
         took = [each.delivery_id for each in letters]
-        records = [ended(run_id, "suspended" if waits else "interrupted", items, states, self._codec, took=took)]
+        status: RunStatus = "suspended" if waits else "completed" if given else "interrupted"
+        records = [ended(run_id, status, items, states, self._codec, branch=past.started.flow, took=took)]
         await self._desk.write(hold, self._key, conversation, records, self._codec)
         await mail.remove(self._key, letters)
 

@@ -6,20 +6,18 @@ import inspect
 import types
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol, Union, get_args, get_origin, overload
+from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin, overload
 
 from typing_extensions import Unpack
 
-from noetic_py._types import M, R, S, T
-from noetic_py.context import Context
+from noetic_py.context.context import Context
+from noetic_py.context.step import Body, Step, StepOptions, check_id, read_options
+from noetic_py.core.tracebacks import where_defined
+from noetic_py.core.types import M, R, S, T
 from noetic_py.errors import ConfigError
-from noetic_py.steps.handoff import Handoff, HandsTo, handing
-from noetic_py.steps.step import Body, Step, StepOptions, check_id, read_options
+from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandsTo, handing
 
-__all__ = ["step"]
-
-
-_HANDOFFS = 1000
+__all__ = ["step", "wrong_input"]
 
 
 class StepDecorator(Protocol):
@@ -54,10 +52,10 @@ def step(fn: Any = None, /, **options: Any) -> Any:
 
     Args:
         fn: The function.
-        **options: See [`StepOptions`][noetic_py.StepOptions]. With `hands_to=`, the steps it may hand over to or a
-            function that gives them, the function may return a [`Handoff`][noetic_py.Handoff]; `max_handoffs=` is how
-            many one chain that begins here may have, 1,000 when left out. The options then are those of this step
-            alone, not of the steps that it hands over to.
+        **options: See [`StepOptions`][noetic_py.context.step.StepOptions]. With `hands_to=`, the steps it may hand over
+            to or a function that gives them, the function may return a [`Handoff`][noetic_py.Handoff]; `max_handoffs=`
+            is how many one chain that begins here may have, 1,000 when left out. The options then are those of this
+            step alone, not of the steps that it hands over to.
 
     Returns:
         The step, or with options a decorator.
@@ -74,7 +72,7 @@ def step(fn: Any = None, /, **options: Any) -> Any:
 
 def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
     options = dict(options)
-    hands_to, limit = options.pop("hands_to", None), options.pop("max_handoffs", _HANDOFFS)
+    hands_to, limit = options.pop("hands_to", None), options.pop("max_handoffs", MAX_HANDOFFS)
     fields = read_options(options)
     parameters = _check(fn)
     name = fields.pop("id", None) or check_id(_name(fn))
@@ -98,12 +96,19 @@ def _name(fn: Any) -> str:
 
 
 def _body(fn: Any, arity: int) -> Body:
+    if not (isinstance(fn, types.FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE):
+        # It may give an awaitable of any kind, and the engine drives coroutines.
+        return lambda given, ctx: _awaited(fn, (given, ctx)[:arity])
     if arity == 2:
         body: Body = fn
         return body
     if arity == 1:
         return lambda given, ctx: fn(given)
     return lambda given, ctx: fn()
+
+
+async def _awaited(fn: Any, args: tuple[Any, ...]) -> Any:
+    return await fn(*args)
 
 
 def _check(fn: Any) -> list[inspect.Parameter]:
@@ -115,28 +120,36 @@ def _check(fn: Any) -> list[inspect.Parameter]:
         raise ConfigError(
             f"@step needs an async function, not {fn!r}", code="step-signature", hint="put it on an async def"
         )
+    place = where_defined(fn)
     if isinstance(fn, (staticmethod, classmethod)) or inspect.ismethod(fn) or _is_method(fn):
         raise ConfigError(
-            f"{_where(fn)} is a method",
+            f"{place} is a method",
             code="step-signature",
             hint="a step is a value without self: use a function, and services= for what it needs",
         )
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(
-            f"{_where(fn)} is not async",
+            f"{where_defined(fn)} is not async",
             code="step-signature",
             hint="async def; anyio.to_thread.run_sync for blocking work",
         )
     parameters = list(inspect.signature(fn).parameters.values())
     if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) or len(parameters) > 2:
         raise ConfigError(
-            f"{_where(fn)} takes {inspect.signature(fn)}",
+            f"{where_defined(fn)} takes {inspect.signature(fn)}",
             code="step-signature",
             hint="a step takes (input, ctx), (input) or nothing",
         )
+    if len(parameters) == 2 and not _may_be_context(fn, parameters[1]):
+        second = parameters[1]
+        raise ConfigError(
+            f"{where_defined(fn)}: the second parameter of a step is its context, and {str(second)!r} is not",
+            code="step-signature",
+            hint=f"put {second.name!r} into the input (a tuple or a class), or annotate it: {second.name}: Context",
+        )
     if len(parameters) == 1 and _is_context(fn, parameters[0]):
         raise ConfigError(
-            f"{_where(fn)} takes the context alone",
+            f"{where_defined(fn)} takes the context alone",
             code="step-signature",
             hint=f"async def {_name(fn)}(input: object, ctx: Context)",
         )
@@ -149,12 +162,6 @@ def _is_method(fn: Any) -> bool:
     return bool(outer) and not outer.endswith("<locals>") and first in ("self", "cls")
 
 
-def _where(fn: Any) -> str:
-    code = getattr(fn, "__code__", None)
-    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    return f"{getattr(fn, '__qualname__', fn)!s}{place}"
-
-
 def _is_context(fn: Any, parameter: inspect.Parameter) -> bool:
     hint = _hint(fn, parameter)
     if isinstance(hint, str):
@@ -162,6 +169,53 @@ def _is_context(fn: Any, parameter: inspect.Parameter) -> bool:
     return getattr(get_origin(hint) or hint, "__noetic_context__", False) is True or (
         hint is inspect.Parameter.empty and parameter.name in ("ctx", "context")
     )
+
+
+def wrong_input(step: Step[Any, Any, Any, Any], value: object) -> str | None:
+    """What to say of an input that is not of the class that the function of a step wants; `None` when it is."""
+    if step.kind != "code":
+        return None
+    parameter = next(iter(inspect.signature(step.spec).parameters.values()), None)
+    wanted = None if parameter is None else _hint(step.spec, parameter)
+    if parameter is None or not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
+        return None
+    given = value if step.bound is None else step.bound.value
+    if isinstance(given, wanted) or (wanted in (float, complex) and isinstance(given, (int, float))):
+        return None
+    return (
+        f"the input of step {step.id!r} is of class {type(given).__name__}, and its parameter {parameter.name!r} is "
+        f"declared as {wanted.__name__} ({where_defined(step.spec)}); let what runs before it give that, or convert it "
+        "between"
+    )
+
+
+def _may_be_context(fn: Any, parameter: inspect.Parameter) -> bool:
+    """Whether a second parameter takes the context: its class says so, or without a class its name."""
+    hint = _hint(fn, parameter)
+    if isinstance(hint, str) and "Context" in hint:
+        return True
+    if hint is inspect.Parameter.empty or isinstance(hint, str):
+        # A class that is only known to type checkers says as little as none.
+        name = parameter.name.strip("_").lower()
+        return name in ("", "c", "ctx", "context") or name.endswith(("ctx", "context"))
+    return _takes(hint)
+
+
+def _takes(hint: Any) -> bool:
+    """Whether a value of the annotation's type may be a context."""
+    if isinstance(hint, TypeVar):
+        bounds = hint.__constraints__ or (hint.__bound__,)
+        return any(each is None or _takes(each) for each in bounds)
+    inner = getattr(hint, "__value__", None) or getattr(hint, "__supertype__", None)
+    if inner is not None:
+        return _takes(inner)
+    origin = get_origin(hint)
+    if origin is Annotated or origin in (Union, types.UnionType):
+        return any(_takes(each) for each in (get_args(hint)[:1] if origin is Annotated else get_args(hint)))
+    kind = origin or hint
+    if hint is Any or not isinstance(kind, type):
+        return hint is Any
+    return getattr(kind, "_is_protocol", False) or issubclass(Context, kind) or issubclass(kind, Context)
 
 
 def _hint(fn: Any, parameter: inspect.Parameter) -> Any:

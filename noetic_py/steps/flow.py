@@ -7,25 +7,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, get_args, get_origin, overload
 
-from attrs import frozen
+from attrs import field, frozen
 
-from noetic_py._types import A, B, C, D, E, K, M, O_co, R, S, T
-from noetic_py.context import Context, ReadContext
+from noetic_py.context.context import Context, ReadContext
+from noetic_py.context.step import ADDED, HandOn, Step, check_id, in_sequence, require_step
+from noetic_py.core.spelling import known_keywords
+from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T
 from noetic_py.errors import ConfigError, NoeticError
-from noetic_py.steps.step import Step, check_id, frames, require_step
 
-__all__ = ["Settled", "branch", "each", "parallel", "race", "sequence", "settle"]
+__all__ = ["Settled", "branch", "check_shared", "each", "parallel", "race", "sequence", "settle"]
 
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 Mode: TypeAlias = Literal["all", "race", "settle"]
-
-
-@frozen(eq=False)
-class SequenceSpec:
-    """Steps one after the other, with their path frames."""
-
-    steps: tuple[AnyStep, ...]
-    frames: tuple[str, ...]
 
 
 @frozen(eq=False)
@@ -52,6 +45,7 @@ class ParallelSpec:
         merge_arity: How many of those three it takes.
         concurrency: How many paths may run at once, `None` for all.
         each: The one step of `each`, whose paths are the input's elements.
+        state: Whether the parent's state gets what the paths have changed.
     """
 
     mode: Mode
@@ -63,6 +57,7 @@ class ParallelSpec:
     merge_arity: int = 0
     concurrency: int | None = None
     each: AnyStep | None = None
+    state: ShareState = field(default="copy", metadata=ADDED)
 
 
 @frozen(eq=False)
@@ -94,9 +89,11 @@ class Settled(Generic[O_co]):
 
 
 @overload
-def sequence(a: Step[T, A, M, S], /, *, id: str | None = ...) -> Step[T, A, M, S]: ...
+def sequence(a: Step[T, A, M, S], /, *, id: str | None = ..., hand_on: HandOn = ...) -> Step[T, A, M, S]: ...
 @overload
-def sequence(a: Step[T, A, M, S], b: Step[A, B, M, S], /, *, id: str | None = ...) -> Step[T, B, M, S]: ...
+def sequence(
+    a: Step[T, A, M, S], b: Step[A, B, M, S], /, *, id: str | None = ..., hand_on: HandOn = ...
+) -> Step[T, B, M, S]: ...
 @overload
 def sequence(
     a: Step[T, A, M, S], b: Step[A, B, M, S], c: Step[B, C, M, S], /, *, id: str | None = ...
@@ -115,42 +112,30 @@ def sequence(
     /,
     *,
     id: str | None = ...,
+    hand_on: HandOn = ...,
 ) -> Step[T, E, M, S]: ...
 @overload
-def sequence(a: Step[T, T, M, S], /, *rest: Step[T, T, M, S], id: str | None = ...) -> Step[T, T, M, S]: ...
-def sequence(*steps: Any, id: str | None = None) -> Any:
+def sequence(
+    a: Step[T, T, M, S], /, *rest: Step[T, T, M, S], id: str | None = ..., hand_on: HandOn = ...
+) -> Step[T, T, M, S]: ...
+@known_keywords("sequence()")
+def sequence(*steps: Any, id: str | None = None, hand_on: HandOn = "output") -> Any:
     """Steps one after the other; each gets what the one before returned. They share state and conversation.
 
     Args:
         *steps: At least one step.
         id: The step's id, `"sequence"` when left out.
+        hand_on: What the next step gets of one whose output is `None`: that, or with `"text"` the text of the last
+            answer in the sequence, or else what the step itself was given.
 
     Raises:
-        ConfigError: No step, something that is no step, or two different steps given one id.
+        ConfigError: No step, something that is no step, two different steps given one id, or an unknown `hand_on`.
     """
     if not steps:
         raise ConfigError("sequence() needs a step", code="empty", hint="sequence(a, b)")
-    return _sequence(steps, id)
-
-
-def _sequence(steps: Iterable[object], id: str | None) -> AnyStep:
-    each = tuple(require_step(step, "sequence") for step in steps)
-    return Step(
-        id=check_id(id) if id is not None else "sequence",
-        kind="sequence",
-        spec=SequenceSpec(each, frames(each, "sequence")),
-        goes_on=each[0].goes_on,
-        named=id is not None,
-    )
-
-
-def chain(a: object, b: object) -> AnyStep:
-    """What `a >> b` makes: one flat sequence, however it was bracketed, unless a part was named or given options."""
-    parts: list[AnyStep] = []
-    for part in (require_step(a, ">>"), require_step(b, ">>")):
-        flat = part.kind == "sequence" and part.plain and not part.named and not part.tags
-        parts += part.spec.steps if flat else (part,)
-    return _sequence(parts, None)
+    if hand_on not in get_args(HandOn):
+        raise ConfigError(f"hand_on={hand_on!r} is unknown", code="hand-on", hint='hand_on="output" or "text"')
+    return in_sequence(steps, id, hand_on)
 
 
 # -- branch
@@ -186,6 +171,7 @@ def branch(
     *,
     id: str | None = None,
 ) -> Step[T, R | T, M, S]: ...
+@known_keywords("branch()")
 def branch(
     route: Any,
     cases: Mapping[Any, Any] | None = None,
@@ -267,7 +253,13 @@ def _arity(function: Callable[..., Any]) -> int:
 
 @overload
 def parallel(
-    a: Step[T, A, M, S], b: Step[T, B, M, S], /, *, id: str | None = ..., concurrency: int | None = ...
+    a: Step[T, A, M, S],
+    b: Step[T, B, M, S],
+    /,
+    *,
+    id: str | None = ...,
+    concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, tuple[A, B], M, S]: ...
 @overload
 def parallel(
@@ -278,6 +270,7 @@ def parallel(
     *,
     id: str | None = ...,
     concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, tuple[A, B, C], M, S]: ...
 @overload
 def parallel(
@@ -289,6 +282,7 @@ def parallel(
     *,
     id: str | None = ...,
     concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, tuple[A, B, C, D], M, S]: ...
 @overload
 def parallel(
@@ -298,6 +292,7 @@ def parallel(
     merge: Callable[[Sequence[R], Context[M, S]], A] | Callable[[Sequence[R], Context[M, S], Sequence[S]], A],
     id: str | None = ...,
     concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, A, M, S]: ...
 @overload
 def parallel(
@@ -306,12 +301,20 @@ def parallel(
     *,
     id: str | None = ...,
     concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, list[R], M, S]: ...
-def parallel(*steps: Any, merge: Any = None, id: str | None = None, concurrency: int | None = None) -> Any:
+@known_keywords("parallel()")
+def parallel(
+    *steps: Any,
+    merge: Any = None,
+    id: str | None = None,
+    concurrency: int | None = None,
+    state: ShareState = "copy",
+) -> Any:
     """Run steps at once, each on the input, with a deep copy of the state and a view of the conversation of its own.
 
-    The first failure cancels the others. Afterwards the parent's state and conversation are as they were; only `merge`
-    changes the state.
+    The first failure cancels the others. Afterwards the parent's conversation is as it was, and so is its state, unless
+    `merge` changes it or the paths share theirs.
 
     Args:
         *steps: Two to four steps, or one iterable of steps, or a function `(input, ctx)` that gives them.
@@ -319,16 +322,20 @@ def parallel(*steps: Any, merge: Any = None, id: str | None = None, concurrency:
             change `ctx.state`.
         id: The step's id, `"parallel"` when left out.
         concurrency: How many paths may run at once.
+        state: `"share"` puts what the paths have changed into the parent's state once all have ended, in their order.
+            Until then a path sees its own changes and not those of the others, because an attempt that fails, or a
+            crash, takes changes back.
 
     Raises:
-        ConfigError: No paths, something that is no step, or a concurrency below 1.
+        ConfigError: No paths, something that is no step, a concurrency below 1, or an unknown `state`.
         ParallelFailed: While running: a path failed.
     """
     if len(steps) == 1 and not isinstance(steps[0], Step):
-        return _section("all", "parallel", steps[0], merge, id, concurrency)
-    return _section("all", "parallel", steps, merge, id, concurrency, shape="tuple")
+        return _section("all", "parallel", steps[0], merge, id, concurrency, state=state)
+    return _section("all", "parallel", steps, merge, id, concurrency, shape="tuple", state=state)
 
 
+@known_keywords("race()")
 def race(
     paths: Iterable[Step[T, R, M, S]] | Callable[[T, Context[M, S]], Iterable[Step[T, R, M, S]]],
     /,
@@ -361,6 +368,7 @@ def settle(
     | Callable[[Sequence[Settled[R]], Context[M, S], Sequence[S]], A],
     id: str | None = ...,
     concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, A, M, S]: ...
 @overload
 def settle(
@@ -369,24 +377,41 @@ def settle(
     *,
     id: str | None = ...,
     concurrency: int | None = ...,
+    state: ShareState = ...,
 ) -> Step[T, list[Settled[R]], M, S]: ...
-def settle(paths: Any, /, *, merge: Any = None, id: str | None = None, concurrency: int | None = None) -> Any:
-    """Run steps at once and wait for all; a failure is an outcome like a value, and cancels nobody.
+@known_keywords("settle()")
+def settle(
+    paths: Any,
+    /,
+    *,
+    merge: Any = None,
+    id: str | None = None,
+    concurrency: int | None = None,
+    state: ShareState = "copy",
+) -> Any:
+    """Run steps at once and wait for all; a failure is an outcome like a value, and cancels no other step.
 
     Args:
         paths: Steps, or a function `(input, ctx)` that gives them.
         merge: As in [`parallel`][noetic_py.parallel], with the outcomes.
         id: The step's id, `"settle"` when left out.
         concurrency: How many paths may run at once.
+        state: As in `parallel`, of the paths that have succeeded.
 
     Raises:
-        ConfigError: No paths, something that is no step, or a concurrency below 1.
+        ConfigError: No paths, something that is no step, a concurrency below 1, or an unknown `state`.
     """
-    return _section("settle", "settle", paths, merge, id, concurrency)
+    return _section("settle", "settle", paths, merge, id, concurrency, state=state)
 
 
+@known_keywords("each()")
 def each(
-    step: Step[T, R, M, S], /, *, id: str | None = None, concurrency: int | None = None
+    step: Step[T, R, M, S],
+    /,
+    *,
+    id: str | None = None,
+    concurrency: int | None = None,
+    state: ShareState = "copy",
 ) -> Step[Iterable[T], list[R], M, S]:
     """Run one step on every element of the input, at once, as `parallel` does; the outputs come in the input's order.
 
@@ -394,17 +419,33 @@ def each(
         step: The step.
         id: The step's id, `"each"` when left out.
         concurrency: How many elements may be worked on at once.
+        state: As in `parallel`.
 
     Raises:
-        ConfigError: Something that is no step, or a concurrency below 1.
+        ConfigError: Something that is no step, a concurrency below 1, or an unknown `state`.
         ParallelFailed: While running: an element failed.
     """
     inner: AnyStep = require_step(step, "each")
-    spec = ParallelSpec(mode="all", concurrency=_check_concurrency(concurrency), each=inner)
+    spec = ParallelSpec(
+        mode="all", concurrency=_check_concurrency(concurrency), each=inner, state=check_shared(state, "each")
+    )
     made: AnyStep = Step(
         id=check_id(id) if id is not None else "each", kind="parallel", spec=spec, named=id is not None
     )
     return made
+
+
+def check_shared(state: object, name: str) -> ShareState:
+    """Whether paths share their state.
+
+    Raises:
+        ConfigError: It is neither `"copy"` nor `"share"`; code `"path-state"`.
+    """
+    if state == "share":
+        return "share"
+    if state != "copy":
+        raise ConfigError(f"{name}: state={state!r} is unknown", code="path-state", hint='state="copy" or "share"')
+    return "copy"
 
 
 def _check_concurrency(concurrency: Any) -> int | None:
@@ -437,6 +478,7 @@ def _section(
     concurrency: int | None,
     *,
     shape: Literal["tuple", "list"] = "list",
+    state: ShareState = "copy",
 ) -> AnyStep:
     takes_context = _is_function(paths)
     steps: tuple[AnyStep, ...] | None = None
@@ -455,6 +497,7 @@ def _section(
         merge=merge,
         merge_arity=0 if merge is None else _arity(merge),
         concurrency=_check_concurrency(concurrency),
+        state=check_shared(state, name),
     )
     goes_on = steps is not None and all(step.goes_on for step in steps)
     made: AnyStep = Step(

@@ -1,37 +1,65 @@
-"""`Handoff`: what a step returns to let another step go on in its place."""
+"""`Handoff`: what a step returns to let another step continue in its place, and the tools by which a model does so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeAlias
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from attrs import define, evolve, field, frozen
 from typing_extensions import TypeIs
 
-from noetic_py._types import O_co, T
-from noetic_py.errors import ConfigError
-from noetic_py.steps.step import Body, Step, is_whole, require_step
+from noetic_py.context.context import Context
+from noetic_py.context.step import Body, Step, is_whole, require_step
+from noetic_py.core.items import Item
+from noetic_py.core.types import O_co, T
+from noetic_py.errors import ConfigError, ToolFailed
+from noetic_py.steps.tool import given_type
+from noetic_py.tools import make_tool
+
+if TYPE_CHECKING:
+    from noetic_py.tools import Tool
+    from noetic_py.tools.definition import Approval
 
 __all__ = [
+    "HANDING",
+    "MAX_HANDOFFS",
     "Handed",
     "HandingSpec",
     "Handoff",
     "HandoffSpec",
+    "HandoffTo",
     "HandsTo",
+    "HistoryFilter",
     "Targets",
-    "changed",
+    "Transfers",
+    "agent",
+    "asked_by_model",
+    "check_limit",
     "handing",
+    "handoff_to",
+    "inner_of",
     "is_handoff",
+    "is_transfer",
+    "one_too_many",
+    "targets_of",
+    "transfer_tools",
     "undeclared",
 ]
 
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
-HandsTo: TypeAlias = Iterable[AnyStep] | Callable[[], Iterable[AnyStep]]
+HistoryFilter: TypeAlias = Callable[[Sequence[Item]], Sequence[Item]]
+"""Says what of the conversation before a handoff the models of its target are shown."""
+MAX_HANDOFFS = 1000
+"""How many handoffs may follow one another when nothing else is said."""
+HANDING = frozenset({"handing", "agent"})
+"""The kinds of steps that may hand over: a function, and what a model is asked in."""
+HandsTo: TypeAlias = "Iterable[AnyStep | HandoffTo] | Callable[[], Iterable[AnyStep | HandoffTo]]"
 """The steps that a step may hand over to, or a function that gives them, for those that are defined further down."""
 
 
 class Handoff(Generic[O_co]):
-    """Returned by a step to let another one go on: its output becomes the output, and the handoff itself is nobody's.
+    """Returned by a step to let another one go on: its output becomes the output of the chain.
 
     Only a step that says with `@step(hands_to=...)` whom it hands over to can return one. The target runs in the same
     run, with the same state and conversation, after the handing step has ended: that step's retry, timeout and budget
@@ -64,12 +92,92 @@ class Handed:
     input: Any
 
 
+@frozen(eq=False)
+class HandoffTo:
+    """A step that a model may hand over to, and how; made by [`handoff_to`][noetic_py.handoff_to].
+
+    Attributes:
+        step: The step that goes on.
+        input: The type of what the model sends along, which is the step's input; `None` where it sends nothing.
+        description: What the model reads about the transfer tool.
+        history: What of the conversation so far the step's models are shown; all of it for `None`.
+        needs_approval: Whether a transfer waits for a person.
+    """
+
+    step: AnyStep
+    input: Any = None
+    description: str = ""
+    history: HistoryFilter | None = None
+    needs_approval: Approval = False
+
+
+def handoff_to(
+    step: Step[Any, Any, Any, Any],
+    /,
+    *,
+    input: Any = None,
+    description: str | None = None,
+    history: HistoryFilter | None = None,
+    needs_approval: Approval = False,
+) -> HandoffTo:
+    """Say how a model may hand over to a step: `call_model(handoffs=[handoff_to(refunds, input=Claim)])`.
+
+    Args:
+        step: The step that goes on in the place of the one that asks the model.
+        input: The type of what the model sends along, which is the step's input; one that begins with a model gets
+            what is no text as JSON. When left out, a step of code gets what its annotation names, and one that begins
+            with a model goes on from the conversation.
+        description: What the model reads about it; the first lines of a code step's docstring when left out.
+        history: A function of the items of the conversation so far that gives those which the step's models are shown.
+            The conversation itself keeps them all.
+        needs_approval: Whether a transfer waits for a person: `True`, or a function of the call that says so.
+
+    Raises:
+        ConfigError: It is no step, code `"not-a-step"`; or another argument is of the wrong kind, code `"handoff"`.
+    """
+    target = require_step(step, "handoff_to")
+    if history is not None and not callable(history):
+        raise ConfigError(
+            f"history={history!r} is not a valid filter; expected a function of the items",
+            code="handoff",
+            hint="history=lambda items: items[-5:]",
+        )
+    return HandoffTo(target, input, _described(target) if description is None else description, history, needs_approval)
+
+
+def _described(step: AnyStep) -> str:
+    first = inner_of(step)
+    function = first.spec if first.kind == "code" else getattr(first.spec, "fn", None)
+    said = (getattr(function, "__doc__", None) or "").strip().partition("\n\n")[0]
+    about = " ".join(said.split())
+    return f"Hand the conversation over to {step.id}." + (f" {about}" if about else "")
+
+
+def inner_of(step: AnyStep) -> AnyStep:
+    """The step that is the first to get a step's input."""
+    spec: Any = step.spec
+    match step.kind:
+        case "handoff":
+            return inner_of(spec.first)
+        case "agent":
+            return inner_of(spec.inner)
+        case "loop":
+            return inner_of(spec.body)
+        case "sequence":
+            return inner_of(spec.steps[0])
+        case "spawn" | "with_memory":
+            return inner_of(spec.step)
+        case _:
+            return step
+
+
 @define(eq=False)
 class Targets:
     """The steps that a step may hand over to. A function that gives them is asked when they are needed first."""
 
     given: HandsTo
-    _cache: dict[str, AnyStep] | None = None
+    where: str = "hands_to"
+    _cache: dict[str, HandoffTo] | None = None
 
     def steps(self) -> dict[str, AnyStep]:
         """The targets by id.
@@ -77,27 +185,62 @@ class Targets:
         Raises:
             ConfigError: There is none, one is no step (code `"not-a-step"`), or two have one id.
         """
+        return {name: way.step for name, way in self.ways().items()}
+
+    def ways(self) -> dict[str, HandoffTo]:
+        """The targets by id, and how they are handed over to.
+
+        Raises:
+            ConfigError: As for `steps`.
+        """
         if self._cache is None:
             given = self.given() if callable(self.given) else self.given
-            self._cache = _by_id([require_step(each, "hands_to") for each in given])
+            self._cache = _by_id([self._way(each) for each in given], self.where)
         return self._cache
 
+    def _way(self, given: object) -> HandoffTo:
+        if isinstance(given, HandoffTo):
+            return given
+        step = require_step(given, self.where)
+        return handoff_to(step) if self.where == "handoffs" else HandoffTo(step)
 
-def _by_id(steps: list[AnyStep]) -> dict[str, AnyStep]:
-    if not steps:
-        raise ConfigError("hands_to names no step", code="handoff", hint="@step(hands_to=[other])")
-    found = {each.id: each for each in steps}
-    if len(found) < len(steps):
-        raise ConfigError("hands_to has two steps with one id", code="duplicate-id", hint="rename one")
+
+def _by_id(ways: list[HandoffTo], where: str) -> dict[str, HandoffTo]:
+    if not ways:
+        raise ConfigError(f"{where} names no step", code="handoff", hint=f"{where}=[other]")
+    found = {each.step.id: each for each in ways}
+    if len(found) < len(ways):
+        raise ConfigError(f"{where} has two steps with one id", code="duplicate-id", hint="rename one")
     return found
+
+
+class Transfers:
+    """The tools by which a model hands over, listed when it is about to be called."""
+
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+        self._tools: list[Any] = []
+
+    async def tools(self) -> Sequence[Any]:
+        """One for each target."""
+        if not self._tools:
+            self._tools = transfer_tools(self._targets)
+        return self._tools
 
 
 @frozen(eq=False)
 class HandingSpec:
-    """What a step that may hand over does itself: its function, and whom it may hand over to."""
+    """What a step that may hand over does itself, and whom it may hand over to.
 
-    fn: Callable[..., Any]
+    Attributes:
+        fn: Its function; `None` where it asks a model.
+        targets: Whom.
+        inner: The step in which the model is asked.
+    """
+
+    fn: Callable[..., Any] | None
     targets: Targets
+    inner: AnyStep | None = None
 
 
 @frozen(eq=False)
@@ -109,6 +252,18 @@ class HandoffSpec:
     limit: int
     checked: list[bool] = field(factory=list[bool])
 
+    def changed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the step of the chain, once its first step has these options."""
+        first = self.first
+        if first.spec.inner is not None:
+            # They are those of the step in which the model is asked, whatever is put around it later.
+            inner = evolve(first.spec.inner, **fields)
+            first = evolve(first, spec=evolve(first.spec, inner=inner), id=inner.id, named=inner.named)
+        else:
+            first = evolve(first, **fields)
+        own = {name: value for name, value in fields.items() if name in ("id", "named", "tags")}
+        return {"spec": HandoffSpec(first, self.targets, self.limit), **own}
+
 
 def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
     """The chain that begins with a code step.
@@ -116,11 +271,8 @@ def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
     Raises:
         ConfigError: `hands_to` or `max_handoffs` is something else than it has to be; code `"handoff"`.
     """
-    if not is_whole(limit, 1):
-        raise ConfigError(
-            f"max_handoffs={limit!r} is not a whole number, 1 or more", code="handoff", hint="max_handoffs=100"
-        )
-    targets = _targets(hands_to)
+    check_limit(limit)
+    targets = targets_of(hands_to, "hands_to")
     body = step.body
     first = evolve(
         step,
@@ -138,22 +290,39 @@ def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
     )
 
 
-def _targets(hands_to: object) -> Targets:
-    if _is_given(hands_to):
-        if callable(hands_to):
-            return Targets(hands_to)
-        targets = Targets(tuple(hands_to))
+def targets_of(given: object, where: str) -> Targets:
+    """The steps that were given as those to hand over to.
+
+    Raises:
+        ConfigError: They are something else; code `"handoff"`, `"not-a-step"` or `"duplicate-id"`.
+    """
+    if _is_given(given):
+        if callable(given):
+            return Targets(given, where)
+        targets = Targets(tuple(given), where)
         targets.steps()
         return targets
     raise ConfigError(
-        f"hands_to={hands_to!r} is neither steps nor a function that gives them",
+        f"{where}={given!r} is neither steps nor a function that gives them",
         code="handoff",
-        hint="hands_to=[other], or a function that returns [other] for one that is defined further down",
+        hint=f"{where}=[other], or a function that returns [other] for one that is defined further down",
     )
 
 
+def check_limit(limit: object) -> None:
+    """Refuse what is no number of handoffs.
+
+    Raises:
+        ConfigError: Code `"handoff"`.
+    """
+    if not is_whole(limit, 1):
+        raise ConfigError(
+            f"max_handoffs={limit!r} is not a whole number, 1 or more", code="handoff", hint="max_handoffs=100"
+        )
+
+
 def _is_given(hands_to: object) -> TypeIs[HandsTo]:
-    return not isinstance(hands_to, (Step, str)) and (callable(hands_to) or isinstance(hands_to, Iterable))
+    return not isinstance(hands_to, (Step, HandoffTo, str)) and (callable(hands_to) or isinstance(hands_to, Iterable))
 
 
 def is_handoff(output: object) -> TypeIs[Handoff[Any]]:
@@ -161,11 +330,24 @@ def is_handoff(output: object) -> TypeIs[Handoff[Any]]:
     return isinstance(output, Handoff)
 
 
-def changed(spec: HandoffSpec, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a chain whose first step is to have other options."""
-    first = evolve(spec.first, **fields)
-    own = {name: value for name, value in fields.items() if name in ("id", "named", "tags")}
-    return {"spec": HandoffSpec(first, spec.targets, spec.limit), **own}
+def agent(inner: AnyStep, targets: Targets, limit: int) -> AnyStep:
+    """The chain that begins with a step in which a model may hand over."""
+    return Step(
+        id=inner.id,
+        kind="handoff",
+        spec=HandoffSpec(
+            Step(id=inner.id, kind="agent", spec=HandingSpec(None, targets, inner), named=inner.named), targets, limit
+        ),
+        goes_on=inner.goes_on,
+        named=inner.named,
+        tags=inner.tags,
+    )
+
+
+def asked_by_model(step: AnyStep) -> HandoffSpec | None:
+    """The chain that a step is, when a model in it may hand over; `None` otherwise."""
+    spec: object = step.spec
+    return spec if isinstance(spec, HandoffSpec) and spec.first.kind == "agent" else None
 
 
 def _told(body: Body, targets: Targets) -> Body:
@@ -198,3 +380,75 @@ def undeclared(path: tuple[str, ...], to: Handoff[Any]) -> ConfigError:
         path=path,
         hint="declare it: @step(hands_to=[other]); step_tool(...) makes a tool of such a step",
     )
+
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_-]")
+_MOST = 64
+
+
+def transfer_tools(targets: Targets) -> list[Tool[..., Any, Any, Any]]:
+    """One tool for each target.
+
+    Raises:
+        ConfigError: Two targets would have one tool; code `"handoff"`. Or an input has no JSON schema.
+    """
+    tools = [_tool(way) for way in targets.ways().values()]
+    if len({each.name for each in tools}) < len(tools):
+        raise ConfigError(
+            f"two of the steps to hand over to have one tool: {', '.join(each.name for each in tools)}",
+            code="handoff",
+            hint="give the steps ids that differ in letters and digits",
+        )
+    return tools
+
+
+def is_transfer(tool: Tool[..., Any, Any, Any] | None) -> bool:
+    """Whether a call of the tool hands over."""
+    return tool is not None and "transfer" in getattr(tool.fn, "__dict__", ())
+
+
+def one_too_many(tool: Tool[..., Any, Any, Any]) -> Tool[..., Any, Any, Any]:
+    """The tool of a transfer that is not made, because it is not the first of its answer."""
+
+    async def refuse(ctx: Context[Any, Any], **_: object) -> Any:
+        raise ToolFailed("Not transferred: only the first transfer of an answer is made.", tool=tool.name)
+
+    return evolve(tool, fn=refuse, needs_approval=False)
+
+
+def _tool(way: HandoffTo) -> Tool[..., Any, Any, Any]:
+    step = way.step
+    wanted = _wanted(way)
+    begins_with_model = inner_of(step).kind == "model"
+
+    async def transfer(ctx: Context[Any, Any]) -> Any:
+        return Handoff(step, None)
+
+    async def transfer_with(ctx: Context[Any, Any], input: Any) -> Any:
+        return Handoff(step, _as_text(input) if begins_with_model else input)
+
+    run = transfer if wanted is None else transfer_with
+    run.__annotations__ = {"ctx": Context} if wanted is None else {"ctx": Context, "input": wanted}
+    # What this function is, is the step's to say.
+    vars(run).update(step=step, transfer=True)
+    name = f"transfer_to_{_UNFIT.sub('_', step.id)}"[:_MOST]
+    return make_tool(run, {"name": name, "description": way.description, "needs_approval": way.needs_approval})
+
+
+def _wanted(way: HandoffTo) -> Any:
+    """The type of what the model sends along; `None` where it sends nothing."""
+    if way.input is not None:
+        return way.input
+    first = inner_of(way.step)
+    # What may begin with nothing goes on from the conversation.
+    if first.kind == "model" or first.goes_on or first.bound is not None:
+        return None
+    return given_type(first)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    from pydantic_core import to_json
+
+    return to_json(value).decode()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
-from noetic_py._types import M, OnError, R, S, T
 from noetic_py.channels import Channel, is_channel
-from noetic_py.context import Context
+from noetic_py.context.context import Context
+from noetic_py.context.step import ADDED, Step, check_id, is_seconds, is_whole, require_step
+from noetic_py.core.spelling import known_keywords
+from noetic_py.core.types import M, OnError, R, S, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import AnyStep
-from noetic_py.steps.step import Step, check_id, is_seconds, is_whole, require_step
-from noetic_py.steps.until import Until, Verdict
+from noetic_py.steps.handoff import agent, asked_by_model
+from noetic_py.until import Until, Verdict
 
 __all__ = ["every", "loop"]
+
+AtLimit: TypeAlias = Literal["raise", "end"]
 
 
 @frozen(eq=False)
@@ -29,6 +33,7 @@ class LoopSpec:
     max_iterations: int
     inbox: Channel[Any] | None
     park_timeout: float
+    at_limit: AtLimit = field(default="raise", metadata=ADDED)
 
 
 @overload
@@ -40,6 +45,7 @@ def loop(
     prepare_next: Callable[[R, Verdict, Context[M, S]], T],
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
     max_iterations: int = 1000,
+    at_limit: AtLimit = "raise",
     inbox: Channel[T] | None = None,
     park_timeout: float = 0.0,
     id: str | None = None,
@@ -52,6 +58,7 @@ def loop(
     until: Until[R],
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
     max_iterations: int = 1000,
+    at_limit: AtLimit = "raise",
     inbox: Channel[T] | None = None,
     park_timeout: float = 0.0,
     id: str | None = None,
@@ -64,18 +71,21 @@ def loop(
     until: Until[T],
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
     max_iterations: int = 1000,
+    at_limit: AtLimit = "raise",
     inbox: Channel[T] | None = None,
     park_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, T, M, S]: ...
+@known_keywords("loop()")
 def loop(
     body: Any,
     /,
     *,
-    until: Any,
+    until: Any = None,
     prepare_next: Any = None,
     on_error: Any = None,
     max_iterations: int = 1000,
+    at_limit: AtLimit = "raise",
     inbox: Any = None,
     park_timeout: float = 0.0,
     id: str | None = None,
@@ -93,6 +103,8 @@ def loop(
             next message of the inbox, without an inbox with the same input, or `"abort"`, which raises. It is never
             asked about a cancellation.
         max_iterations: The bound that holds whatever `until` says.
+        at_limit: What happens there: an error, or with `"end"` a message of the developer's in the conversation that
+            says so, and the last output as the loop's.
         inbox: A channel whose messages are inputs. Where `until` says stop, the next message starts another iteration
             instead; a body that goes on from the log, such as `call_model`, also gets what came between two rounds.
         park_timeout: Seconds that the loop waits for a message before it stops; `float("inf")` waits until it is
@@ -101,15 +113,14 @@ def loop(
 
     Raises:
         ConfigError: An argument is of the wrong kind; code `"loop"`.
-        LoopLimit: While running: `max_iterations` is reached.
+        LoopLimit: While running: `max_iterations` is reached, and that does not end the loop.
     """
     inner = require_step(body, "loop")
-    if not callable(until):
-        raise ConfigError(f"until={until!r} is no predicate", code="loop", hint="until=until.max_rounds(10)")
-    if not is_whole(max_iterations, 1):
-        raise ConfigError(
-            f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000"
-        )
+    chain = asked_by_model(inner)
+    if chain is not None:
+        # Whom the model hands over to goes on in the place of the loop, and not within its round.
+        inner = chain.first.spec.inner if inner.bound is None else evolve(chain.first.spec.inner, bound=inner.bound)
+    _check_end(until, max_iterations, at_limit)
     _check_inbox(inbox, park_timeout)
     for name, function in (("prepare_next", prepare_next), ("on_error", on_error)):
         if function is not None and not callable(function):
@@ -118,11 +129,11 @@ def loop(
     made: AnyStep = Step(
         id=check_id(id) if id is not None else "loop",
         kind="loop",
-        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations, inbox, park_timeout),
+        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations, inbox, park_timeout, at_limit),
         goes_on=inner.goes_on,
         named=id is not None,
     )
-    return made
+    return made if chain is None else agent(made, chain.targets, chain.limit)
 
 
 def _check_wake(wake: object) -> None:
@@ -130,6 +141,28 @@ def _check_wake(wake: object) -> None:
         raise ConfigError(
             f"wake={wake!r} is no channel of messages", code="every", hint='wake=Channel("wake", str), not mode="value"'
         )
+
+
+def _check_end(until: object, max_iterations: object, at_limit: object) -> None:
+    """Refuse what cannot end a loop.
+
+    Raises:
+        ConfigError: One of these is of the wrong kind; code `"loop"`.
+    """
+    if until is None:
+        raise ConfigError(
+            "loop() needs until=, which says after each round whether it was the last",
+            code="loop",
+            hint="until=until.no_tool_calls() for an agent, until=until.max_rounds(10) for a number of rounds",
+        )
+    if not callable(until):
+        raise ConfigError(f"until={until!r} is no predicate", code="loop", hint="until=until.max_rounds(10)")
+    if not is_whole(max_iterations, 1):
+        raise ConfigError(
+            f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000"
+        )
+    if at_limit not in get_args(AtLimit):
+        raise ConfigError(f"at_limit={at_limit!r} is unknown", code="loop", hint='at_limit="raise" or "end"')
 
 
 def _check_inbox(inbox: object, park_timeout: object) -> None:
@@ -156,6 +189,7 @@ class EverySpec:
     wake: Channel[Any] | None
 
 
+@known_keywords("every()")
 def every(
     interval: float,
     step: Step[None, Any, M, S],

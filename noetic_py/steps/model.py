@@ -1,25 +1,104 @@
-"""`call_model`: one model round: an answer, and the tools it calls."""
+"""`call_model`: one model round, and `select_entries`: a model chooses entries by their descriptions."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 
-from noetic_py._types import MD, SD, A, B, C, R
-from noetic_py.budget import Budget
-from noetic_py.context import ReadContext
-from noetic_py.errors import ConfigError
-from noetic_py.hooks import Hook
-from noetic_py.items import ModelInput
-from noetic_py.models.base import Model, ModelSettings
-from noetic_py.steps.step import Retry, Step, is_whole, read_options
+from noetic_py.context.context import Context, ReadContext, current_context
+from noetic_py.context.hooks import Hook
+from noetic_py.context.step import Retry, Step, is_whole, read_options
+from noetic_py.core.budget import Budget
+from noetic_py.core.items import ModelInput
+from noetic_py.core.spelling import known_keywords
+from noetic_py.core.tracebacks import where_defined
+from noetic_py.core.types import MD, SD, A, B, C, R
+from noetic_py.errors import ConfigError, ModelRetry
+from noetic_py.memory.layers.context_pool import CatalogueView
+from noetic_py.memory.listeners import ContextItem
+from noetic_py.models.model import Model, ModelSettings
+from noetic_py.models.price_table import check_settings
+from noetic_py.steps.handoff import MAX_HANDOFFS, HandsTo, Targets, Transfers, agent, check_limit, targets_of
+from noetic_py.steps.spawn import spawn
 
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
-__all__ = ["Instructions", "ModelSpec", "call_model"]
+__all__ = ["Instructions", "ModelSpec", "call_model", "check_parallel_tools", "select_entries"]
+
+T = TypeVar("T")
+
+_ASKED = """Choose the entries whose content is needed to answer the query, the most useful first.
+Answer with their ids only, as they stand in the brackets{most}. No entry is an answer too.
+
+Query:
+{query}
+
+Entries:
+{catalogue}"""
+
+
+async def select_entries(
+    model: str | Model | None,
+    pool: CatalogueView[T],
+    query: str,
+    *,
+    limit: int | None = None,
+    output_retries: int = 1,
+    ctx: Context[Any, Any] | None = None,
+) -> tuple[ContextItem[T], ...]:
+    """Show a model what a pool's entries are about, and return those that it chooses for a query.
+
+    It runs as a step below the one it is called in, in a conversation of its own: it counts against the run's budget,
+    leaves nothing in the conversation, and a resumed run does not ask again. A pool that is empty, or out of which
+    nothing may be chosen, sends no request.
+
+    Args:
+        model: The model, its name, or `None` for the harness's.
+        pool: The entries.
+        query: What they are wanted for.
+        limit: How many to return at most; any number when left out.
+        output_retries: How often the model is asked again when it names an entry that there is not.
+        ctx: The context of the step, when it is not the one that is running here.
+
+    Returns:
+        The entries in the model's order, each once.
+
+    Raises:
+        ConfigError: `limit` is no whole number, 0 or more; code `"select-entries"`.
+        NoContextError: It was called outside a step.
+        ModelParseError: The model went on naming entries that there are not.
+        ModelError: It failed.
+    """
+    if limit is not None and not is_whole(limit, 0):
+        raise ConfigError(f"limit={limit!r} is not 0 or more", code="select-entries", hint="limit=3")
+    catalogue = pool.catalogue()
+    if not catalogue or limit == 0:
+        return ()
+
+    def known(ids: list[str]) -> list[str]:
+        chosen = list(dict.fromkeys(ids))
+        unknown = [each for each in chosen if each not in pool]
+        if unknown:
+            raise ModelRetry(f"there is no entry {', '.join(map(repr, unknown))}; choose from the list only")
+        return chosen[:limit]
+
+    ask = call_model(
+        model,
+        output=list[str],
+        validate=known,
+        output_retries=output_retries,
+        settings=ModelSettings(tool_choice="none"),
+        id="choose",
+    )
+    most = "" if limit is None else f", {limit} at most"
+    prompt = _ASKED.format(most=most, query=query, catalogue=catalogue)
+    running = current_context(required=True) if ctx is None else ctx
+    chosen = await spawn(ask, id="select_entries")(prompt, running)
+    return tuple(pool.get(each) for each in chosen)
+
 
 Instructions: TypeAlias = str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]]
 
@@ -35,6 +114,7 @@ class ModelSpec:
     instructions: Any
     tools: tuple[Any, ...]
     settings: ModelSettings
+    max_parallel_tools: int | None = field(default=None, metadata={"fingerprint": False})
     # What is made of the types when they are first needed, because it takes pydantic.
     cache: dict[str, Any] = field(factory=dict[str, Any])
 
@@ -46,11 +126,14 @@ def call_model(
     instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
     tools: Sequence[Tool[..., object, MD, SD]] | None = None,
     settings: ModelSettings = ...,
+    max_parallel_tools: int | None = ...,
     id: str | None = ...,
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
+    handoffs: HandsTo = ...,
+    max_handoffs: int = ...,
 ) -> Step[ModelInput, str, MD, SD]: ...
 @overload
 def call_model(
@@ -62,11 +145,14 @@ def call_model(
     instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
     tools: Sequence[Tool[..., object, MD, SD]] | None = None,
     settings: ModelSettings = ...,
+    max_parallel_tools: int | None = ...,
     id: str | None = ...,
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
+    handoffs: HandsTo = ...,
+    max_handoffs: int = ...,
 ) -> Step[ModelInput, R, MD, SD]: ...
 @overload
 def call_model(
@@ -77,11 +163,14 @@ def call_model(
     instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
     tools: Sequence[Tool[..., object, MD, SD]] | None = None,
     settings: ModelSettings = ...,
+    max_parallel_tools: int | None = ...,
     id: str | None = ...,
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
+    handoffs: HandsTo = ...,
+    max_handoffs: int = ...,
 ) -> Step[ModelInput, A | B, MD, SD]: ...
 @overload
 def call_model(
@@ -92,12 +181,16 @@ def call_model(
     instructions: str | Callable[[ReadContext[MD, SD]], str | Awaitable[str]] | None = None,
     tools: Sequence[Tool[..., object, MD, SD]] | None = None,
     settings: ModelSettings = ...,
+    max_parallel_tools: int | None = ...,
     id: str | None = ...,
     retry: Retry | int = ...,
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
+    handoffs: HandsTo = ...,
+    max_handoffs: int = ...,
 ) -> Step[ModelInput, A | B | C, MD, SD]: ...
+@known_keywords("call_model()")
 def call_model(
     model: Any = None,
     *,
@@ -107,11 +200,14 @@ def call_model(
     instructions: Any = None,
     tools: Any = None,
     settings: ModelSettings | None = None,
+    max_parallel_tools: int | None = None,
     id: str | None = None,
     retry: Any = 1,
     timeout: float | None = None,
     budget: Budget | None = None,
     hooks: Sequence[Any] = (),
+    handoffs: HandsTo = (),
+    max_handoffs: int = MAX_HANDOFFS,
 ) -> Any:
     """Ask a model once, and run the tools it calls, at once; put it into a `loop` for an agent.
 
@@ -127,44 +223,64 @@ def call_model(
         instructions: The system instructions, or a function of the read-only context that gives them.
         tools: Tools the model may call, besides the harness's.
         settings: [`ModelSettings`][noetic_py.ModelSettings]; the run's win over them, and they over the harness's.
+        max_parallel_tools: How many calls of one answer run at once; what the harness says when `None`.
         id: The step's id, `"call_model"` when left out.
         retry: How often a failed call is tried.
         timeout: Seconds the whole round may take.
         budget: Limits for the round.
-        hooks: Functions that are called around it, its answer and its tools: see [`Hook`][noetic_py.hooks.Hook].
+        hooks: Functions that are called around it, its answer and its tools: see
+            [`Hook`][noetic_py.context.hooks.Hook].
+        handoffs: Steps to which the model may hand over, by a tool each; see [`handoff_to`][noetic_py.handoff_to].
+        max_handoffs: How many handoffs may follow one another.
 
     Raises:
-        ConfigError: An argument is of the wrong kind; code `"call-model"`.
+        ConfigError: An argument is of the wrong kind; code `"call-model"`, or `"handoff"`.
+        HandoffLimit: While running: there were more handoffs than `max_handoffs`.
         ModelError: While running: the provider failed; one of its subclasses.
         BudgetExceeded: While running: the call does not fit the budget.
         NoOutput: While running, outside a loop: the answer holds tool calls only.
     """
-    outputs: tuple[Any, ...] = () if output is None or output is str else _several(output)
-    _check(model, output, output_retries, instructions, tools)
+    _check(model, output, output_retries, instructions, tools, settings)
+    check_parallel_tools(16 if max_parallel_tools is None else max_parallel_tools)
     options: dict[str, Any] = {"retry": retry, "timeout": timeout, "budget": budget, "hooks": hooks}
-    if id is not None:
-        options["id"] = id
+    targets = _targets(handoffs, max_handoffs)
+    outputs: tuple[Any, ...] = () if output is None or output is str else _several(output)
+    given = (*(tools or ()), *(() if targets is None else (Transfers(targets),)))
+    known = ModelSettings() if settings is None else settings
+    spec = ModelSpec(model, outputs, validate, output_retries, instructions, given, known, max_parallel_tools)
+    made = _round(spec, options if id is None else {**options, "id": id})
+    return made if targets is None else agent(made, targets, max_handoffs)
+
+
+def _round(spec: ModelSpec, options: dict[str, Any]) -> Step[Any, Any, Any, Any]:
     fields = read_options(options)
-    spec = ModelSpec(
-        model=model,
-        outputs=outputs,
-        validate=validate,
-        output_retries=output_retries,
-        instructions=instructions,
-        tools=tuple(tools or ()),
-        settings=ModelSettings() if settings is None else settings,
-    )
-    made: Step[Any, Any, Any, Any] = Step(
-        id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields
-    )
-    return made
+    return Step(id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields)
+
+
+def _targets(handoffs: HandsTo, limit: object) -> Targets | None:
+    check_limit(limit)
+    return targets_of(handoffs, "handoffs") if callable(handoffs) or handoffs else None
+
+
+def check_parallel_tools(most: object) -> None:
+    """Refuse what is no number of calls that run at once.
+
+    Raises:
+        ConfigError: It is none; code `"max-parallel-tools"`.
+    """
+    if not is_whole(most, 1):
+        raise ConfigError(
+            f"max_parallel_tools={most!r} is not a valid number of calls; expected 1 or more",
+            code="max-parallel-tools",
+            hint="max_parallel_tools=16",
+        )
 
 
 def _several(output: Any) -> tuple[Any, ...]:
     return tuple(output if isinstance(output, tuple) else (output,))  # pyright: ignore[reportUnknownArgumentType] # of any kind
 
 
-def _check(model: object, output: object, output_retries: object, instructions: object, tools: Any) -> None:
+def _check(model: Any, output: object, output_retries: object, instructions: object, tools: Any, settings: Any) -> None:
     if isinstance(output, str):
         raise ConfigError(f"output={output!r} is not a type", code="call-model", hint="output=Report")
     if not is_whole(output_retries, 0):
@@ -179,6 +295,21 @@ def _check(model: object, output: object, output_retries: object, instructions: 
         )
     if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
         raise ConfigError(f"model={model!r} is no model", code="call-model", hint='call_model("openai:gpt-5-mini")')
+    if settings is not None and not hasattr(settings, "keys"):
+        raise ConfigError(
+            f"settings={settings!r} is no mapping", code="call-model", hint='settings={"temperature": 0.2}'
+        )
+    if model is not None and not isinstance(model, str):
+        # Of a name it is not known yet what the model takes; it is looked at when the model is asked.
+        check_settings(settings or {}, model, "call_model()")
     for each in tools or ():
         if not hasattr(each, "definition") and not hasattr(each, "tools"):
-            raise ConfigError(f"{each!r} is no tool", code="call-model", hint="put @tool on the function")
+            raise ConfigError(f"{where_defined(each)} is no tool", code="call-model", hint="put @tool on the function")
+    names = [each.wire_name for each in tools or () if hasattr(each, "wire_name")]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"two of tools= have the name {twice!r}, and a model calls tools by their names",
+            code="call-model",
+            hint='rename one: found.with_options(name="search_notes")',
+        )

@@ -7,14 +7,15 @@ from typing import Any, overload
 
 from attrs import frozen
 
-from noetic_py._types import M2, S2, M, R, S, Share, ShareItems, T
-from noetic_py.budget import Budget
+from noetic_py.context.step import Step, check_id, read_options, require_step
+from noetic_py.core.budget import Budget
+from noetic_py.core.memory import Memory
+from noetic_py.core.spelling import known_keywords
+from noetic_py.core.types import M2, S2, M, R, S, Share, ShareItems, T
 from noetic_py.errors import ConfigError
-from noetic_py.memory.layer import Memory
 from noetic_py.steps.flow import AnyStep
-from noetic_py.steps.step import Step, check_id, read_options, require_step
 
-__all__ = ["MemorySpec", "SpawnSpec", "spawn", "with_memory"]
+__all__ = ["DERIVED", "MemorySpec", "SpawnSpec", "spawn", "with_memory"]
 
 
 @frozen(eq=False)
@@ -52,6 +53,13 @@ SPAWNS: Mapping[str, Shared] = {
     "with_memory": Shared(items=True, state=True),
 }
 """The kinds of spawns."""
+DERIVED: Mapping[str, Shared] = {
+    "derived": NOTHING_SHARED,
+    "derived_items": Shared(items=True, state=False),
+    "derived_state": Shared(items=False, state=True),
+    "derived_whole": Shared(items=True, state=True),
+}
+"""The kinds of a part of an execution that has a derived context."""
 
 
 @overload
@@ -100,6 +108,7 @@ def spawn(
     budget: Budget | None = ...,
     id: str | None = ...,
 ) -> Step[T, R, Memory, object]: ...
+@known_keywords("spawn()")
 def spawn(
     step: Any,
     /,
@@ -159,7 +168,9 @@ def with_memory(step: Step[T, R, M2, S], /, *, memory: M2, id: str | None = ...)
 @overload
 def with_memory(step: Step[T, R, M, S], /, *, memory: Memory, id: str | None = ...) -> Step[T, R, M, S]: ...
 def with_memory(step: Any, /, *, memory: Any, id: str | None = None) -> Any:
-    """Run a step with other layers: the conversation, the state and the stop are its parent's, the memory is not.
+    """Run a step with other layers: the memory is not its parent's, and all else is.
+
+    Conversation, state, input, counters, loops around it and what ends the execution are as they would be without it.
 
     Args:
         step: The step.

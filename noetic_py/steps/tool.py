@@ -8,13 +8,15 @@ from typing import Any, overload
 
 from attrs import frozen
 
-from noetic_py._types import M, R, S, T
-from noetic_py.context import Context
+from noetic_py.context.context import Context
+from noetic_py.context.step import Step, check_id, require_step
+from noetic_py.core.tracebacks import where_defined
+from noetic_py.core.types import M, R, S, T
+from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, ToolFailed
-from noetic_py.steps.step import Step, check_id, require_step
 from noetic_py.tools import Tool, make_tool
 
-__all__ = ["ToolSpec", "call_tool", "is_of_step", "step_tool"]
+__all__ = ["ToolSpec", "call_tool", "given_type", "is_of_step", "step_tool"]
 
 
 @frozen(eq=False)
@@ -23,6 +25,17 @@ class ToolSpec:
 
     tool: Tool[..., Any, Any, Any]
     args: Mapping[str, object] | Callable[[Any], Mapping[str, object]]
+
+    async def given(self, value: Any) -> tuple[Mapping[str, object], dict[str, object]]:
+        """The arguments of a call with an input, as they are given and as the function gets them.
+
+        Raises:
+            ToolArgumentsInvalid: They do not fit.
+        """
+        args: Any = self.args(copy_value(value)) if callable(self.args) else self.args
+        if inspect.isawaitable(args):
+            args = await args
+        return args, self.tool.parse(copy_value(args), explicit=True)
 
 
 @overload
@@ -58,7 +71,7 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
     given: Any = args
     if not _is(tool, Tool):
         raise ConfigError(
-            f"call_tool got {tool!r}, which is no tool", code="call-tool", hint="put @tool on the function"
+            f"call_tool got {where_defined(tool)}, which is no tool", code="call-tool", hint="put @tool on the function"
         )
     if not _is(args, Mapping) and not callable(args):
         raise ConfigError(
@@ -69,7 +82,9 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
         kind="tool",
         spec=ToolSpec(called, given),
         counted=True,
-        replay=called.replay,
+        # Of one that takes long only the start may happen once, and is a step of its own.
+        replay="repeatable" if called.long_running else called.replay,
+        reconcile=None if called.long_running else called.reconcile,
         named=id is not None,
     )
     return made
@@ -97,7 +112,7 @@ def step_tool(
         ConfigError: Something that is no step, or a name that providers do not take.
     """
     inner = require_step(step, "step_tool")
-    wanted = input_type if input_type is not None else _input_type(inner)
+    wanted = input_type if input_type is not None else given_type(inner)
 
     async def run(ctx: Context[Any, Any], input: Any) -> Any:
         if isinstance(input, str) and not input.strip():
@@ -116,9 +131,14 @@ def is_of_step(tool: Tool[..., Any, Any, Any]) -> bool:
     return "step" in getattr(tool.fn, "__dict__", ())
 
 
-def _input_type(step: Step[Any, Any, Any, Any]) -> Any:
+def given_type(step: Step[Any, Any, Any, Any]) -> Any:
+    """The type of a step's input as a model is to send it: of a code step its annotation, otherwise `str`.
+
+    Raises:
+        ConfigError: The annotation names something that does not exist; code `"step-tool"`.
+    """
     if step.kind == "handoff":
-        return _input_type(step.spec.first)
+        return given_type(step.spec.first)
     if step.kind in ("code", "handing"):
         function = step.spec if step.kind == "code" else step.spec.fn
         try:
@@ -133,5 +153,5 @@ def _input_type(step: Step[Any, Any, Any, Any]) -> Any:
         if first in hints:
             return hints[first]
     if step.kind == "sequence":
-        return _input_type(step.spec.steps[0])
+        return given_type(step.spec.steps[0])
     return str

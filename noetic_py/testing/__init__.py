@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from noetic_py.testing.conformance import BackendContract, DamageContract, LastingContract
     from noetic_py.testing.faults import Died, FaultyBackend
+    from noetic_py.testing.item_types import ItemTypeContract
     from noetic_py.testing.layers import LayerContract
     from noetic_py.testing.ledger import Ledger, LedgerLine
     from noetic_py.testing.random_programs import (
@@ -35,6 +36,7 @@ __all__ = [
     "Died",
     "ExpectedOutcome",
     "FaultyBackend",
+    "ItemTypeContract",
     "LastingContract",
     "LayerContract",
     "Ledger",
@@ -60,6 +62,7 @@ _MODULES = {
     "Died": "noetic_py.testing.faults",
     "ExpectedOutcome": "noetic_py.testing.random_programs",
     "FaultyBackend": "noetic_py.testing.faults",
+    "ItemTypeContract": "noetic_py.testing.item_types",
     "LastingContract": "noetic_py.testing.conformance",
     "LayerContract": "noetic_py.testing.layers",
     "Ledger": "noetic_py.testing.ledger",

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from noetic_py.checkpoints.backend import CheckpointBackend
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.testing._conformance.ids import HostileIds
 from noetic_py.testing._conformance.journals import Journals
 from noetic_py.testing._conformance.lasting import Damaging, Reopening
@@ -79,5 +79,5 @@ class DamageContract(Damaging):
         raise NotImplementedError("make(folder) has to open the store of `folder`")
 
     async def damage(self, folder: Path, seed: int) -> None:
-        """Change stored bytes while nobody has them open, as `seed` says: flip, cut, swap, overwrite."""
+        """Change stored bytes while they are not open, as `seed` says: flip, cut, swap, overwrite."""
         raise NotImplementedError("damage(folder, seed) has to change stored bytes")

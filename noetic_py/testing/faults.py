@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from noetic_py.checkpoints.forwarding import ForwardingBackend
+from noetic_py.checkpoints.delegating import DelegatingBackend
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record, Transaction
+    from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.errors import NoeticError
+    from noetic_py.journal.stored import Lease, Record, Transaction
 
 __all__ = ["Died", "FaultyBackend", "When"]
 
@@ -25,7 +26,7 @@ class Died(BaseException):
     """The process died here, as far as a run can tell. No `Exception`, so that nothing handles it."""
 
 
-class FaultyBackend(ForwardingBackend):
+class FaultyBackend(DelegatingBackend):
     """Another backend, and a process that dies at one of its appends.
 
     It raises [`Died`][noetic_py.testing.Died] at the append that was chosen, before or after that took effect, and from
@@ -76,6 +77,16 @@ class FaultyBackend(ForwardingBackend):
             _, other = group.split(Died)
             if other is not None:
                 raise other from None
+
+    @property
+    def inner(self) -> CheckpointBackend:
+        """The backend that keeps everything.
+
+        Raises:
+            Died: The process is dead, and does nothing any more.
+        """
+        self._check()
+        return self._inner
 
     def _check(self) -> None:
         if self.dead:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import frozen
 
-from noetic_py.checkpoints.records import RunEnded, StepFailed, StepFinished
+from noetic_py.journal.records import RunEnded, StepFailed, StepFinished
 
 if TYPE_CHECKING:
-    from noetic_py._engine.frame import Frame
-    from noetic_py.checkpoints.records import JournalRecord
+    from noetic_py.engine.frame import Frame
+    from noetic_py.journal.records import JournalRecord
 
 __all__ = ["Attempt", "Ledger", "LedgerLine"]
 

@@ -14,7 +14,7 @@ __all__ = ["pytest_configure", "pytest_runtest_protocol"]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Forbid real models until the session is over, and register the marker."""
-    from noetic_py.models.guard import set_real_models_default
+    from noetic_py.models.model import set_real_models_default
 
     config.addinivalue_line("markers", "real_models: the test may call real models, at their price")
     before = set_real_models_default(False)
@@ -31,7 +31,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, b
     if item.get_closest_marker("real_models") is None:
         return (yield)
     # Not `allow_real_models`: a context variable set here is not seen by the task that an async test runs in.
-    from noetic_py.models.guard import set_real_models_default
+    from noetic_py.models.model import set_real_models_default
 
     before = set_real_models_default(True)
     try:

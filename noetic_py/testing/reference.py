@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record, Transaction
-from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.errors import NoeticError
+from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.testing._conformance.base import equal, everything
 from noetic_py.testing.virtual import VirtualRuntime
 
@@ -126,7 +127,7 @@ class _World:
         )
 
     async def append_many(self, several: list[dict[str, Any]]) -> object:
-        # In which order runs are listed that are new in one call, nobody promises.
+        # The order of runs that are new in one call is not promised.
         new = {each["run"]: None for each in several if each["run"] and await self.backend.head(each["run"]) is None}
         left_out = list(new)[1:]
         given = [await self._given(**each) for each in several if each["run"] not in left_out]
@@ -168,7 +169,7 @@ class _World:
 
     async def renew(self, which: int) -> object:
         for lease in self.leases[-which:][:1]:
-            # One that has lapsed may be renewed or not, while nobody else has the run.
+            # One that has lapsed may be renewed or not, while no other owner has the run.
             if lease.fence in self.current:
                 return (await self.backend.renew(lease, ttl=_LONG)) == lease
         return None

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from noetic_py.checkpoints.in_memory import InMemoryBackend
-from noetic_py.checkpoints.records import StepFailed, StepFinished, Voided
+from noetic_py.checkpoints.memory import InMemoryBackend
+from noetic_py.core.events import Event, StepStarted, StepVoided
+from noetic_py.core.state import StateBag, class_of, copy_state
 from noetic_py.errors import NoeticError
-from noetic_py.events import Event, StepStarted, StepVoided
 from noetic_py.harness import Harness
-from noetic_py.state import StateBag, copy_state
+from noetic_py.journal.records import StepFailed, StepFinished, Voided
 from noetic_py.testing._renamed import Names
 from noetic_py.testing.faults import FaultyBackend, When
 
 if TYPE_CHECKING:
-    from noetic_py._types import M, R, S, T
-    from noetic_py.checkpoints.backend import CheckpointBackend
-    from noetic_py.checkpoints.records import JournalRecord
-    from noetic_py.control import RunResult
-    from noetic_py.steps.step import Step
+    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.context.step import Step
+    from noetic_py.core.control import RunResult
+    from noetic_py.core.types import M, R, S, T
+    from noetic_py.journal.records import JournalRecord
 
 __all__ = ["NotReached", "Outcome", "ResumeCheck", "assert_resumable_everywhere", "kill_points"]
 
@@ -42,7 +42,7 @@ async def assert_resumable_everywhere(
     """Run a flow, kill it before and after every one of its commits, resume it, and compare how it comes out.
 
     Each time a new flow goes on in a new harness, as in a new process. Value, status, state, memory, conversation,
-    usage and the counts of steps and model calls have to be those of the run that nobody killed, and no body may run
+    usage and the counts of steps and model calls have to be those of the run that was not killed, and no body may run
     again whose step was committed. So the flow has to do the same each time: give it a model that answers what it is
     asked, such as a [`ScriptedModel`][noetic_py.testing.ScriptedModel] whose turns are functions of the request, and no
     clock or chance but the runtime's. Ids are drawn anew for what was not stored, so they are compared by where they
@@ -116,7 +116,7 @@ class ResumeCheck:
     also: Callable[[CheckpointBackend], Awaitable[object]] | None = None
 
     async def whole(self) -> tuple[Outcome, int]:
-        """What comes out when nobody kills it, and how many commits it has.
+        """What comes out when it is not killed, and how many commits it has.
 
         Raises:
             AssertionError: It has none.
@@ -124,7 +124,7 @@ class ResumeCheck:
         backend = FaultyBackend(InMemoryBackend())
         outcome = await self.run(backend, [])
         if outcome is None:
-            raise AssertionError("a run that nobody kills has died")
+            raise AssertionError("a run that was not killed has died")
         if not backend.appends:
             raise AssertionError("the run has no commits: make(backend) has to give a harness with checkpoints=backend")
         return outcome, backend.appends
@@ -140,8 +140,8 @@ class ResumeCheck:
 
     async def resume(self, backend: FaultyBackend, events: list[Event]) -> Outcome | None:
         """Go on with it."""
-        plain = self.state is None or isinstance(self.state, StateBag)
-        options: dict[str, Any] = {} if plain else {"state_type": type(self.state)}
+        kind: Any = class_of(self.state)
+        options: dict[str, Any] = {} if self.state is None or kind is StateBag else {"state_type": kind}
         harness = self.make(backend)
         stream = harness.resume_stream(_RUN, self.flow(), on_error="result", **options)
         return await self._watched(backend, harness, stream, events)

@@ -12,10 +12,10 @@ from typing import TypeAlias
 import anyio
 from attrs import evolve
 
-from noetic_py.budget import TokenUsage
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import ID_SOURCE, FunctionCall, Item, ItemBase, Message, Opaque, Reasoning, Refusal
 from noetic_py.errors import ModelError
-from noetic_py.items import ID_SOURCE, FunctionCall, Item, ItemBase, Message, Opaque, Reasoning, Refusal
-from noetic_py.models.base import (
+from noetic_py.models.model import (
     ItemDone,
     ModelEvent,
     ModelProfile,
@@ -187,7 +187,7 @@ class _Answer:
 
     async def __aenter__(self) -> _Answer:
         self._response, self._unfinished = await self._ask(self._request)
-        # A plain generator, which needs no closing: whoever leaves early leaves nothing behind.
+        # A plain generator, which needs no closing: to leave early leaves nothing behind.
         self._events = _events(self._response.items, self._chunk, whole=self._unfinished is None)
         return self
 

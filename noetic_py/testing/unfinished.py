@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 from attrs import frozen
 
-from noetic_py.items import Item
+from noetic_py.core.items import Item
 
 __all__ = ["Unfinished"]
 
@@ -26,7 +26,7 @@ class Unfinished:
 
     Attributes:
         said: What is streamed before; the last item of it never becomes whole.
-        error: What is raised then; with `None` the stream stays silent until somebody gives up.
+        error: What is raised then; with `None` the stream stays silent until the reader gives up.
     """
 
     said: str | Item | Sequence[Item] = ""

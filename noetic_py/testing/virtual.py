@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import anyio
 import anyio.lowlevel
 
-from noetic_py.runtime import Runtime
+from noetic_py.core.runtime import Runtime
 
 __all__ = ["VirtualRuntime"]
 

@@ -1,8 +1,7 @@
 """Tools: functions that a model may call, their schemas, and what is injected into them."""
 
-from noetic_py.tools.base import Approval, Tool, ToolOptions, ToolSource, make_tool, tool, wire_name
-from noetic_py.tools.calling import MISSING, Emit, Injector, RunBinding, set_run_binding
-from noetic_py.tools.output import render_output
+from noetic_py.tools.calling import MISSING, Emit, Injector, RunBinding, render_output, set_run_binding
+from noetic_py.tools.definition import Approval, Tool, ToolOptions, ToolSource, make_tool, tool, wire_name
 from noetic_py.tools.signature import INJECT, Inject, Injected
 
 __all__ = [

@@ -1,29 +1,166 @@
-"""What a tool makes of the arguments a model sends: their schema, and values checked against it.
-
-The only module of the tools that imports pydantic; it is imported when a schema or a check is first needed.
-"""
+"""Arguments of a tool: their schema, values checked against it, and the JSON that rules and people judge."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from enum import Enum
-from typing import Any, Protocol, TypeGuard
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
+import attrs
 from attrs import field, frozen
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    SecretBytes,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails, PydanticSerializationError, from_json, to_jsonable_python
+from typing_extensions import TypeIs
 
+from noetic_py.core.secrets import NOT_KEPT, Secret
+from noetic_py.core.types import is_mapping
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
-from noetic_py.models.base import JsonValue
-from noetic_py.redaction import MASK
-from noetic_py.secret import NOT_KEPT
+from noetic_py.errors.redaction import MASK, NOT_SHOWN
+from noetic_py.models.model import JsonValue
 from noetic_py.tools.confidential import secret_parameters
+
+if TYPE_CHECKING:
+    from noetic_py.tools.schema import SchemaCheck
 from noetic_py.tools.signature import Injected, Parameter, Signature, accepts_none, resolve
 
-__all__ = ["Arguments", "GivenArguments", "ModelledArguments", "model_arguments", "split_parameters"]
+__all__ = [
+    "Arguments",
+    "GivenArguments",
+    "ModelledArguments",
+    "as_received",
+    "dotted",
+    "model_arguments",
+    "not_shown",
+    "split_parameters",
+]
+
+_MANY = (list, tuple, set, frozenset, deque)
+# Written without an exponent, a number of more digits than this is no text to compare.
+_DIGITS = 400
+
+
+def not_shown(why: str) -> str:
+    """What stands for a value that has no JSON text."""
+    return f"{NOT_SHOWN}: {why}]"
+
+
+def as_received(value: object) -> JsonValue:
+    """A value of a tool's parameter as JSON; the mark of `not_shown` stands for what has no JSON form."""
+    try:
+        return _plain(value)
+    except (ValueError, TypeError, RecursionError):
+        return not_shown(type(value).__name__)
+
+
+def _plain(value: Any) -> JsonValue:
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, (Secret, SecretStr, SecretBytes)):
+        return MASK
+    if isinstance(value, (bytes, bytearray)):
+        # Other bytes than UTF-8 raise: they have no text.
+        return value.decode()
+    if is_mapping(value):
+        return _mapping(value.items())
+    if _is_many(value):
+        return _several(value)
+    if isinstance(value, RootModel):
+        return _plain(value.root)  # pyright: ignore[reportUnknownMemberType] # of any kind
+    fields = _fields(value)
+    return _leaf(value) if fields is None else _mapping(fields)
+
+
+def _is_many(value: object) -> TypeIs[Collection[Any]]:
+    return isinstance(value, _MANY)
+
+
+def _several(values: Collection[Any]) -> JsonValue:
+    found = [_plain(each) for each in values]
+    # A set has no order of its own.
+    return sorted(found, key=json.dumps) if isinstance(values, (set, frozenset)) else found
+
+
+def _mapping(pairs: Iterable[tuple[Any, Any]]) -> JsonValue:
+    found: dict[str, JsonValue] = {}
+    for key, value in pairs:
+        plain = _plain(key)
+        name = plain if isinstance(plain, str) else json.dumps(plain)
+        if name in found:
+            raise ValueError(f"two keys are {name!r} in JSON")
+        found[name] = _plain(value)
+    return found
+
+
+def _fields(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """An object's fields by the names that the model sends; `None` for one that is not made of fields."""
+    kind: Any = value.__class__
+    if isinstance(value, BaseModel):
+        named = [(_alias(name, info), getattr(value, name)) for name, info in kind.model_fields.items()]
+        return [*named, *(value.__pydantic_extra__ or {}).items()]
+    if dataclasses.is_dataclass(kind):
+        known: Mapping[str, Any] = getattr(kind, "__pydantic_fields__", {})
+        names = [each.name for each in dataclasses.fields(kind)]
+        # What only `__post_init__` gets is gone by now, and what that has made of it is in no field.
+        made: Any = kind
+        taken = [name for name in inspect.signature(made).parameters if name not in names]
+        gone = [(name, not_shown("only read when it is made")) for name in taken]
+        return [*((_alias(name, known.get(name)), getattr(value, name)) for name in names), *gone]
+    if attrs.has(kind):
+        return [(each.name, getattr(value, each.name)) for each in attrs.fields(kind)]
+    return None
+
+
+def _alias(name: str, info: Any) -> str:
+    """The name that the schema has for a field."""
+    alias = None if info is None else info.validation_alias or info.alias
+    if isinstance(alias, AliasChoices):
+        alias = alias.choices[0]
+    return alias if isinstance(alias, str) else name
+
+
+def _leaf(value: Any) -> JsonValue:
+    if isinstance(value, Decimal):
+        return _decimal(value)
+    if isinstance(value, Iterator):
+        # It can be read once, and that is for the tool to do.
+        raise TypeError("an iterator")
+    try:
+        found: JsonValue = to_jsonable_python(value)
+    except PydanticSerializationError as error:
+        raise TypeError(str(error)) from error
+    return found
+
+
+def _decimal(value: Decimal) -> str:
+    """One text for equal numbers: `1E+3`, `1000` and `1000.00` are `1000`."""
+    if not value.is_finite() or abs(value.adjusted()) > _DIGITS:
+        return str(value)
+    text = format(value, "f")
+    return (text.rstrip("0").rstrip(".") if "." in text else text) if value else "0"
+
 
 _SHOWN = 80
 _PROBLEMS = 10
@@ -46,11 +183,15 @@ class Arguments(Protocol):
 
     @property
     def secret(self) -> frozenset[str]:
-        """The parameters whose values nobody else is to see."""
+        """The parameters whose values only the tool may see."""
         ...
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
         """The values by parameter; see [`Tool.parse`][noetic_py.Tool.parse]."""
+        ...
+
+    def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
+        """What the function gets, as JSON; see [`Tool.received`][noetic_py.Tool.received]."""
         ...
 
 
@@ -83,7 +224,7 @@ _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, protected_namespaces=(
 
 
 class _Schema(GenerateJsonSchema):
-    # A default without a JSON form is left out of the schema, and nobody needs to be told.
+    # A default without a JSON form is left out of the schema, and that needs no message.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
@@ -97,8 +238,9 @@ class ModelledArguments:
         injected: What the run fills.
         model: The pydantic model with a field for each parameter the model fills.
         fields: Parameter and field name, in the order of the signature.
+        defaults: The function's defaults, by parameter.
         droppable: Parameters for which a strict schema allows null in place of leaving them out.
-        secret: Parameters whose values nobody else is to see.
+        secret: Parameters whose values only the tool may see.
     """
 
     tool: str
@@ -106,6 +248,7 @@ class ModelledArguments:
     injected: Mapping[str, Injected]
     model: type[BaseModel]
     fields: Sequence[tuple[str, str]]
+    defaults: Mapping[str, object]
     droppable: frozenset[str]
     secret: frozenset[str]
 
@@ -125,12 +268,21 @@ class ModelledArguments:
             # Its text repeats what was sent.
             raise self._invalid(error) from (None if self.secret else error)
         sent, values = checked.model_fields_set, checked.__dict__
-        found: dict[str, object] = {name: values[private] for name, private in self.fields if private in sent}
+        # A default that only the annotation has is not the function's: it is given as if it was sent.
+        found: dict[str, object] = {
+            name: values[private] for name, private in self.fields if private in sent or name not in self.defaults
+        }
         for name in self.droppable:
             if name in found and found[name] is None:
                 del found[name]
         found.update(given)
         return found
+
+    def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
+        """Every parameter, those that were not sent with the function's default."""
+        whole = {name: self.defaults[name] for name, _ in self.fields if name in self.defaults} | dict(values)
+        named = dict.fromkeys([name for name, _ in self.fields if name in whole]) | whole
+        return {name: MASK if name in self.secret else as_received(value) for name, value in named.items()}
 
     def _invalid(self, error: ValidationError) -> ToolArgumentsInvalid:
         problems = error.errors(include_url=False, include_context=False)
@@ -140,7 +292,7 @@ class ModelledArguments:
         return _arguments_invalid(self.tool, lines)
 
     def _problem(self, problem: ErrorDetails) -> str:
-        where, sent = _where(problem["loc"]), _shorten(problem["input"])
+        where, sent = dotted(problem["loc"]), _shorten(problem["input"])
         if self.secret and (not where or problem["loc"][0] in self.secret) and problem["type"] != "missing":
             return f"{where or 'the whole'}: {problem['msg'].partition(':')[0]}"
         match problem["type"]:
@@ -160,24 +312,51 @@ class ModelledArguments:
 
 @frozen(eq=False)
 class GivenArguments:
-    """Arguments whose schema comes from elsewhere; whoever takes the call checks them.
+    """Arguments whose schema comes from elsewhere, checked against it.
 
     Attributes:
         tool: The tool's name.
         schema: The JSON schema as it came.
+        secret: Parameters whose values only the tool may see.
+        defaults: The function's defaults, by parameter.
         injected: Nothing.
-        secret: Parameters whose values nobody else is to see.
     """
 
     tool: str
     schema: dict[str, JsonValue]
     secret: frozenset[str]
+    defaults: Mapping[str, object]
     injected: Mapping[str, Injected] = field(factory=dict[str, Injected], init=False)
+    _known: list[SchemaCheck] = field(factory=list["SchemaCheck"], init=False)
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
-        """The object that was sent; only that it is one is checked."""
+        """The object that was sent, as it was sent."""
         if not isinstance(arguments, str):
-            return dict(arguments)
+            found = dict(arguments)
+            # What code gives may be of types that JSON does not have.
+            self._check({name: as_received(value) for name, value in found.items()})
+            return found
+        found = self._read(arguments)
+        self._check(found)
+        return found
+
+    @property
+    def _schema(self) -> SchemaCheck:
+        if not self._known:
+            from noetic_py.tools.schema import SchemaCheck
+
+            self._known.append(SchemaCheck(self.tool, self.schema, self.secret))
+        return self._known[0]
+
+    def _check(self, found: Mapping[str, Any]) -> None:
+        problems = self._schema.problems(found)
+        if problems:
+            lines = problems[:_PROBLEMS]
+            if len(problems) > _PROBLEMS:
+                lines.append(f"and {len(problems) - _PROBLEMS} more")
+            raise _arguments_invalid(self.tool, lines)
+
+    def _read(self, arguments: str) -> dict[str, object]:
         try:
             found: object = from_json(arguments if arguments.strip() else "{}", allow_inf_nan=False)
         except ValueError as error:
@@ -189,6 +368,14 @@ class GivenArguments:
         if lost := sorted(name for name in self.secret if found.get(name) == MASK):
             raise _arguments_invalid(self.tool, [f"{name}: {NOT_KEPT}" for name in lost])
         return found
+
+    def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
+        """What was sent, and what the function or the schema has besides: a default, or that only the tool knows it."""
+        # What the function itself has as a default is what it gets, whatever the schema says.
+        given = {name: as_received(value) for name, value in {**self.defaults, **values}.items()}
+        unknown = not_shown("not sent, the tool decides")
+        whole = {**dict.fromkeys(self._schema.names(given), unknown), **self._schema.filled(given)}
+        return {name: MASK if name in self.secret else value for name, value in whole.items()}
 
 
 def model_arguments(signature: Signature, docs: Mapping[str, str], *, tool: str, strict: bool) -> ModelledArguments:
@@ -217,7 +404,10 @@ def model_arguments(signature: Signature, docs: Mapping[str, str], *, tool: str,
     schema.setdefault("properties", {})
     schema["additionalProperties"] = False
     names = [(parameter.name, f"p{number}") for number, parameter in enumerate(parameters)]
-    return ModelledArguments(tool, schema, injected, model, names, frozenset(droppable), secret_parameters(raw))
+    defaults = {parameter.name: parameter.default for parameter in parameters if not parameter.required}
+    return ModelledArguments(
+        tool, schema, injected, model, names, defaults, frozenset(droppable), secret_parameters(raw)
+    )
 
 
 def _field(parameter: Parameter) -> Any:
@@ -299,6 +489,8 @@ def _close(schema: dict[str, JsonValue]) -> None:
 
 
 def _arguments_invalid(tool: str, problems: Sequence[str]) -> ToolArgumentsInvalid:
+    # The model knows the tool by the name that it was offered.
+    tool = tool.replace("/", "__")
     message = "\n- ".join([f"the arguments of {tool} are not valid:", *problems])
     return ToolArgumentsInvalid(message, tool=tool, hint=f"send a JSON object that fits the parameters of {tool}")
 
@@ -307,7 +499,8 @@ def _is_object(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict)
 
 
-def _where(location: Sequence[int | str]) -> str:
+def dotted(location: Iterable[int | str]) -> str:
+    """A place inside a value, as code would name it: `lines[0].price`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return "".join(parts).removeprefix(".")
 

@@ -1,4 +1,4 @@
-"""Calling a tool's function: filling what the run fills, and running functions of every kind."""
+"""Calling the function of a tool, and its value as the model reads it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,93 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, closing
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
+import attrs
 from anyio import to_thread
 from attrs import frozen
 
-from noetic_py.errors import ConfigError, NoContextError
+from noetic_py.core.items import ContentPart, InputText, OutputText
+from noetic_py.core.secrets import is_secret
+from noetic_py.errors import CodecError, ConfigError, NoContextError
+from noetic_py.errors.redaction import MASK, redact
 from noetic_py.tools.signature import Injected, Signature
 
-__all__ = ["MISSING", "Emit", "Injector", "RunBinding", "fill_direct_call", "inject_missing", "run", "set_run_binding"]
+__all__ = [
+    "MISSING",
+    "Emit",
+    "Injector",
+    "RunBinding",
+    "fill_direct_call",
+    "inject_missing",
+    "render_output",
+    "run",
+    "set_run_binding",
+]
+
+
+def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
+    """A tool's value as the output of a function call.
+
+    Text and content parts stay as they are, `None` is an empty text. Everything else becomes compact JSON: JSON's own
+    values, pydantic models, dataclasses, attrs classes, enums, dates, decimals, UUIDs, paths, sets and bytes that are
+    text. This is for reading, not for storing: no type can be told from it afterwards. Secrets are masked, and so is
+    every value that is known as one.
+
+    Args:
+        value: What the tool returned.
+        tool: The tool's name, for messages.
+
+    Raises:
+        CodecError: There is no JSON for the value, or for something inside it.
+    """
+    if isinstance(value, str):
+        return redact(value)
+    if value is None:
+        return ""
+    if isinstance(value, ContentPart):
+        return (_shown(value),)
+    if _is_content(value):
+        return tuple(InputText(text=redact(part)) if isinstance(part, str) else _shown(part) for part in value)
+    if is_secret(value):
+        return MASK
+    # Loaded by now, because the arguments of the call were checked with it.
+    from pydantic_core import to_json
+
+    try:
+        return redact(to_json(value, fallback=_fields, inf_nan_mode="strings").decode())
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CodecError(
+            f"tool {tool!r} returned a {type(value).__qualname__} that has no JSON form: {error}",
+            hint="return text, JSON values, content parts, or a pydantic model, dataclass or attrs class of these",
+        ) from error
+
+
+def _is_content(value: object) -> TypeGuard[list[str | ContentPart] | tuple[str | ContentPart, ...]]:
+    if not isinstance(value, list | tuple):
+        return False
+    kinds: list[type[Any]] = [type(part) for part in _parts(value)]
+    # A list of nothing but text is data, and no list of parts.
+    return any(issubclass(kind, ContentPart) for kind in kinds) and all(issubclass(k, str | ContentPart) for k in kinds)
+
+
+def _parts(value: Any) -> list[object]:
+    return list(value)
+
+
+def _shown(part: ContentPart) -> ContentPart:
+    if isinstance(part, InputText | OutputText) and redact(part.text) != part.text:
+        return attrs.evolve(part, text=redact(part.text))
+    return part
+
+
+def _fields(value: object) -> object:
+    if is_secret(value):
+        return MASK
+    kind: type[Any] = type(value)
+    if not attrs.has(kind):
+        raise TypeError(f"{kind.__qualname__} is not a class that can be read")
+    return {f.name: getattr(value, f.name) for f in attrs.fields(kind)}
 
 
 class _Missing(Enum):
@@ -64,7 +142,7 @@ def set_run_binding(source: Callable[[], RunBinding | None]) -> Callable[[], Run
 def inject_missing(
     tool: str, injected: Mapping[str, Injected], given: Mapping[str, object], inject: Injector
 ) -> dict[str, object]:
-    """The values of injected parameters that nobody gave.
+    """The values of injected parameters that were not given.
 
     Raises:
         ConfigError: There is nothing of the type, and the parameter has no default.

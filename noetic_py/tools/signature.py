@@ -1,25 +1,81 @@
-"""Reading a function's signature: what the model fills, what the run fills, and what cannot be a tool.
-
-Everything here goes by inspection alone. Whether a plain class is data or a service is the one question that only
-pydantic can answer; such a parameter stays `undecided` until somebody asks.
-"""
+"""The signature and docstring of a function, as a tool."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from types import FrameType, NoneType, UnionType
 from typing import Annotated, Any, Final, Generic, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from attrs import frozen
+from attrs import field, frozen
 from typing_extensions import is_typeddict
 
-from noetic_py._types import T
+from noetic_py.core.types import T
 from noetic_py.errors import ConfigError
 
-__all__ = ["INJECT", "Inject", "Injected", "Parameter", "Signature", "accepts_none", "read_signature", "resolve"]
+__all__ = [
+    "INJECT",
+    "Docs",
+    "Inject",
+    "Injected",
+    "Parameter",
+    "Signature",
+    "accepts_none",
+    "read_docs",
+    "read_signature",
+    "resolve",
+]
+
+_HEADERS = frozenset({"Args:", "Arguments:", "Parameters:"})
+# "name: text", "name (type): text", and starred names, which belong to no parameter a model can fill.
+_ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*+(?:\([^)]*\)\s*+)?:(?:\s+(?P<text>.*))?$")
+
+
+@frozen
+class Docs:
+    """A docstring, taken apart.
+
+    Attributes:
+        description: All of it but the section on arguments.
+        parameters: The text about each parameter, by name.
+    """
+
+    description: str = ""
+    parameters: Mapping[str, str] = field(factory=dict[str, str])
+
+
+def read_docs(text: str | None) -> Docs:
+    """Take a Google-style docstring apart; without an `Args:` section all of it is the description."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    start = next((n for n, line in enumerate(lines) if line.rstrip() in _HEADERS), None)
+    if start is None:
+        return Docs("\n".join(lines).strip())
+    end = next((n for n in range(start + 1, len(lines)) if lines[n].strip() and not lines[n][0].isspace()), len(lines))
+    before, after = "\n".join(lines[:start]).strip(), "\n".join(lines[end:]).strip()
+    return Docs("\n\n".join(part for part in (before, after) if part), _entries(lines[start + 1 : end]))
+
+
+def _entries(lines: Sequence[str]) -> dict[str, str]:
+    filled = [line for line in lines if line.strip()]
+    margin = min((_indent(line) for line in filled), default=0)
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in filled:
+        entry = _ENTRY.match(line.strip()) if _indent(line) == margin else None
+        if entry is not None:
+            current = found.setdefault(entry["name"], [])
+            current.append((entry["text"] or "").strip())
+        elif current is not None:
+            current.append(line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in found.items()}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
 
 _EMPTY: Final = inspect.Parameter.empty
 _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -113,6 +169,11 @@ class Signature:
     def plain(self) -> bool:
         """Whether the caller fills everything."""
         return self.context is None and all(p.role == "model" for p in self.parameters)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What the function itself has for what it is not given, by parameter."""
+        return {name: p.default for name, p in self.source.parameters.items() if p.default is not _EMPTY}
 
     @property
     def decided(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 
 from noetic_py import Context, Harness, Memory, StateBag, loop, spawn, step, until
-from noetic_py._engine import family
 from noetic_py.checkpoints import SqliteBackend
+from noetic_py.engine import limits
 from noetic_py.errors import LimitExceeded
 from tests.crash.conversing import Book
 from tests.crash.jobs import Death, DyingBackend
@@ -33,7 +33,7 @@ def endless(book: Book | None) -> Any:
 
 
 async def _loop(given: Any) -> Any:
-    family.MAX_ITERATIONS = given.get("most", family.MAX_ITERATIONS)
+    limits.MAX_ITERATIONS = given.get("most", limits.MAX_ITERATIONS)
     flow = endless(Book(given["book"]))
     async with (
         DyingBackend(given["store"], Death(given)) as backend,

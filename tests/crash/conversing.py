@@ -14,7 +14,7 @@ from attrs import Factory, define
 
 from noetic_py import Context, Harness, Memory, Message, SessionPolicy, sequence, step
 from noetic_py.checkpoints import CheckpointBackend, Scope
-from noetic_py.checkpoints.forwarding import ForwardingBackend
+from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.errors import LeaseLost, RunBusy, StoreUnavailable
 from tests.crash.jobs import Death, DyingBackend, prepare
 from tests.crash.server import Say
@@ -73,7 +73,7 @@ Opened: TypeAlias = Callable[[str, Death], CheckpointBackend]
 """Opens the backend of an address, which dies when it is told to."""
 
 
-class _DyingAtValues(ForwardingBackend):
+class _DyingAtValues(DelegatingBackend):
     """Kills its process at what is put and removed too."""
 
     def __init__(self, inner: CheckpointBackend, death: Death) -> None:

@@ -13,9 +13,9 @@ import anyio
 from typing_extensions import TypedDict
 
 from noetic_py import Harness, errors
-from noetic_py._engine import keeping
-from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import Record, SqliteBackend
+from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.runner import lease
 from noetic_py.testing._random_programs.states import state_type
 from tests.crash.jobs import KINDS, RUN, plain
 from tests.crash.ledger import Ledger
@@ -95,7 +95,7 @@ class Reader:
         """Whatever can be read of a file without changing it."""
         async with SqliteBackend(path) as backend, Harness(checkpoints=backend, plugins=()) as harness:
             records = await everything(backend)
-            assert len(await read_journal(backend, RUN, keeping.codec_for(self.flow, self.state))) == len(records)
+            assert len(await read_journal(backend, RUN, lease.codec_for(self.flow, self.state))) == len(records)
             return records, [*await harness.runs.list(), await backend.head(RUN)]
 
     async def go_on(self, path: Path) -> dict[str, Any]:

@@ -15,12 +15,13 @@ import anyio
 from typing_extensions import TypedDict
 
 from noetic_py import Harness, RunResult, errors
-from noetic_py._engine import keeping, store
-from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Record, SqliteBackend
-from noetic_py.checkpoints._local.backend import LocalBackend
-from noetic_py.checkpoints.records import RunEnded
-from noetic_py.sessions import desk
+from noetic_py.checkpoints.adapter import EmbeddedBackend
+from noetic_py.engine.journaling import writer
+from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.journal.records import RunEnded
+from noetic_py.runner import lease
+from noetic_py.sessions import store
 from noetic_py.testing._random_programs.conversation import told
 from noetic_py.testing._random_programs.states import Kind, new_state, plain_state, state_type
 from noetic_py.testing.ledger import outcomes
@@ -82,7 +83,7 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Dying(LocalBackend[Any]):
+class Dying(EmbeddedBackend[Any]):
     """A backend that kills its process at an append."""
 
     death: Death
@@ -126,7 +127,7 @@ async def found(backend: CheckpointBackend, flow: Any, *types: Any) -> dict[str,
     head = await backend.head(RUN)
     if head is None or not head.position:
         return None
-    records = await read_journal(backend, RUN, keeping.codec_for(flow, *types))
+    records = await read_journal(backend, RUN, lease.codec_for(flow, *types))
     held = outcomes(records)
     status = next(entry.status for entry in await backend.list() if entry.run_id == RUN)
     ended = records[-1].status if isinstance(records[-1], RunEnded) else None
@@ -235,7 +236,7 @@ def prepare(given: Given) -> None:
     if "traced" in given:
         wait_for_tracer()
     if "ttl" in given:
-        for module in (store, keeping, desk):
+        for module in (writer, lease, store):
             vars(module)["TTL"] = given["ttl"]
     if "user" in given:
         os.setuid(given["user"])
@@ -258,10 +259,10 @@ class Carrier:
     def opened(self) -> CheckpointBackend:
         """The backend that the run is kept in."""
         given = self.given
-        store, settings = given.get("store", f"{given['folder']}/runs.db"), given.get("settings", {})
-        if store.startswith("files:"):
-            return DyingFiles(store.removeprefix("files:"), self.death, **settings)
-        return DyingBackend(store, self.death, **settings)
+        writer, settings = given.get("store", f"{given['folder']}/runs.db"), given.get("settings", {})
+        if writer.startswith("files:"):
+            return DyingFiles(writer.removeprefix("files:"), self.death, **settings)
+        return DyingBackend(writer, self.death, **settings)
 
     async def once(self, harness: Harness) -> dict[str, Any]:
         """Carry the run as far as it goes."""

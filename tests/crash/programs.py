@@ -26,7 +26,6 @@ from noetic_py import (
     Message,
     ModelRequest,
     Retry,
-    Settled,
     TokenUsage,
     branch,
     call_model,
@@ -42,6 +41,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.steps.flow import Settled
 from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.building import AnyContext, AnyStep
 from noetic_py.testing._random_programs.description import Share, ShareItems

@@ -8,10 +8,11 @@ from typing import Any
 
 import anyio
 
-from noetic_py import Context, Harness, Memory, RunResult, StateBag, call_model, parallel, sequence, step, stopping
+from noetic_py import Context, Harness, Memory, RunResult, StateBag, call_model, parallel, sequence, step
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.errors import ShuttingDown
 from noetic_py.models import ModelRequest
+from noetic_py.runner import registry
 from noetic_py.testing import ScriptedModel
 from tests.crash.conversing import KEY, Book
 from tests.crash.server import Say
@@ -77,7 +78,7 @@ async def _serve(given: Mapping[str, Any], say: Say) -> None:
 
 def serve(given: Any, say: Say) -> Any:
     """Work until a signal comes."""
-    stopping.LAST_SECOND = given["last"]
+    registry.LAST_SECOND = given["last"]
     anyio.run(_serve, given, say, backend=given.get("loop", "asyncio"))
 
 
@@ -130,6 +131,6 @@ async def _block(given: Mapping[str, Any], say: Say) -> None:
 
 def block(given: Any, say: Say) -> Any:
     """Do not listen to anything."""
-    stopping.LAST_SECOND = given.get("last", stopping.LAST_SECOND)
+    registry.LAST_SECOND = given.get("last", registry.LAST_SECOND)
     anyio.run(_block, given, say, backend=given.get("loop", "asyncio"))
     raise ShuttingDown

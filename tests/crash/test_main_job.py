@@ -145,7 +145,7 @@ def test_the_command_line_goes_on_with_the_main_job(tmp_path: Path) -> None:
     begun.kill()
     begun.communicate()
     done = subprocess.run(
-        [*noetic, "resume", "job"],
+        [*noetic, "resume", "job", "--flow", f"{example}:flow"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -14,13 +14,13 @@ from typing import Any
 import attrs
 
 from noetic_py import FunctionCall, FunctionCallOutput, Harness, Item, Message, RunResult, StateBag, TokenUsage, errors
-from noetic_py._engine.fold import Node, tree
-from noetic_py._engine.keeping import codec_for
-from noetic_py._engine.resume import read_journal
 from noetic_py.checkpoints import SqliteBackend
-from noetic_py.checkpoints.records import JournalRecord, StepFailed
-from noetic_py.codec import to_wire_json
-from noetic_py.codec.text import is_list, is_mapping
+from noetic_py.core.codec import to_wire_json
+from noetic_py.core.codec.text import is_list, is_mapping
+from noetic_py.engine.journaling.fold import Node, tree
+from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.journal.records import JournalRecord, StepFailed
+from noetic_py.runner.lease import codec_for
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.histories.programs import BEGAN, PROGRAMS, WORLD, Program
 

@@ -16,23 +16,25 @@ import anyio
 from attrs import define, field
 
 from noetic_py import Harness, InMemoryBackend, Item, RunResult, StateBag, current_context, errors
-from noetic_py._engine.fold import items_below, tree, visible
-from noetic_py._engine.frame import Frame
-from noetic_py._engine.keeping import codec_for
-from noetic_py._engine.resume import read_journal
-from noetic_py.checkpoints.delta import apply_changes, known_fields, mismatch
-from noetic_py.checkpoints.records import (
+from noetic_py.context.scope import Domain
+from noetic_py.core.codec import Codec
+from noetic_py.core.log import ItemLog
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.journaling.fold import items_below, tree, visible
+from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.journal.delta import apply_changes, known_fields, mismatch
+from noetic_py.journal.record_codec import Stored
+from noetic_py.journal.records import (
     JournalRecord,
     Path,
     RunEnded,
     RunStarted,
 )
-from noetic_py.checkpoints.stored import Stored
-from noetic_py.codec import Codec
-from noetic_py.domain import Domain
-from noetic_py.log import ItemLog
+from noetic_py.runner.lease import codec_for
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome
 from noetic_py.testing._random_programs.conversation import pairing_error, told
+from noetic_py.testing._random_programs.description import Ask, Both, Call, Code, Fail, Inc, Op, Push, Say, See, Tick
+from noetic_py.testing._random_programs.generation import Generator, Place
 from noetic_py.testing._random_programs.observations import Told
 from noetic_py.testing._random_programs.observations import read_journal as read_told
 from noetic_py.testing._random_programs.states import plain_state
@@ -63,6 +65,36 @@ class DurableObservations(Observations):
         self.now[key[:-1] if frame.step.kind == "answer" else key] += 1
         head = None if frame.x.run.root is None else frame.x.run.root.frame
         self.root = None if head is None else head.domain
+
+
+# ------------------------------------------------------------------------------------------------- programs tried again
+
+
+class TriedAgain(Generator):
+    """Programs whose bodies change the state around each call, ask in vain, fail behind what finished, try again."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.fails = self.models = True
+        self.budget = False
+
+    def _attempts(self) -> int:
+        return self.random.choice((1, 2, 2, 3))
+
+    def code(self, place: Place) -> Code:
+        """A body."""
+        ops: list[Op] = []
+        for _ in range(self.random.randint(1, 3)):
+            changes: tuple[Op, ...] = (Push(place.in_place), Push(place.in_place), Inc(), Both(), See(), Say(), Tick())
+            ops.append(self.random.choice(changes))
+            if place.depth > 0 and self.random.random() < 0.7:
+                ops.append(Call(self.node(self._deeper(place)), catch=self.random.random() < 0.4))
+            elif self.random.random() < 0.3:
+                ops.append(Ask(self.random.choice(("down", "down", "text")), catch=self.random.random() < 0.8))
+            ops.append(self.op(place))
+            if self.random.random() < 0.3:
+                ops.append(Fail(self.random.randint(1, 2)))
+        return Code(self._id("s"), tuple(ops), self._attempts())
 
 
 # ------------------------------------------------------------------------------------------------------ the processes
@@ -168,7 +200,7 @@ class Life:
     @property
     def ends(self) -> list[int]:
         """Where the transactions of the run end."""
-        return list(self.inner._runs[self.run_id].ends)
+        return list(self.inner._store.runs[self.run_id].ends)
 
 
 # --------------------------------------------------------------------------------------------------------- the checks

@@ -67,7 +67,7 @@ from noetic_py.memory import (
     WorkingMemory,
     function,
 )
-from noetic_py.models.base import ModelRequest
+from noetic_py.models.model import ModelRequest
 from noetic_py.testing import FaultyBackend, ScriptedModel, VirtualRuntime
 from tests.layer_runs import Letters, agent
 
@@ -260,7 +260,7 @@ def folder_of(backend: CheckpointBackend) -> Path:
 
 
 # Of what was stored, with the ids that were drawn for it.
-_DIGEST = re.compile("[0-9a-f]{64}")
+_DIGEST = re.compile("[0-9a-f]{64}| [0-9a-f]{16}")
 
 
 async def stored(backend: CheckpointBackend) -> object:
@@ -269,7 +269,7 @@ async def stored(backend: CheckpointBackend) -> object:
     inner: Any = backend._inner
     values = [
         [list(scope), key, _DIGEST.sub("digest", value.value.decode())]
-        for scope, kept in sorted(inner._values.items())
+        for scope, kept in sorted(inner._store.values.items())
         for key, value in sorted(kept.items())
     ]
     folder = FOLDERS.pop(id(backend), None)
@@ -338,7 +338,7 @@ def planned() -> Program:
 
 def task_in_paths() -> Program:
     class Mem(Memory):
-        task: TaskState[Any] = TaskState(merge="namespaced")
+        task: TaskState[Any] = TaskState(children="namespaced")
 
     def flow() -> AnyStep:
         def path(n: int) -> AnyStep:

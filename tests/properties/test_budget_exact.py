@@ -15,7 +15,6 @@ from anyio.lowlevel import checkpoint
 
 from noetic_py import (
     Budget,
-    BudgetWarning,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -23,10 +22,8 @@ from noetic_py import (
     Item,
     Message,
     ModelRequest,
-    ModelStream,
     Retry,
     RunResult,
-    Settled,
     Step,
     TokenUsage,
     call_model,
@@ -42,10 +39,13 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.budget import Lease
-from noetic_py.models.base import ModelEvent, ModelProfile, ModelResponse, Price
+from noetic_py.core.budget import Lease
+from noetic_py.core.events import BudgetWarning
+from noetic_py.core.tokens import TiktokenCounter
+from noetic_py.models import ModelStream
+from noetic_py.models.model import ModelEvent, ModelProfile, ModelResponse, Price
+from noetic_py.steps.flow import Settled
 from noetic_py.testing import ScriptedModel
-from noetic_py.tokens import TiktokenCounter
 from tests.properties.checks import SEED, examples
 
 pytestmark = pytest.mark.anyio

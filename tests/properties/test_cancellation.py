@@ -40,8 +40,8 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py._engine.fold import items_below
-from noetic_py.log import ItemLog
+from noetic_py.core.log import ItemLog
+from noetic_py.engine.journaling.fold import items_below
 from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.conversation import pairing_error, told
 from tests.properties.checks import SEED, examples, left_over, tasks

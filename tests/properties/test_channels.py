@@ -22,7 +22,6 @@ from noetic_py import (
     Budget,
     Channel,
     Context,
-    DetachedRun,
     Harness,
     Memory,
     Retry,
@@ -36,8 +35,9 @@ from noetic_py import (
     until,
 )
 from noetic_py.channels import Board, Entry, Live, Reader
-from noetic_py.checkpoints.records import RunEnded
+from noetic_py.context.detached import DetachedRun
 from noetic_py.errors import ChannelClosed, ChannelTimeout, ParallelFailed, StepFailed
+from noetic_py.journal.records import RunEnded
 from tests.properties.checks import SEED, examples, left_over, tasks
 from tests.properties.stepping import Points
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from noetic_py import RunResult
-from noetic_py.testing import random_program
+from noetic_py.testing import RandomProgram, random_program
 from tests.properties.checks import SEED, examples, left_over, tasks
-from tests.properties.durably import Kill, Life, check_end
+from tests.properties.durably import Kill, Life, TriedAgain, check_end
 
 pytestmark = pytest.mark.anyio
 
@@ -20,6 +21,7 @@ WHOLE = examples(sample=60, full=1200)
 KILLED = examples(sample=40, full=1200)
 EVERYWHERE = examples(sample=4, full=60)
 FORKED = examples(sample=4, full=60)
+TRIED = examples(sample=24, full=2000)
 FIRST = SEED * 100_000
 
 
@@ -28,10 +30,12 @@ def kills_of(dice: random.Random, appends: int) -> list[Kill]:
     return [(dice.randint(1, appends), dice.choice(("before", "after"))) for _ in range(dice.randint(1, 3))]
 
 
-async def lived(seed: int, kills: list[Kill]) -> tuple[Life, str]:
+async def lived(
+    seed: int, kills: list[Kill], make: Callable[[int], RandomProgram] = random_program
+) -> tuple[Life, str]:
     """Run a program through deaths, and check everything; returns how it ended."""
     before = tasks()
-    life = Life(random_program(seed))
+    life = Life(make(seed))
     try:
         result: RunResult[Any, Any] | None = await life.live(kills)
         ended = await check_end(life, result)
@@ -61,6 +65,18 @@ async def test_a_run_that_is_killed_comes_out_as_one_that_is_not(chunk: int) -> 
     # The set is worth something only while most runs survive, and few are beyond the oracle.
     assert ends["completed"] >= sum(ends.values()) / 3, ends
     assert ends["ambiguous"] <= sum(ends.values()) / 20, ends
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+async def test_a_run_that_is_tried_again_and_killed_comes_out_as_one_that_is_not(chunk: int) -> None:
+    def make(seed: int) -> RandomProgram:
+        return TriedAgain(seed).program()
+
+    for seed in range(FIRST + 40_000 + chunk, FIRST + 40_000 + TRIED, CHUNKS):
+        dice = random.Random(seed)
+        life, _ = await lived(seed, [], make)
+        for _ in range(3):
+            await lived(seed, kills_of(dice, life.backend.appends), make)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -41,10 +41,12 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, Record
-from noetic_py.checkpoints.records import StepFailed, StepFinished
+from noetic_py.journal.records import StepFailed, StepFinished
 from noetic_py.steps.flow import Settled
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 from noetic_py.testing.faults import When
+from noetic_py.testing.ledger import attempt_of
+from noetic_py.testing.resumable import ResumeCheck, kill_points
 
 pytestmark = pytest.mark.anyio
 
@@ -194,6 +196,45 @@ async def test_a_list_as_the_state() -> None:
         return x + 1
 
     await assert_resumable_everywhere(lambda: sequence(push, push, push), 1, state=[0])
+
+
+@step
+async def push(x: int, ctx: Context[Memory, Rows]) -> int:
+    ctx.state.rows.append(x)
+    return x + 1
+
+
+async def test_what_a_step_appended_is_there_once_when_its_parent_fails_again() -> None:
+    """The parent's failure is recorded, the run's end is not: what the child appended was put into the state twice."""
+
+    @step
+    async def body(x: int, ctx: Context[Memory, Rows]) -> int:
+        await push(x, ctx)
+        ctx.state.rows.append(8)
+        return await fail(x, ctx)
+
+    await assert_resumable_everywhere(lambda: body, 1, state=Rows([]))
+    await assert_resumable_everywhere(lambda: spawn(sequence(push, body), state="share", id="w"), 1, state=Rows([]))
+
+
+@pytest.mark.parametrize("ends", ["fails", "completes", "aborts"])
+async def test_what_a_step_beside_the_flow_appended_is_there_once_when_it_ends_again(ends: str) -> None:
+    @step
+    async def last(x: int, ctx: Context[Memory, Rows]) -> int:
+        if ends == "fails":
+            return await fail(x, ctx)
+        (ctx.complete if ends == "completes" else ctx.abort)("enough")
+        return x
+
+    side = sequence(push, last, id="side")
+
+    @step
+    async def body(x: int, ctx: Context[Memory, Rows]) -> list[int]:
+        ended: RunResult[Any, Any] = await ctx.spawn_detached(side, x).wait()
+        await push(x, ctx)
+        return list(ended.state.rows)
+
+    await assert_resumable_everywhere(lambda: body, 1, state=Rows([]))
 
 
 # -- spawns
@@ -357,6 +398,47 @@ async def test_what_stood_before_an_attempt_that_is_void_was_written() -> None:
         for when in WHENS:
             _, result = await killed(body, at, when)
             assert (texts(result.items), result.state) == (texts(expected.items), expected.state), (at, when)
+
+
+@pytest.mark.parametrize("writes", ["nothing", "all of it", "a child"])
+@pytest.mark.parametrize("ends", ["fails", "is given up"])
+async def test_a_question_alone_writes_no_state_of_the_bodies_around_it(writes: str, ends: str) -> None:
+    """The next process wrote it all, as after a step that had finished."""
+
+    @step(retry=Retry(2, initial=0))
+    async def asks(x: int, ctx: Context[Memory, Rows]) -> int:
+        with suppress(errors.ModelUnavailable):
+            await call_model()(f"attempt {attempt_of(ctx)[-1][1]}", ctx)
+        first = attempt_of(ctx)[-1][1] == 1
+        if writes == "all of it" and first:
+            await ctx.checkpoint()
+        elif writes == "a child" and first:
+            await push(x, ctx)
+        if ends == "is given up" and not first:
+            scopes[-1].cancel()
+            await anyio.sleep_forever()
+        return await fail(x, ctx)
+
+    @step
+    async def body(x: int, ctx: Context[Memory, Rows]) -> int:
+        ctx.items.append(Message.assistant("before"))
+        ctx.state.rows.append(9)
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await asks(x, ctx)
+        return await fail(x, ctx)
+
+    def made(backend: CheckpointBackend) -> Harness[Memory]:
+        down = ScriptedModel(*[errors.ModelUnavailable("down", model="m")] * 9)
+        return Harness(plugins=(), checkpoints=backend, model=down)
+
+    scopes: list[anyio.CancelScope] = []
+    check = ResumeCheck(lambda: body, 1, Rows([]), made)
+    expected, appends = await check.whole()
+    assert expected.parts["state"] == {"rows": [] if writes == "nothing" else [9]}
+    # A run that has failed for good would be tried again.
+    for at, when in kill_points(appends)[:-1]:
+        await check.kill(at, when, expected)
 
 
 async def test_what_a_body_did_after_a_failure_that_it_had_handled_goes_with_it() -> None:

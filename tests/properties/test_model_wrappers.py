@@ -19,7 +19,6 @@ from noetic_py import (
     Harness,
     Message,
     RunResult,
-    Settled,
     Step,
     TokenUsage,
     call_model,
@@ -29,8 +28,10 @@ from noetic_py import (
     settle,
     until,
 )
-from noetic_py.budget import Lease
-from noetic_py.checkpoints.records import CallStarted, JournalRecord, StepFailed, StepFinished, StepStopped
+from noetic_py.core.budget import Lease
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.tokens import counter_for
+from noetic_py.journal.records import CallStarted, JournalRecord, StepFailed, StepFinished, StepStopped
 from noetic_py.models import (
     FallbackModel,
     ItemDone,
@@ -47,8 +48,7 @@ from noetic_py.models import (
     TextPart,
     TimedModel,
 )
-from noetic_py.runtime import Runtime
-from noetic_py.tokens import counter_for
+from noetic_py.steps.flow import Settled
 from tests.properties.checks import SEED, examples, left_over, tasks
 from tests.properties.stepping import Points
 

@@ -8,17 +8,8 @@ from typing import Any
 import anyio
 import pytest
 
-from noetic_py import (
-    Budget,
-    Context,
-    Event,
-    Harness,
-    RunFinished,
-    RunResult,
-    StepCommitted,
-    StepStarted,
-    StepVoided,
-)
+from noetic_py import Budget, Context, Event, Harness, RunFinished, RunResult, StepStarted
+from noetic_py.core.events import StepCommitted, StepVoided
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome, random_program
 from noetic_py.testing._random_programs.conversation import told
 from tests.properties.checks import SEED, examples, left_over, tasks

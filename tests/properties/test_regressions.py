@@ -25,7 +25,6 @@ from noetic_py import (
     Memory,
     Message,
     ModelRequest,
-    ModelStream,
     Retry,
     StateBag,
     Step,
@@ -40,7 +39,8 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.checkpoints.records import StepFinished
+from noetic_py.journal.records import StepFinished
+from noetic_py.models import ModelStream
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio

@@ -13,19 +13,9 @@ import anyio.lowlevel
 import pytest
 from attrs import Factory, define
 
-from noetic_py import (
-    CheckpointBackend,
-    Context,
-    Harness,
-    InMemoryBackend,
-    Memory,
-    Message,
-    SessionPolicy,
-    sequence,
-    step,
-)
-from noetic_py.checkpoints import SqliteBackend
-from noetic_py.checkpoints._sqlite.store import _HEADS
+from noetic_py import Context, Harness, InMemoryBackend, Memory, Message, SessionPolicy, sequence, step
+from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
+from noetic_py.checkpoints.sqlite.store import _HEADS
 from noetic_py.errors import StepFailed
 from tests.crash.folders import quick_folder
 from tests.properties.checks import SEED, examples, left_over, tasks

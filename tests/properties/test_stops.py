@@ -36,9 +36,9 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py._engine.fold import items_below
-from noetic_py.checkpoints.records import RunEnded, StepFinished
-from noetic_py.log import ItemLog
+from noetic_py.core.log import ItemLog
+from noetic_py.engine.journaling.fold import items_below
+from noetic_py.journal.records import RunEnded, StepFinished
 from noetic_py.testing import ScriptedModel
 from noetic_py.testing._random_programs.conversation import pairing_error, told
 from tests.properties.checks import SEED, examples, left_over, tasks

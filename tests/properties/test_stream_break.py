@@ -30,7 +30,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.checkpoints.records import JournalRecord, StepFinished
+from noetic_py.journal.records import JournalRecord, StepFinished
 from noetic_py.testing import ScriptedModel
 from tests.properties.checks import examples, left_over, tasks
 

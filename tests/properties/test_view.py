@@ -11,18 +11,16 @@ from attrs import evolve
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from noetic_py.budget import TokenUsage
-from noetic_py.codec import to_wire_json
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.codec import to_wire_json
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from noetic_py.core.log import ItemLog
+from noetic_py.core.tokens import EstimatedCounter
+from noetic_py.core.view import View
 from noetic_py.errors import LimitExceeded
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
-from noetic_py.log import ItemLog
-from noetic_py.memory.allocate import Demand
 from noetic_py.memory.blocks import Block, Placement, as_items, weigh
-from noetic_py.memory.head import Head
-from noetic_py.memory.projector import Projector
-from noetic_py.memory.view import View
+from noetic_py.memory.projector import Demand, Head, Projector
 from noetic_py.testing._random_programs.conversation import pairing_error
-from noetic_py.tokens import EstimatedCounter
 from tests.properties.checks import SEED, examples
 
 COUNTER = EstimatedCounter()

@@ -17,6 +17,7 @@ from noetic_py import (
     Memory,
     Message,
     StateBag,
+    Trace,
     call_model,
     current_context,
     loop,
@@ -25,7 +26,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.errors import ConfigError, ForgedEvent, NoContextError, StepFailed
+from noetic_py.errors import ConfigError, ForgedEvent, NoContextError, RunBusy, StepFailed
 from noetic_py.testing import ScriptedModel
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ async def again(_: object, ctx: Context) -> str:
 turns: list[int] = []
 
 
+@pytest.mark.clause("000-15a")
 async def test_000_15_turns_start_at_zero_and_add_up_over_the_life_of_the_context() -> None:
     turns.clear()
     ctx = Context()
@@ -66,6 +68,7 @@ async def test_000_15_turns_start_at_zero_and_add_up_over_the_life_of_the_contex
     assert turns == [0, 1, 1, 2, 0, 1]
 
 
+@pytest.mark.clause("000-15d")
 async def test_000_15_a_run_that_breaks_has_had_its_turns() -> None:
     @step
     async def breaks(_: str) -> None:
@@ -78,6 +81,7 @@ async def test_000_15_a_run_that_breaks_has_had_its_turns() -> None:
     assert ctx.turns == 1
 
 
+@pytest.mark.clause("000-15d")
 async def test_000_15_a_spawn_counts_its_own() -> None:
     turns.clear()
     ctx = Context()
@@ -102,16 +106,19 @@ async def rounds(stop: until.Until) -> list[int]:
     return made
 
 
+@pytest.mark.clause("000-15b")
 async def test_000_15_a_limit_holds_for_one_run() -> None:
     assert await rounds(until.max_turns(3)) == [3, 3]
     assert await rounds(until.max_turns(3, scope="run")) == [3, 3]
 
 
+@pytest.mark.clause("000-15c")
 async def test_000_15_a_limit_holds_for_the_context() -> None:
     assert await rounds(until.max_turns(3, scope="context")) == [3, 1]
     assert await rounds(until.max_turns(3, scope="context") | until.max_turns(2)) == [2, 1]
 
 
+@pytest.mark.clause("000-15e")
 async def test_000_15_a_run_that_goes_on_in_another_process_knows_the_turns_before_it() -> None:
     broken = [True]
 
@@ -135,6 +142,7 @@ async def test_000_15_a_run_that_goes_on_in_another_process_knows_the_turns_befo
 # ----------------------------------------------------------------------------------------------------------- request id
 
 
+@pytest.mark.clause("000-23a")
 async def test_000_23_a_request_id_goes_with_the_run_apart_from_the_trace(spans: InMemorySpanExporter) -> None:
     seen: list[tuple[str | None, int]] = []
 
@@ -158,6 +166,7 @@ async def test_000_23_a_request_id_goes_with_the_run_apart_from_the_trace(spans:
     assert ctx.request_id == "checkout 7"
 
 
+@pytest.mark.clause("000-23b")
 async def test_000_23_a_stored_run_keeps_its_request_id() -> None:
     @step
     async def look(_: str, ctx: Context) -> str | None:
@@ -184,6 +193,7 @@ async def lived() -> Ctx:
     return ctx
 
 
+@pytest.mark.clause("000-17a")
 async def test_000_17_a_copy_has_the_same_items_state_and_turns() -> None:
     ctx = await lived()
     copied = ctx.child(preset="copy")
@@ -194,6 +204,7 @@ async def test_000_17_a_copy_has_the_same_items_state_and_turns() -> None:
     assert copied.id != ctx.id
 
 
+@pytest.mark.clause("000-17b")
 async def test_000_17_a_copy_shares_the_values() -> None:
     ctx = await lived()
     copied = ctx.child(preset="copy")
@@ -203,6 +214,7 @@ async def test_000_17_a_copy_shares_the_values() -> None:
     assert copied.state["list"] == [1, 2]
 
 
+@pytest.mark.clause("000-17c")
 async def test_000_17_a_copy_is_independent_both_ways() -> None:
     ctx = await lived()
     copied = ctx.child(preset="copy")
@@ -219,6 +231,7 @@ async def test_000_17_a_copy_is_independent_both_ways() -> None:
     assert (ctx.turns, copied.turns) == (1, 2)
 
 
+@pytest.mark.clause("000-27a")
 async def test_000_27_a_child_takes_over_the_history_and_gets_a_request() -> None:
     ctx = await lived()
     child = ctx.child(request="and then?")
@@ -237,6 +250,7 @@ async def test_000_27_a_child_takes_over_the_history_and_gets_a_request() -> Non
     assert len(ctx.items) == 2
 
 
+@pytest.mark.clause("000-27b")
 async def test_000_27_items_and_state_are_chosen_separately() -> None:
     ctx = await lived()
     child = ctx.child(items="copy", state="new", request="and then?")
@@ -245,6 +259,7 @@ async def test_000_27_items_and_state_are_chosen_separately() -> None:
     assert len(ctx.state) == 2
 
 
+@pytest.mark.clause("000-28a")
 async def test_000_28_a_child_takes_over_the_state_alone() -> None:
     ctx = await lived()
     child = ctx.child(items="new", request="look it up")
@@ -268,6 +283,7 @@ async def test_how_the_state_is_taken_over_can_be_chosen(how: Any, same: bool, s
 # -------------------------------------------------------------------------------------------------------------- current
 
 
+@pytest.mark.clause("000-31a")
 def test_000_31_a_context_is_the_current_one_for_a_block() -> None:
     ctx = Context()
     with ctx.bind() as bound:
@@ -276,6 +292,7 @@ def test_000_31_a_context_is_the_current_one_for_a_block() -> None:
     assert current_context() is None
 
 
+@pytest.mark.clause("000-31b")
 def test_000_31_nesting_restores_the_outer_one() -> None:
     outer, inner = Context(), Context()
     with outer.bind():
@@ -285,6 +302,7 @@ def test_000_31_nesting_restores_the_outer_one() -> None:
     assert current_context() is None
 
 
+@pytest.mark.clause("000-31c")
 def test_000_31_nesting_restores_the_outer_one_after_an_error() -> None:
     outer, inner = Context(), Context()
     wrong = ValueError("wrong")
@@ -296,6 +314,7 @@ def test_000_31_nesting_restores_the_outer_one_after_an_error() -> None:
     assert current_context() is None
 
 
+@pytest.mark.clause("000-31a")
 async def test_000_31_a_run_in_the_block_has_its_own() -> None:
     seen: list[object] = []
 
@@ -319,6 +338,7 @@ async def test_000_31_a_run_in_the_block_has_its_own() -> None:
     assert seen == [True, True, True, True]
 
 
+@pytest.mark.clause("000-32a")
 async def test_000_32_steps_and_tools_run_with_their_context_as_the_current_one() -> None:
     same: list[bool] = []
 
@@ -352,6 +372,7 @@ async def test_000_32_steps_and_tools_run_with_their_context_as_the_current_one(
     assert current_context() is None
 
 
+@pytest.mark.clause("000-32b")
 async def test_000_32_errors_pass_through_unchanged() -> None:
     wrong = ValueError("wrong")
     caught: list[BaseException | None] = []
@@ -377,6 +398,7 @@ async def test_000_32_errors_pass_through_unchanged() -> None:
     assert current_context() is None
 
 
+@pytest.mark.clause("000-33a")
 async def test_000_33_the_current_context_can_be_asked_for_anywhere() -> None:
     def deep_below() -> tuple[str, bool]:
         ctx = current_context(required=True)
@@ -390,6 +412,7 @@ async def test_000_33_the_current_context_can_be_asked_for_anywhere() -> None:
         assert (await harness.run(named, "x")).value == ("named", True)
 
 
+@pytest.mark.clause("000-33b")
 def test_000_33_outside_a_run_there_is_none() -> None:
     assert current_context() is None
     with pytest.raises(NoContextError):
@@ -456,3 +479,25 @@ async def test_a_child_lets_no_forged_call_in() -> None:
     async with Harness(model=ScriptedModel("answer")) as harness:
         with pytest.raises(ForgedEvent):
             await harness.run(call_model(), None, ctx=ctx.child())
+
+
+@pytest.mark.clause("000-22d", "000-23c")
+async def test_000_23_a_request_id_and_a_trace_are_set_on_a_context_that_is_there() -> None:
+    found: list[Any] = []
+
+    @step
+    async def look(_: object, ctx: Context) -> None:
+        found.append((ctx.request_id, ctx.trace and ctx.trace.trace_id))
+        for name in ("request_id", "trace"):
+            with pytest.raises(ConfigError, match="is the run's"):
+                setattr(ctx, name, None)
+            with pytest.raises(RunBusy):
+                setattr(outside, name, None)
+
+    outside = Context()
+    async with Harness(plugins=[]) as harness:
+        for number in (1, 2):
+            outside.request_id = f"r{number}"
+            outside.trace = Trace(f"{number:032x}", f"{number:016x}")
+            await harness.run(look, None, ctx=outside)
+    assert found == [("r1", f"{1:032x}"), ("r2", f"{2:032x}")]

@@ -14,10 +14,10 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    InMemoryBackend,
     InputImage,
     InputText,
     Item,
-    ItemView,
     Memory,
     Message,
     Opaque,
@@ -30,7 +30,8 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.errors import StepFailed, UnpairedOutput
+from noetic_py.core.log import ItemView
+from noetic_py.errors import ModelUnavailable, StepFailed, UnpairedOutput
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +52,7 @@ def texts(items: Any) -> list[str]:
     return [item.text for item in items if isinstance(item, Message)]
 
 
+@pytest.mark.clause("000-01a")
 async def test_000_01_the_same_context_given_again_continues_the_conversation() -> None:
     model = ScriptedModel("one", "two", "three")
     agent = call_model()
@@ -64,6 +66,7 @@ async def test_000_01_the_same_context_given_again_continues_the_conversation() 
     assert [texts(request.items) for request in model.requests] == [["a"], ["b"], ["a", "one", "c"]]
 
 
+@pytest.mark.clause("000-01b")
 async def test_000_01_a_step_and_a_harness_serve_many_contexts_at_once() -> None:
     inside: list[str] = []
     all_there = anyio.Event()
@@ -87,6 +90,7 @@ async def test_000_01_a_step_and_a_harness_serve_many_contexts_at_once() -> None
     assert [texts(ctx.items) for ctx in contexts] == [["0"], ["1"]]
 
 
+@pytest.mark.clause("000-02a", "000-02b")
 def test_000_02_a_new_context_holds_nothing() -> None:
     ctx = Context()
     assert list(ctx.items) == []
@@ -96,6 +100,7 @@ def test_000_02_a_new_context_holds_nothing() -> None:
     assert not ctx.span.get_span_context().is_valid
 
 
+@pytest.mark.clause("000-03a")
 def test_000_03_given_items_are_copied() -> None:
     given: list[Item] = [Message.user("a"), Message.assistant("b")]
     ctx = Context(items=given)
@@ -107,11 +112,13 @@ def test_000_03_given_items_are_copied() -> None:
     assert len(ctx.state) == 0
 
 
+@pytest.mark.clause("000-03b")
 @pytest.mark.parametrize("start", [None, (), []])
 def test_000_03_an_empty_start_is_an_empty_context(start: list[Item] | None) -> None:
     assert len(Context(items=start).items) == 0
 
 
+@pytest.mark.clause("000-04a")
 def test_000_04_a_message_is_added_at_the_end() -> None:
     ctx = Context(items=[Message.user("a")])
     last = Message.user("b")
@@ -120,6 +127,7 @@ def test_000_04_a_message_is_added_at_the_end() -> None:
     assert texts(ctx.items) == ["a", "b"]
 
 
+@pytest.mark.clause("000-04b")
 @pytest.mark.parametrize("wrong", [None, "text", {"role": "user"}])
 def test_000_04_what_is_no_item_is_refused(wrong: Any) -> None:
     ctx = Context(items=[Message.user("a")])
@@ -143,6 +151,7 @@ def test_000_05_any_kind_of_item_is_added_in_order() -> None:
     assert all(mine is theirs for mine, theirs in zip(ctx.items, added, strict=True))
 
 
+@pytest.mark.clause("000-06a")
 def test_000_06_a_tools_result_is_an_item_of_the_same_log() -> None:
     ctx = Context(items=[Message.user("u")])
     ctx.items.append(FunctionCall(name="search", call_id="c1"))
@@ -152,6 +161,7 @@ def test_000_06_a_tools_result_is_an_item_of_the_same_log() -> None:
     assert (last.call_id, last.output, len(ctx.items)) == ("c1", "found", 3)
 
 
+@pytest.mark.clause("000-06b")
 def test_000_06_an_output_without_an_open_call_is_refused() -> None:
     ctx = Context(items=[Message.user("u")])
     with pytest.raises(UnpairedOutput):
@@ -159,6 +169,7 @@ def test_000_06_an_output_without_an_open_call_is_refused() -> None:
     assert len(ctx.items) == 1
 
 
+@pytest.mark.clause("000-07a", "000-07b")
 def test_000_07_the_history_is_read_live_and_not_written() -> None:
     ctx = Context(items=[Message.user("a")])
     items = ctx.items
@@ -177,6 +188,7 @@ def test_000_07_the_history_is_read_live_and_not_written() -> None:
     assert texts(ctx.items) == ["a", "b"]
 
 
+@pytest.mark.clause("000-08a", "000-08b")
 def test_000_08_a_snapshot_is_a_list_of_its_own() -> None:
     ctx = Context(items=[Message.user("a")])
     taken = ctx.items.snapshot()
@@ -187,6 +199,7 @@ def test_000_08_a_snapshot_is_a_list_of_its_own() -> None:
     assert texts(taken) == ["changed", "mine"]
 
 
+@pytest.mark.clause("000-18a", "000-18b")
 def test_000_18_items_are_counted() -> None:
     ctx = Context()
     assert len(ctx.items) == 0
@@ -202,6 +215,7 @@ def picture(*more: InputText) -> Message:
     return Message.user([InputImage(url="https://example.com/a.png"), *more])
 
 
+@pytest.mark.clause("000-19a")
 def test_000_19_the_last_user_text_skips_messages_without_text() -> None:
     ctx = Context(items=[Message.user("old"), Message.user("new"), picture(), Message.assistant("answer")])
     assert ctx.items.last_text("user") == "new"
@@ -209,11 +223,13 @@ def test_000_19_the_last_user_text_skips_messages_without_text() -> None:
     assert ctx.items.last_text("user") == "first"
 
 
+@pytest.mark.clause("000-19b")
 @pytest.mark.parametrize("items", [[], [Message.assistant("a"), Message.developer("d")], [picture()]])
 def test_000_19_there_may_be_no_user_text(items: list[Item]) -> None:
     assert Context(items=items).items.last_text("user") is None
 
 
+@pytest.mark.clause("000-20a")
 def test_000_20_the_fallback_is_for_no_text_at_all() -> None:
     nothing = Context(items=[picture(), Message.assistant("a")])
     assert nothing.items.last_text("user", default="fallback") == "fallback"
@@ -221,11 +237,13 @@ def test_000_20_the_fallback_is_for_no_text_at_all() -> None:
     assert found.items.last_text("user", default="fallback") == "older"
 
 
+@pytest.mark.clause("000-20b")
 def test_000_20_an_empty_text_is_a_text() -> None:
     ctx = Context(items=[Message.user("older"), Message.user("")])
     assert ctx.items.last_text("user", default="fallback") == ""
 
 
+@pytest.mark.clause("000-14a")
 async def test_000_14_a_turn_is_one_model_call() -> None:
     seen: list[int] = []
 
@@ -246,6 +264,7 @@ async def test_000_14_a_turn_is_one_model_call() -> None:
     assert seen == [0, 0, 2, 2]
 
 
+@pytest.mark.clause("000-14b")
 async def test_000_14_only_the_engine_counts() -> None:
     @step
     async def count(_: str, ctx: Context) -> None:
@@ -258,6 +277,7 @@ async def test_000_14_only_the_engine_counts() -> None:
         Context.__setattr__(Context(), "turns", 7)
 
 
+@pytest.mark.clause("000-34a")
 async def test_000_34_a_text_is_added_as_the_users_message_before_the_run() -> None:
     ctx = Context(items=[Message.developer("be brief")])
     model = ScriptedModel("answer")
@@ -274,6 +294,7 @@ async def test_000_34_a_text_is_added_as_the_users_message_before_the_run() -> N
     ]
 
 
+@pytest.mark.clause("000-34b")
 @pytest.mark.parametrize(
     "given", [Message.user("q"), [Message.user("p"), Message.user("q")]], ids=["a message", "items"]
 )
@@ -285,6 +306,7 @@ async def test_000_34_items_are_added_as_they_are(given: Any) -> None:
     assert texts(ctx.items) == [*texts(added), "answer"]
 
 
+@pytest.mark.clause("000-34c")
 async def test_000_34_a_failure_raises_or_is_a_result() -> None:
     @step
     async def breaks(text: str) -> str:
@@ -296,6 +318,19 @@ async def test_000_34_a_failure_raises_or_is_a_result() -> None:
         result = await harness.run(breaks, "no", ctx=Context(), on_error="result")
     assert result.status == "failed"
     assert isinstance(result.error, StepFailed)
+
+
+@pytest.mark.clause("000-34d")
+@pytest.mark.parametrize("durable", [False, True])
+async def test_000_34_what_the_user_said_stays_when_the_model_fails(durable: bool) -> None:
+    ctx = Context()
+    model = ScriptedModel(ModelUnavailable("down", model="m"), "At noon.")
+    async with Harness(plugins=[], model=model, checkpoints=InMemoryBackend() if durable else None) as harness:
+        result = await harness.run(call_model(), "hello", ctx=ctx, on_error="result")
+        assert (result.status, texts(result.items), texts(ctx.items)) == ("failed", ["hello"], ["hello"])
+        # Said again it is the same message, and is there once.
+        await harness.run(call_model(), "hello", ctx=ctx)
+    assert texts(ctx.items) == ["hello", "At noon."]
 
 
 def everything() -> ItemView:
@@ -313,6 +348,7 @@ def everything() -> ItemView:
     ).items
 
 
+@pytest.mark.clause("000-36a")
 def test_000_36_items_by_type_and_role_in_their_order() -> None:
     items = everything()
     assert texts(items.view(Message)) == ["u1", "a1", "u2", "a2"]
@@ -324,6 +360,7 @@ def test_000_36_items_by_type_and_role_in_their_order() -> None:
     assert list(items.view(FunctionCall, role="user")) == []
 
 
+@pytest.mark.clause("000-36b")
 def test_000_36_the_last_one_of_a_kind() -> None:
     items = everything()
     last = items.last(Message, role="user")

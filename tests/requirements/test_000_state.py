@@ -10,6 +10,7 @@ from noetic_py import Context
 from noetic_py.errors import StateTypeError
 
 
+@pytest.mark.clause("000-09a")
 def test_000_09_a_value_is_put_by_name() -> None:
     state = Context().state
     assert state.put("a", 1).put("b", [2]) is state
@@ -18,12 +19,14 @@ def test_000_09_a_value_is_put_by_name() -> None:
     assert state["a"] == 3
 
 
+@pytest.mark.clause("000-09b")
 def test_000_09_putting_none_removes_the_name() -> None:
     state = Context().state.put("a", 1).put("b", 2)
     state.put("a", None).put("never there", None)
     assert dict(state.view()) == {"b": 2}
 
 
+@pytest.mark.clause("000-09c")
 def test_000_09_plain_assignment_stores_none() -> None:
     state = Context().state
     state["a"] = None
@@ -39,6 +42,7 @@ def test_000_10_a_missing_name_reads_as_none() -> None:
     assert "b" not in state
 
 
+@pytest.mark.clause("000-11a", "000-11c")
 def test_000_11_a_value_is_read_as_a_type() -> None:
     state = Context().state.put("number", 1).put("flag", True)
     assert state.get_as("number", int) == 1
@@ -46,6 +50,7 @@ def test_000_11_a_value_is_read_as_a_type() -> None:
     assert state.get_as("missing", int) is None
 
 
+@pytest.mark.clause("000-11b")
 @pytest.mark.parametrize(("value", "wanted"), [(1, str), ("1", int), ([], dict)])
 def test_000_11_a_value_of_another_type_is_an_error_at_once(value: object, wanted: type[Any]) -> None:
     state = Context().state.put("a", value)
@@ -55,6 +60,7 @@ def test_000_11_a_value_of_another_type_is_an_error_at_once(value: object, wante
     assert state["a"] == value
 
 
+@pytest.mark.clause("000-12a")
 def test_000_12_the_state_says_what_it_holds() -> None:
     state = Context().state
     assert "a" not in state
@@ -64,6 +70,7 @@ def test_000_12_the_state_says_what_it_holds() -> None:
     assert "a" not in state
 
 
+@pytest.mark.clause("000-12b")
 def test_000_12_removing_a_missing_name_is_no_error() -> None:
     state = Context().state.put("a", 1).put("b", 2)
     assert state.pop("a", None) == 1
@@ -74,6 +81,7 @@ def test_000_12_removing_a_missing_name_is_no_error() -> None:
         state.pop("a")
 
 
+@pytest.mark.clause("000-13a", "000-13b")
 def test_000_13_the_whole_state_is_seen_live_and_read_only() -> None:
     state = Context().state.put("a", [1])
     view = state.view()

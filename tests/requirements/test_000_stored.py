@@ -36,6 +36,7 @@ class Trip:
 TRIP = Trip("Brest", 3, ["a"], datetime(2026, 1, 2, tzinfo=UTC))
 
 
+@pytest.mark.clause("000-35a")
 async def test_000_35_a_whole_context_comes_back() -> None:
     ctx = Context(thread_id="t", request_id="r")
     ctx.items.append(Message.user([InputImage(url="https://example.com/a.png")]))
@@ -57,6 +58,7 @@ async def test_000_35_a_whole_context_comes_back() -> None:
     assert len(back.items) == len(ctx.items) + 2
 
 
+@pytest.mark.clause("000-35b")
 def test_000_35_the_data_are_json_and_an_empty_context_stays_one() -> None:
     ctx = Context()
     assert isinstance(json.loads(ctx.snapshot()), dict)
@@ -64,6 +66,7 @@ def test_000_35_the_data_are_json_and_an_empty_context_stays_one() -> None:
     assert (len(back.items), len(back.state), back.turns, back.request_id) == (0, 0, 0, None)
 
 
+@pytest.mark.clause("000-35c")
 def test_000_35_a_typed_state_comes_back_as_its_type() -> None:
     back = Context.restore(Context(state=TRIP).snapshot(), state_type=Trip)
     assert back.state == TRIP
@@ -75,6 +78,7 @@ def changed(**fields: Any) -> bytes:
     return json.dumps({**tree, "state": {**tree["state"], **fields}}).encode()
 
 
+@pytest.mark.clause("000-35c")
 @pytest.mark.parametrize(("fields", "where"), [({"days": "three"}, "state.days"), ({"seen": 3}, "state.seen")])
 def test_000_35_a_typed_state_is_checked_on_the_way_in(fields: dict[str, Any], where: str) -> None:
     with pytest.raises(CodecError) as caught:
@@ -82,6 +86,7 @@ def test_000_35_a_typed_state_is_checked_on_the_way_in(fields: dict[str, Any], w
     assert caught.value.where == where
 
 
+@pytest.mark.clause("000-35c")
 def test_000_35_a_state_of_another_type_is_refused() -> None:
     @define
     class Other:
@@ -96,6 +101,7 @@ def test_000_35_a_state_of_another_type_is_refused() -> None:
         Context.restore(data)
 
 
+@pytest.mark.clause("000-35d")
 @pytest.mark.parametrize(
     "data",
     [
@@ -118,6 +124,7 @@ def test_000_35_what_is_no_snapshot_is_refused(data: bytes) -> None:
         Context.restore(data)
 
 
+@pytest.mark.clause("000-35d")
 def test_000_35_a_call_without_its_output_does_not_come_in() -> None:
     ctx = Context()
     ctx.items.append(FunctionCall(name="pay", call_id="c"))
@@ -125,6 +132,7 @@ def test_000_35_a_call_without_its_output_does_not_come_in() -> None:
         Context.restore(ctx.snapshot())
 
 
+@pytest.mark.clause("000-35e")
 def test_000_35_a_state_that_cannot_be_stored_is_refused() -> None:
     ctx = Context()
     ctx.state["client"] = object()

@@ -66,6 +66,7 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
 # -------------------------------------------------------------------------------------------------------- a run's trace
 
 
+@pytest.mark.clause("000-21a")
 async def test_000_21_a_run_starts_a_trace_when_the_context_has_none() -> None:
     ctx = Context()
     before = ctx.trace
@@ -84,6 +85,7 @@ async def test_000_21_a_run_starts_a_trace_when_the_context_has_none() -> None:
         assert other.trace_id != seen.trace_id
 
 
+@pytest.mark.clause("000-21b")
 async def test_000_21_a_run_leaves_a_trace_alone() -> None:
     ctx = Context(trace=TRACE)
     async with Harness() as harness:
@@ -92,6 +94,7 @@ async def test_000_21_a_run_leaves_a_trace_alone() -> None:
     assert ctx.trace == TRACE
 
 
+@pytest.mark.clause("000-21c")
 def test_000_21_half_a_trace_cannot_be_written_down() -> None:
     half: dict[str, Any] = {"trace_id": TRACE.trace_id}
     with pytest.raises(TypeError):
@@ -100,6 +103,7 @@ def test_000_21_half_a_trace_cannot_be_written_down() -> None:
         Trace(TRACE.trace_id, "")
 
 
+@pytest.mark.clause("000-21d")
 async def test_000_21_a_run_that_goes_on_in_another_process_goes_on_in_its_trace() -> None:
     fails = True
 
@@ -127,6 +131,7 @@ async def test_000_21_a_run_that_goes_on_in_another_process_goes_on_in_its_trace
 # -------------------------------------------------------------------------------------------------- one from elsewhere
 
 
+@pytest.mark.clause("000-22a")
 async def test_000_22_a_trace_from_outside_is_continued(spans: InMemorySpanExporter) -> None:
     async with Harness() as harness:
         await harness.run(echo >> spawn(echo, id="child"), "x", ctx=Context(trace=TRACE))
@@ -144,6 +149,7 @@ async def test_000_22_a_trace_from_outside_is_continued(spans: InMemorySpanExpor
     assert f"{inner.span_id:016x}" in {ids(span)[1] for span in first.values() if span.name.startswith("sequence ")}
 
 
+@pytest.mark.clause("000-22a")
 async def test_000_22_the_active_span_is_continued(spans: InMemorySpanExporter) -> None:
     from opentelemetry.trace import get_tracer
 
@@ -173,6 +179,7 @@ async def test_000_22_later_runs_of_a_context_are_shown_below_the_first(spans: I
     assert (f"{later.trace_id:032x}", f"{later.span_id:016x}") == ids(found["run echo"])
 
 
+@pytest.mark.clause("000-22c")
 def test_000_22_a_header_is_read_and_written() -> None:
     header = f"00-{TRACE.trace_id}-{TRACE.span_id}-01"
     assert Trace.from_traceparent(header) == TRACE
@@ -182,6 +189,7 @@ def test_000_22_a_header_is_read_and_written() -> None:
     assert Trace.from_traceparent(f"cc-{header[3:]}-what-the-future-will-bring") == TRACE
 
 
+@pytest.mark.clause("000-22b")
 @pytest.mark.parametrize(
     "header",
     [
@@ -203,6 +211,7 @@ def test_000_22_what_is_no_trace_is_refused(header: str) -> None:
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.clause("000-22b")
 @pytest.mark.parametrize("bad", ["", "0" * 32, "a" * 31, "A" * 32, "g" * 32, 7])
 def test_000_22_ids_have_their_form(bad: Any) -> None:
     with pytest.raises(InvalidId):
@@ -211,6 +220,7 @@ def test_000_22_ids_have_their_form(bad: Any) -> None:
         Trace(TRACE.trace_id, bad)
 
 
+@pytest.mark.clause("000-22b")
 async def test_000_22_an_option_that_is_no_trace_is_refused() -> None:
     wrong: Any = TRACE
     async with Harness() as harness:
@@ -221,6 +231,7 @@ async def test_000_22_an_option_that_is_no_trace_is_refused() -> None:
             await harness.run(echo, "x", traceparent="00-0-0-0")
 
 
+@pytest.mark.clause("000-02b", "000-24a", "000-24b")
 async def test_000_24_trace_parent_span_and_request_id_can_be_read() -> None:
     ctx = Context(trace=TRACE, request_id="r")
     assert ctx.trace is not None
@@ -249,6 +260,7 @@ async def lived(trace: Trace | None = TRACE) -> Ctx:
     return ctx
 
 
+@pytest.mark.clause("000-26a", "000-26b")
 async def test_000_26_a_fork_is_a_copy_with_turns_at_zero_and_a_new_parent_span() -> None:
     ctx = await lived()
     child = ctx.child(preset="fork", parent_span=OTHER)
@@ -263,12 +275,14 @@ async def test_000_26_a_fork_is_a_copy_with_turns_at_zero_and_a_new_parent_span(
         ctx.child(preset="fork", parent_span="")
 
 
+@pytest.mark.clause("000-26c")
 def test_000_26_a_fork_of_a_context_without_a_trace_begins_one_with_the_span() -> None:
     child = Context().child(preset="fork", parent_span=OTHER)
     assert child.trace is not None
     assert child.trace.span_id == OTHER
 
 
+@pytest.mark.clause("000-26b")
 async def test_000_26_a_fork_of_a_step_is_in_the_runs_trace(spans: InMemorySpanExporter) -> None:
     forked: list[Ctx] = []
 
@@ -286,6 +300,7 @@ async def test_000_26_a_fork_of_a_step_is_in_the_runs_trace(spans: InMemorySpanE
     assert ids(found["run echo"])[0] == TRACE.trace_id
 
 
+@pytest.mark.clause("000-27c")
 async def test_000_27_history_mode_makes_a_new_span_in_the_trace() -> None:
     ctx = await lived()
     child = ctx.child(request="and then?")
@@ -295,6 +310,7 @@ async def test_000_27_history_mode_makes_a_new_span_in_the_trace() -> None:
     assert ctx.child(request="x").trace != child.trace
 
 
+@pytest.mark.clause("000-28b")
 async def test_000_28_state_mode_makes_a_new_span_only_where_there_is_a_trace() -> None:
     child = (await lived()).child(items="new", request="look")
     assert child.trace is not None
@@ -303,6 +319,7 @@ async def test_000_28_state_mode_makes_a_new_span_only_where_there_is_a_trace() 
     assert Context().child(items="new", request="look").trace is None
 
 
+@pytest.mark.clause("000-29a", "000-29b")
 async def test_000_29_an_isolated_child_has_nothing() -> None:
     ctx = await lived()
     child = ctx.child(preset="isolated", request="look")
@@ -316,6 +333,7 @@ async def test_000_29_an_isolated_child_has_nothing() -> None:
     assert ctx.child(items="new", state="new", trace="new").trace is None
 
 
+@pytest.mark.clause("000-27d")
 @pytest.mark.parametrize("share_history", [True, False])
 @pytest.mark.parametrize("share_state", [True, False])
 async def test_000_27_28_29_the_truth_table_of_the_document(share_state: bool, share_history: bool) -> None:
@@ -355,11 +373,13 @@ def test_a_span_is_at_odds_with_a_trace_that_makes_none() -> None:
         assert caught.value.code == "child-option"
 
 
+@pytest.mark.clause("000-30a")
 async def test_000_30_a_request_may_be_empty() -> None:
     assert texts(Context().child(request="")) == [""]
     assert texts(Context().child()) == []
 
 
+@pytest.mark.clause("000-30b")
 async def test_000_30_a_step_as_a_tool_answers_an_empty_one_with_an_error() -> None:
     ran: list[str] = []
 
@@ -384,6 +404,7 @@ async def test_000_30_a_step_as_a_tool_answers_an_empty_one_with_an_error() -> N
 # -------------------------------------------------------------------------------------------------------- starting over
 
 
+@pytest.mark.clause("000-16a", "000-16b")
 async def test_000_16_items_state_and_turns_start_over() -> None:
     ctx = await lived()
     before, state = ctx.items.frozen(), ctx.state
@@ -399,12 +420,14 @@ async def test_000_16_items_state_and_turns_start_over() -> None:
     assert (texts(ctx), ctx.turns) == (["again", "new"], 1)
 
 
+@pytest.mark.clause("000-16b")
 async def test_000_16_trace_and_request_id_start_over_when_asked() -> None:
     ctx = await lived()
     ctx.reset(trace=True)
     assert (ctx.trace, ctx.request_id, ctx.thread_id) == (None, None, "t")
 
 
+@pytest.mark.clause("000-16c")
 async def test_000_16_what_a_run_had_made_is_no_longer_trusted() -> None:
     ctx = await lived()
     ctx.reset()
@@ -425,6 +448,7 @@ class Needs:
     n: int
 
 
+@pytest.mark.clause("000-16a")
 async def test_000_16_a_typed_state_starts_over_as_its_class_makes_it() -> None:
     ctx = Context(state=Trip("Calais", [1]))
     state = ctx.state
@@ -438,6 +462,7 @@ async def test_000_16_a_typed_state_starts_over_as_its_class_makes_it() -> None:
     assert (texts(held), held.state) == (["kept"], Needs(1))
 
 
+@pytest.mark.clause("000-16d")
 async def test_000_16_a_context_in_a_run_does_not_start_over() -> None:
     outer = Context()
 

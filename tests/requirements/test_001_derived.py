@@ -12,8 +12,10 @@ from noetic_py import (
     Emitted,
     FunctionCall,
     Harness,
+    InMemoryBackend,
     Memory,
     Message,
+    Retry,
     SessionKey,
     StateBag,
     call_model,
@@ -22,7 +24,7 @@ from noetic_py import (
     step,
 )
 from noetic_py.errors import ConfigError, ForgedEvent, InvalidId, StepFailed
-from noetic_py.testing import ScriptedModel
+from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +49,7 @@ async def inside(look: Any, **options: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ name and branch
 
 
+@pytest.mark.clause("001-19a")
 def test_001_19_a_child_has_a_name_and_a_branch_of_its_own_when_given() -> None:
     root = Context(name="Root")
     named = root.child(preset="derive", name="Child")
@@ -61,6 +64,7 @@ def test_001_19_a_child_has_a_name_and_a_branch_of_its_own_when_given() -> None:
     assert plain is not root
 
 
+@pytest.mark.clause("001-19b")
 @pytest.mark.parametrize("suffix", ["", ".", "a.", ".a", "a..b", "a\nb"])
 def test_001_19_a_branch_has_parts_that_can_be_read(suffix: str) -> None:
     with pytest.raises(InvalidId):
@@ -69,6 +73,7 @@ def test_001_19_a_branch_has_parts_that_can_be_read(suffix: str) -> None:
         Context(name=suffix)
 
 
+@pytest.mark.clause("001-20a")
 def test_001_20_a_childs_branch_is_its_parents_and_its_own() -> None:
     root = Context(name="RootAgent")
     child = root.child(preset="derive", name="ChildAgent", branch="child")
@@ -78,6 +83,7 @@ def test_001_20_a_childs_branch_is_its_parents_and_its_own() -> None:
     assert Context().child(preset="derive", name="child").branch == "child"
 
 
+@pytest.mark.clause("001-20b")
 async def test_001_20_in_a_run_the_branch_goes_on_from_the_steps() -> None:
     seen: list[str] = []
 
@@ -91,6 +97,7 @@ async def test_001_20_in_a_run_the_branch_goes_on_from_the_steps() -> None:
 # ------------------------------------------------------------------------------------------------------- what is shared
 
 
+@pytest.mark.clause("001-21a")
 def test_001_21_outside_of_a_run_state_and_log_are_shared() -> None:
     root = Context(name="Root", thread_id="t", request_id="r")
     child = root.child(preset="derive", name="Child")
@@ -100,6 +107,7 @@ def test_001_21_outside_of_a_run_state_and_log_are_shared() -> None:
     assert (child.thread_id, child.request_id, child.id) == ("t", "r", root.id)
 
 
+@pytest.mark.clause("001-24d")
 async def test_001_24_outside_of_a_run_an_empty_log_is_a_conversation_with_the_same_ids() -> None:
     root = Context(name="Root", thread_id="t", items=[Message.user("before")])
     child = root.child(preset="derive", name="Child", items="new")
@@ -118,6 +126,7 @@ class Clock:
     """A service."""
 
 
+@pytest.mark.clause("001-21a", "001-21b")
 async def test_001_21_in_a_run_all_is_shared_that_is_not_named_otherwise() -> None:
     clock = Clock()
 
@@ -157,6 +166,7 @@ def texts_of(items: Any) -> list[str]:
     return [item.text for item in items if isinstance(item, Message)]
 
 
+@pytest.mark.clause("001-21d")
 async def test_001_21_a_shared_state_is_put_back_with_its_step() -> None:
     state = StateBag({"n": 0})
 
@@ -171,6 +181,7 @@ async def test_001_21_a_shared_state_is_put_back_with_its_step() -> None:
     assert state["n"] == 0
 
 
+@pytest.mark.clause("001-21c")
 async def test_001_21_a_child_ends_the_run_for_all() -> None:
     async def look(ctx: Ctx) -> None:
         ctx.child(preset="derive", name="a").abort("enough")
@@ -179,6 +190,7 @@ async def test_001_21_a_child_ends_the_run_for_all() -> None:
     assert (result.status, result.reason) == ("aborted", "enough")
 
 
+@pytest.mark.clause("001-22a", "001-22b", "001-22c")
 async def test_001_22_run_session_user_and_input_are_the_parents() -> None:
     seen: list[tuple[object, ...]] = []
 
@@ -194,6 +206,7 @@ async def test_001_22_run_session_user_and_input_are_the_parents() -> None:
     assert mine[1:4] == (SessionKey("ada", "trip", app="travel"), "ada", "question")
 
 
+@pytest.mark.clause("001-24a", "001-24b", "001-24c")
 async def test_001_24_a_child_may_begin_with_an_empty_log_in_the_same_session() -> None:
     async def look(ctx: Ctx) -> str:
         ctx.items.append(Message.user("before"))
@@ -212,6 +225,7 @@ async def test_001_24_a_child_may_begin_with_an_empty_log_in_the_same_session() 
     assert texts_of(result.items) == ["before"]
 
 
+@pytest.mark.clause("001-24d")
 async def test_001_24_outside_of_a_session_there_is_none_in_the_child_either() -> None:
     async def look(ctx: Ctx) -> None:
         child = ctx.child(preset="derive", items="new")
@@ -221,6 +235,7 @@ async def test_001_24_outside_of_a_session_there_is_none_in_the_child_either() -
     assert (await inside(look)).status == "completed"
 
 
+@pytest.mark.clause("001-24b")
 async def test_001_24_a_copy_of_the_state_is_the_childs_own() -> None:
     async def look(ctx: Ctx) -> None:
         ctx.state["n"] = 1
@@ -249,18 +264,86 @@ def test_only_a_derived_child_writes_the_same_log() -> None:
     assert caught.value.code == "child-option"
 
 
-async def test_a_step_in_a_child_is_a_spawn() -> None:
+@pytest.mark.clause("001-01c")
+async def test_001_01_a_step_is_run_with_a_derived_context() -> None:
+    @step
+    async def sub(text: str, ctx: Ctx) -> tuple[Any, ...]:
+        ctx.items.append(Message.user(text))
+        ctx.state["n"] = (ctx.state.get_as("n", int) or 0) + 1
+        return ctx.path[-2:], ctx.branch.rpartition(".")[2], ctx.run_id, len(ctx.items), ctx.state["n"]
+
+    async def look(ctx: Ctx) -> None:
+        run_id = ctx.run_id
+        same = ctx.child(preset="derive", name="Child", branch="child")
+        own = ctx.child(preset="derive", name="Own", items="copy", state="copy")
+        unnamed = ctx.child(preset="derive", items="new")
+        assert await sub("a", same) == (("Child", "sub"), "child", run_id, 1, 1)
+        assert await sub("b", own) == (("Own", "sub"), "Own", run_id, 1, 1)
+        assert await sub("c", same) == (("Child#1", "sub"), "child", run_id, 2, 2)
+        assert await sub("d", own) == (("Own#1", "sub"), "Own", run_id, 2, 2)
+        assert (await sub("e", unnamed))[0] == ("derived", "sub")
+        assert (await sub("f", same.child(preset="derive", name="Below", state="new")))[3:] == (3, 1)
+        found = [[item.text for item in each.items.view(Message)] for each in (ctx, own, unnamed)]
+        assert found == [["a", "c", "f"], ["b", "d"], ["e"]]
+        assert (ctx.state["n"], own.state["n"]) == (3, 2)
+
+    assert (await inside(look)).status == "completed"
+
+
+async def test_a_step_in_a_derived_context_is_right_wherever_the_process_dies() -> None:
+    @step(retry=Retry(attempts=2, initial=0.0))
+    async def sub(text: str, ctx: Ctx) -> str:
+        ctx.items.append(Message.user(text))
+        ctx.state["n"] = (ctx.state.get_as("n", int) or 0) + 1
+        if text == "fails" or (text == "again" and "tried" not in seen):
+            seen.add("tried")
+            raise ValueError(text)
+        return f"{text}/{len(ctx.items)}/{ctx.state['n']}"
+
+    @step
+    async def top(_: object, ctx: Ctx) -> list[object]:
+        same = ctx.child(preset="derive", name="Child")
+        own = ctx.child(preset="derive", name="Own", items="copy", state="copy")
+        half = ctx.child(preset="derive", name="Half", items="copy")
+        found: list[object] = [
+            await sub(text, child) for text, child in zip("abca", (same, own, half, own), strict=True)
+        ]
+        found.append(await sub("again", own))
+        try:
+            await sub("fails", same)
+        except StepFailed:
+            found.append(len(same.items))
+        return [*found, await sub("last", ctx), [item.text for item in own.items.view(Message)], own.state["n"]]
+
+    seen: set[str] = set()
+    plain = await Harness(plugins=[]).run(top, None)
+    expected: list[object] = ["a/1/1", "b/1/1", "c/1/2", "a/2/2", "again/3/3", 1, "last/2/3", ["b", "a", "again"], 3]
+    assert plain.value == expected
+    for dies_at in range(2, 60):
+        seen.clear()
+        backend = FaultyBackend(InMemoryBackend(), dies_at=dies_at)
+        with backend.outlived():
+            await Harness(plugins=[], checkpoints=backend).run(top, None, run_id="r")
+        if not backend.dead:
+            break
+        backend.revive()
+        harness = Harness(plugins=[], checkpoints=backend)
+        for _ in range(2):
+            result: Any = await harness.resume("r", top)
+            assert (result.value, result.state) == (expected, plain.state), dies_at
+            assert [item.text for item in result.items] == ["a", "last"], dies_at
+
+
+async def test_several_steps_at_once_are_run_from_the_step_itself() -> None:
     @step
     async def other(text: str) -> str:
         return text
 
     async def look(ctx: Ctx) -> None:
         child = ctx.child(preset="derive", name="a")
-        for call in (lambda: other("x", child), lambda: child.gather(other.bind("x"), other.bind("y"))):
-            with pytest.raises(ConfigError) as caught:
-                await call()
-            assert caught.value.code == "derived"
-            assert "spawn" in str(caught.value)
+        with pytest.raises(ConfigError) as caught:
+            await child.gather(other.bind("x"), other.bind("y"))
+        assert caught.value.code == "derived"
         assert await spawn(other, state="share", items="share")("x", ctx) == "x"
         with child.bind():
             assert current_context() is child

@@ -60,6 +60,7 @@ async def tell(text: str, ctx: Context) -> str:
 # --------------------------------------------------------------------------------------------------------------- 001-17
 
 
+@pytest.mark.clause("001-17a")
 async def test_001_17_code_in_a_run_emits_any_object() -> None:
     thing = object()
 
@@ -72,11 +73,13 @@ async def test_001_17_code_in_a_run_emits_any_object() -> None:
     assert emitted(await watched(emit, None)) == [(thing, "emit"), ({"percent": 50}, "emit")]
 
 
+@pytest.mark.clause("001-17b")
 async def test_001_17_nobody_has_to_watch() -> None:
     async with Harness(plugins=[]) as harness:
         assert (await harness.run(tell, "x")).value == "x"
 
 
+@pytest.mark.clause("001-17c")
 async def test_001_17_outside_of_a_run_there_is_nobody_to_emit_to() -> None:
     with pytest.raises(NoContextError):
         Context().emit("x")
@@ -103,6 +106,7 @@ def texts(items: Any) -> list[str]:
     return [item.text for item in items if isinstance(item, Message)]
 
 
+@pytest.mark.clause("001-25a", "001-25b")
 async def test_001_25_what_a_child_emits_and_says_reaches_the_parents_stream_with_its_place() -> None:
     events = await watched(agent_with(spawn(expert)), "Ask.")
     place = ("Root", "call_model[0]", "ask[0]", "spawn:expert", "expert")
@@ -119,6 +123,7 @@ async def test_001_25_what_a_child_emits_and_says_reaches_the_parents_stream_wit
     assert {event.branch for event in events if event.path == ("Root", "call_model[0]")} == {"Root"}
 
 
+@pytest.mark.clause("001-25a")
 async def test_001_25_they_come_as_items_of_the_stream_too() -> None:
     async with Harness(plugins=[]) as harness, harness.stream(agent_with(spawn(expert)), "Ask.") as stream:
         items: list[Item] = [item async for item in stream.items]
@@ -130,6 +135,7 @@ async def test_001_25_they_come_as_items_of_the_stream_too() -> None:
     assert output.output == "At noon."
 
 
+@pytest.mark.clause("001-25c")
 async def test_001_25_they_never_enter_a_log_that_was_begun_anew() -> None:
     logs: list[list[str]] = []
 
@@ -151,6 +157,7 @@ async def test_001_25_they_never_enter_a_log_that_was_begun_anew() -> None:
     assert sorted(told) == [["inner"], ["outer"]]
 
 
+@pytest.mark.clause("001-25d")
 async def test_001_25_a_sessions_run_keeps_what_the_child_said() -> None:
     """The session's conversation has the answer alone; the run's journal has everything."""
     async with Harness(plugins=[], checkpoints=InMemoryBackend()) as harness:
@@ -166,6 +173,7 @@ async def test_001_25_a_sessions_run_keeps_what_the_child_said() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-27
 
 
+@pytest.mark.clause("001-27a")
 async def test_001_27_what_a_tool_emits_is_seen_at_once_and_before_its_result() -> None:
     seen = anyio.Event()
 
@@ -188,6 +196,7 @@ async def test_001_27_what_a_tool_emits_is_seen_at_once_and_before_its_result() 
     assert order == ["ToolStarted", "Emitted", "ToolFinished"]
 
 
+@pytest.mark.clause("001-27a")
 async def test_001_27_a_sync_tool_emits_from_its_thread() -> None:
     @tool
     def count(ctx: Context, to: int) -> int:
@@ -206,6 +215,7 @@ async def test_001_27_a_sync_tool_emits_from_its_thread() -> None:
     assert any(isinstance(event, ToolFinished) for event in events[last:])
 
 
+@pytest.mark.clause("001-27b")
 async def test_001_27_results_come_in_the_order_of_the_calls_whichever_ends_first() -> None:
     first_may_end = anyio.Event()
 
@@ -241,6 +251,7 @@ async def test_001_27_results_come_in_the_order_of_the_calls_whichever_ends_firs
 # --------------------------------------------------------------------------------------------------------------- 001-28
 
 
+@pytest.mark.clause("001-28a")
 async def test_001_28_events_of_nested_parts_reach_the_root_once_each() -> None:
     deep = spawn(spawn(tell, id="inner"), id="outer")
     agent = agent_with(sequence(deep, parallel([tell.bind("b"), spawn(tell).bind("c")]), id="team"))
@@ -253,6 +264,7 @@ async def test_001_28_events_of_nested_parts_reach_the_root_once_each() -> None:
     ]
 
 
+@pytest.mark.clause("001-28b")
 async def test_001_28_every_watcher_gets_each_once() -> None:
     seen: list[list[object]] = [[], []]
 

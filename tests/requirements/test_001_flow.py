@@ -11,7 +11,6 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
-    LoopIteration,
     Memory,
     MemoryLayer,
     Message,
@@ -26,6 +25,7 @@ from noetic_py import (
     step_tool,
     until,
 )
+from noetic_py.core.events import LoopIteration
 from noetic_py.errors import LoopLimit, NoContextError, NoOutput, StepFailed
 from noetic_py.testing import ScriptedModel
 
@@ -69,11 +69,13 @@ def expert(*turns: Any) -> Any:
 search = step_tool(shout, name="search", description="Search.")
 
 
+@pytest.mark.clause("001-26a")
 async def test_001_26_a_step_that_is_a_tool_answers_with_its_final_text() -> None:
     looks = [Message.assistant("Let me look."), FunctionCall(name="search", arguments={"input": "x"})]
     assert await answer_of(expert(looks, "At noon.")) == "At noon."
 
 
+@pytest.mark.clause("001-26b")
 async def test_001_26_and_says_so_when_there_is_none() -> None:
     assert await answer_of(expert("")) == "'expert' has ended without an answer."
 
@@ -88,6 +90,7 @@ async def test_001_26_and_says_so_when_there_is_none() -> None:
     assert "no value" in str(await answer_of(expert(*[FunctionCall(name="search", arguments={"input": "x"})] * 3)))
 
 
+@pytest.mark.clause("001-26d")
 async def test_001_26_called_by_code_it_gives_the_steps_own_value() -> None:
     @step
     async def nothing(question: str) -> None:
@@ -99,12 +102,14 @@ async def test_001_26_called_by_code_it_gives_the_steps_own_value() -> None:
         assert (await harness.run(call_tool(search, args={"input": "x"}), None)).value == "X"
 
 
+@pytest.mark.clause("001-26d")
 async def test_001_26_outside_of_a_run_it_is_refused_by_name() -> None:
     call: Any = search
     with pytest.raises(NoContextError):
         await call("x")
 
 
+@pytest.mark.clause("001-26c")
 async def test_001_26_a_layer_may_answer_in_its_place() -> None:
     ran: list[str] = []
 
@@ -128,6 +133,7 @@ async def test_001_26_a_layer_may_answer_in_its_place() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-43
 
 
+@pytest.mark.clause("001-43a")
 async def test_001_43_a_loop_stops_on_a_signal() -> None:
     rounds: list[int] = []
     verdicts: list[int] = []
@@ -155,6 +161,7 @@ async def test_001_43_a_loop_stops_on_a_signal() -> None:
     assert (result.status, result.value) == ("completed", 10)
 
 
+@pytest.mark.clause("001-43a")
 async def test_001_43_only_the_nearest_loop_stops() -> None:
     @step
     async def stops(number: int, ctx: Ctx) -> int:
@@ -166,6 +173,7 @@ async def test_001_43_only_the_nearest_loop_stops() -> None:
         assert (await harness.run(loop(inner, until=until.max_rounds(3)), 0)).value == 3
 
 
+@pytest.mark.clause("001-43b")
 async def test_001_43_a_loop_stops_on_its_condition() -> None:
     flow = loop(up, until=until.custom(lambda snapshot: snapshot.output >= 3))
     async with Harness(plugins=[]) as harness, harness.stream(flow, 0) as stream:
@@ -176,6 +184,7 @@ async def test_001_43_a_loop_stops_on_its_condition() -> None:
     assert [event.iteration for event in rounds] == [0, 1, 2]
 
 
+@pytest.mark.clause("001-43c")
 async def test_001_43_a_limit_of_rounds_is_reported() -> None:
     flow = loop(up, until=until.never(), max_iterations=3)
     async with Harness(plugins=[]) as harness:
@@ -192,6 +201,39 @@ async def test_001_43_a_limit_of_rounds_is_reported() -> None:
     assert "3" in (meant.reason or "")
 
 
+@pytest.mark.clause("001-43e")
+async def test_001_43_a_signal_can_end_the_round_at_once() -> None:
+    ran: list[str] = []
+
+    @step
+    async def escalates(number: int, ctx: Ctx) -> int:
+        ran.append(f"escalates {number}")
+        if number == 1:
+            ctx.stop_loop("enough", now=True)
+        return number
+
+    @step
+    async def rest(number: int) -> int:
+        ran.append(f"rest {number}")
+        return number + 1
+
+    async with Harness(plugins=[]) as harness:
+        result: Any = await harness.run(loop(sequence(escalates, rest), until=until.never()), 0)
+    assert (result.status, result.value, result.reason) == ("completed", "enough", "stop_loop")
+    assert ran == ["escalates 0", "rest 0", "escalates 1"]
+
+
+@pytest.mark.clause("001-43f")
+async def test_001_43_a_limit_can_be_an_item_and_an_end() -> None:
+    async with Harness(plugins=[]) as harness:
+        result = await harness.run(loop(up, until=until.never(), max_iterations=3, at_limit="end") >> up, 0)
+    assert (result.status, result.value) == ("completed", 4)
+    [item] = result.items
+    assert isinstance(item, Message)
+    assert (item.role, item.text) == ("developer", "Stopped after 3 rounds, which is the limit.")
+
+
+@pytest.mark.clause("001-43d")
 async def test_001_43_every_loop_has_a_limit() -> None:
     ran: list[int] = []
 
@@ -208,6 +250,7 @@ async def test_001_43_every_loop_has_a_limit() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-44
 
 
+@pytest.mark.clause("001-44a")
 async def test_001_44_each_part_of_a_sequence_gets_the_output_of_the_one_before() -> None:
     first, second = ScriptedModel("draft"), ScriptedModel("final")
     async with Harness(plugins=[]) as harness:
@@ -216,6 +259,7 @@ async def test_001_44_each_part_of_a_sequence_gets_the_output_of_the_one_before(
     assert [item.text for item in second.requests[0].items if isinstance(item, Message)] == ["topic", "draft", "DRAFT"]
 
 
+@pytest.mark.clause("001-44b")
 async def test_001_44_what_has_no_output_hands_on_none_and_an_agent_goes_on_from_the_log() -> None:
     @step
     async def note(text: str, ctx: Ctx) -> None:
@@ -227,6 +271,19 @@ async def test_001_44_what_has_no_output_hands_on_none_and_an_agent_goes_on_from
     assert [item.text for item in model.requests[0].items if isinstance(item, Message)] == ["Noted: x"]
 
 
+@pytest.mark.clause("001-44c")
+async def test_001_44_the_last_text_can_be_handed_on_and_the_input_where_there_is_none() -> None:
+    @step
+    async def note(text: str) -> None:
+        """Gives nothing."""
+
+    async with Harness(plugins=[]) as harness:
+        parts: list[Any] = [note, shout]
+        said = await harness.run(sequence(call_model(ScriptedModel("draft")), *parts, hand_on="text"), "topic")
+        unsaid = await harness.run(sequence(parts[0], *parts, hand_on="text"), "topic")
+    assert (said.value, unsaid.value) == ("DRAFT", "TOPIC")
+
+
 async def test_001_44_an_agent_that_says_nothing_is_an_error_and_no_silent_repetition() -> None:
     model = ScriptedModel(FunctionCall(name="search", arguments={"input": "x"}))
     async with Harness(plugins=[]) as harness:
@@ -234,6 +291,7 @@ async def test_001_44_an_agent_that_says_nothing_is_an_error_and_no_silent_repet
             await harness.run(sequence(call_model(model, tools=[search]), shout), "x")
 
 
+@pytest.mark.clause("001-44d")
 async def test_001_44_a_sequence_ends_with_the_part_that_breaks() -> None:
     @step
     async def breaks(text: str) -> str:

@@ -8,9 +8,6 @@ import pytest
 from attrs import define
 
 from noetic_py import (
-    ArtifactOwner,
-    ArtifactStore,
-    CheckpointBackend,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -25,14 +22,15 @@ from noetic_py import (
     ReadContext,
     StateBag,
     Step,
-    StoredArtifacts,
     call_model,
-    hooks,
     loop,
     step,
     tool,
     until,
 )
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.context import hooks
+from noetic_py.context.artifacts import ArtifactOwner, ArtifactStore, StoredArtifacts
 from noetic_py.errors import ConfigError, ModelError, ModelUnavailable
 from noetic_py.memory import Compaction
 from noetic_py.plugins import HookRegistry, hookimpl
@@ -72,6 +70,7 @@ async def ask_softly(text: str, ctx: Context) -> bool:
     return ctx.services.get(ArtifactStore) is None
 
 
+@pytest.mark.clause("001-15a")
 async def test_001_15_a_run_finds_the_artifact_store_that_it_was_given() -> None:
     backend = InMemoryBackend()
     async with Harness(checkpoints=backend, services={ArtifactStore: StoredArtifacts()}) as harness:
@@ -83,6 +82,7 @@ async def test_001_15_a_run_finds_the_artifact_store_that_it_was_given() -> None
         assert (await harness.run(keep, "one", services=mine)).value == [b"one", ["notes.md"], [1]]
 
 
+@pytest.mark.clause("001-15b")
 async def test_001_15_a_missing_store_is_an_error_or_none_when_asked_softly() -> None:
     async with Harness() as harness:
         with pytest.raises(ConfigError, match="no service of type ArtifactStore") as missing:
@@ -111,6 +111,7 @@ async def after_model(ctx: HookContext[Memory, State], response: ModelResponse) 
     ctx.effects.state["last_model"] = response.model
 
 
+@pytest.mark.clause("001-40d")
 async def test_001_40_the_documents_own_example() -> None:
     def answer(request: ModelRequest) -> str:
         return f"I was told: {request.instructions}"
@@ -122,6 +123,7 @@ async def test_001_40_the_documents_own_example() -> None:
     assert result.state == State("Alice", "small-1")
 
 
+@pytest.mark.clause("001-40a")
 async def test_001_40_a_hook_reads_what_a_reader_reads_and_changes_state_and_effects_only() -> None:
     seen: list[object] = []
 
@@ -139,6 +141,7 @@ async def test_001_40_a_hook_reads_what_a_reader_reads_and_changes_state_and_eff
     assert seen == ["body", ("body",), "t", "u", "q", 0, 0, *[False] * 5]
 
 
+@pytest.mark.clause("001-40b", "001-40c")
 async def test_001_40_assigning_state_merges_and_effects_are_fresh_and_done_after_the_hook() -> None:
     seen: list[object] = []
 
@@ -170,6 +173,7 @@ async def run(flow: Step[Any, Any, Any, Any], *turns: Any, **options: Any) -> An
         return await harness.run(flow, "Brest?", state=StateBag())
 
 
+@pytest.mark.clause("001-41a")
 async def test_001_41_state_and_artifacts_take_effect() -> None:
     @hooks.after_tool
     async def note(ctx: HookContext[Any, Any], call: FunctionCall, output: FunctionCallOutput) -> None:
@@ -185,6 +189,7 @@ async def test_001_41_state_and_artifacts_take_effect() -> None:
     assert (saved.data, saved.media_type, saved.version) == (b"high at 5", "text/plain", 1)
 
 
+@pytest.mark.clause("001-41b")
 async def test_001_41_another_step_takes_over() -> None:
     @step
     async def harbour_master(text: str) -> str:
@@ -206,6 +211,7 @@ async def test_001_41_another_step_takes_over() -> None:
     assert refused.value.code == "handoff"
 
 
+@pytest.mark.clause("001-41c")
 async def test_001_41_a_loop_ends() -> None:
     @hooks.after_model
     async def escalate(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
@@ -216,6 +222,7 @@ async def test_001_41_a_loop_ends() -> None:
     assert (result.value, result.model_calls) == ("escalated", 1)
 
 
+@pytest.mark.clause("001-41d")
 async def test_001_41_a_tools_output_is_final_without_a_summary() -> None:
     @hooks.after_tool
     async def as_it_is(ctx: HookContext[Any, Any], call: FunctionCall, output: FunctionCallOutput) -> None:
@@ -226,6 +233,7 @@ async def test_001_41_a_tools_output_is_final_without_a_summary() -> None:
     assert [item.is_final for item in result.items] == [False, False, True]
 
 
+@pytest.mark.clause("001-41e")
 async def test_001_41_older_items_are_shown_as_a_summary_and_stay_in_the_log() -> None:
     class Mem(Memory):
         short: Compaction = Compaction(keep_first=False)
@@ -254,6 +262,7 @@ async def test_001_41_older_items_are_shown_as_a_summary_and_stay_in_the_log() -
     assert len(result.items) == 6
 
 
+@pytest.mark.clause("001-41f")
 async def test_001_41_a_step_is_marked_as_done_and_the_loop_around_it_goes_on() -> None:
     @hooks.after_step
     async def done(ctx: HookContext[Any, Any], call: hooks.StepCall, output: object) -> None:
@@ -279,6 +288,7 @@ async def test_001_41_a_step_is_marked_as_done_and_the_loop_around_it_goes_on() 
     assert seen == [True, True]
 
 
+@pytest.mark.clause("001-41g")
 async def test_001_41_effects_are_there_once_when_the_process_dies_before_or_after_their_commit() -> None:
     @hooks.after_model
     async def note(ctx: HookContext[Memory, StateBag], response: ModelResponse) -> None:
@@ -311,6 +321,7 @@ async def test_001_41_effects_are_there_once_when_the_process_dies_before_or_aft
 # ------------------------------------------------------------------------------------------------------------- 001-42
 
 
+@pytest.mark.clause("001-42a")
 async def test_001_42_hooks_before_and_after_models_and_tools_are_registered_by_plugins() -> None:
     order: list[str] = []
 
@@ -344,6 +355,7 @@ async def test_001_42_hooks_before_and_after_models_and_tools_are_registered_by_
     ]
 
 
+@pytest.mark.clause("001-42b")
 async def test_001_42_a_hook_may_answer_instead_of_a_model_that_fails_or_let_it_fail() -> None:
     told: list[str] = []
 
@@ -359,6 +371,7 @@ async def test_001_42_a_hook_may_answer_instead_of_a_model_that_fails_or_let_it_
     assert told == ["try again", "gone"]
 
 
+@pytest.mark.clause("001-42c")
 async def test_001_42_hooks_may_answer_instead_before_models_and_tools_and_change_what_comes_after() -> None:
     @hooks.before_model
     async def cached(ctx: HookContext[Any, Any], request: ModelRequest) -> ModelResponse | None:

@@ -30,6 +30,7 @@ def flow(seen: list[object]) -> Step[str, int]:
     return sequence(first, child, id="all")
 
 
+@pytest.mark.clause("001-10a", "001-10b", "001-10c")
 async def test_001_10_the_original_input_is_readable_in_children_after_a_handover_and_on_resume() -> None:
     whole = FaultyBackend(InMemoryBackend())
     seen: list[object] = []
@@ -49,3 +50,17 @@ async def test_001_10_the_original_input_is_readable_in_children_after_a_handove
         assert set(seen) <= {"7"}
         after.append(len(seen))
     assert max(after) == 3
+
+
+async def test_001_10a_a_spawn_has_its_own_input_and_the_runs_is_the_roots() -> None:
+    @step
+    async def longer(text: str) -> str:
+        return f"{text}!"
+
+    @step
+    async def look(_: object, ctx: Context[Any, Any]) -> tuple[object, object]:
+        return ctx.input, ctx.root.input
+
+    async with Harness() as harness:
+        assert (await harness.run(longer >> look, "in")).value == ("in", "in")
+        assert (await harness.run(longer >> spawn(spawn(look)), "in")).value == ("in!", "in")

@@ -12,14 +12,13 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
+    InMemoryBackend,
     InputFile,
     InputImage,
     Item,
-    ItemLog,
     Memory,
     Message,
     Reasoning,
-    Refusal,
     StateBag,
     call_model,
     loop,
@@ -30,6 +29,8 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.items import Refusal
+from noetic_py.core.log import ItemLog
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +51,7 @@ async def say(text: str, ctx: Ctx) -> str:
 # --------------------------------------------------------------------------------------------------------------- 001-29
 
 
+@pytest.mark.clause("001-29a", "001-29b")
 async def test_001_29_the_events_so_far_are_a_view_that_nobody_can_change() -> None:
     @step
     async def look(text: str, ctx: Ctx) -> None:
@@ -72,6 +74,7 @@ async def test_001_29_the_events_so_far_are_a_view_that_nobody_can_change() -> N
         await harness.run(look, "x")
 
 
+@pytest.mark.clause("001-29a")
 def test_001_29_without_a_session_there_are_none() -> None:
     assert list(Context().items.view()) == []
     assert list(Context().items.view(branch="any", run_id="any", final=True)) == []
@@ -80,6 +83,7 @@ def test_001_29_without_a_session_there_are_none() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-30
 
 
+@pytest.mark.clause("001-30a")
 async def test_001_30_items_of_exactly_this_branch() -> None:
     seen: dict[str, list[str]] = {}
 
@@ -106,6 +110,7 @@ async def test_001_30_items_of_exactly_this_branch() -> None:
     }
 
 
+@pytest.mark.clause("001-30b")
 async def test_001_30_those_of_branches_below_are_left_out() -> None:
     """A shared conversation shows them by prefix only."""
     log = ItemLog()
@@ -118,6 +123,24 @@ async def test_001_30_those_of_branches_below_are_left_out() -> None:
     assert len(log.view(branch_prefix="Root")) == 5
 
 
+@pytest.mark.clause("001-30c", "001-31c")
+@pytest.mark.parametrize("other", [False, True], ids=["in the same harness", "in another one"])
+async def test_001_30_items_of_earlier_turns_keep_their_branch_and_run(other: bool) -> None:
+    @step
+    async def look(text: str, ctx: Ctx) -> list[list[str]]:
+        ctx.items.append(Message.user(text))
+        return [texts(ctx.items.view(branch=ctx.branch)), texts(ctx.items.view(run_id=first.run_id))]
+
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        first = await harness.session("ada", "s").run(say, "first")
+        async with Harness(plugins=[], checkpoints=backend) as another:
+            second_harness = another if other else harness
+            second = await second_harness.session("ada", "s").run(sequence(look, id="say"), "second")
+    assert second.value == [["first", "second"], ["first"]]
+
+
+@pytest.mark.clause("001-30a")
 async def test_001_30_each_path_sees_its_own() -> None:
     @step
     async def own(text: str, ctx: Ctx) -> list[str]:
@@ -132,6 +155,7 @@ async def test_001_30_each_path_sees_its_own() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-31
 
 
+@pytest.mark.clause("001-31a", "001-31b")
 async def test_001_31_items_of_this_run_and_filters_combine() -> None:
     seen: list[list[str]] = []
 
@@ -173,6 +197,7 @@ async def search(query: str) -> str:
 PICTURE = Message.assistant([InputImage(url="https://example.org/map.png")])
 
 
+@pytest.mark.clause("001-32a")
 async def test_001_32_the_final_answers_of_earlier_runs() -> None:
     seen: list[list[str]] = []
 
@@ -196,6 +221,7 @@ async def test_001_32_the_final_answers_of_earlier_runs() -> None:
     assert seen == [["At noon.", "At six."]] * 2
 
 
+@pytest.mark.clause("001-32b")
 async def test_001_32_there_may_be_none() -> None:
     @step
     async def earlier(_: object, ctx: Ctx) -> int:
@@ -227,11 +253,13 @@ FINAL: list[tuple[str, Item, bool]] = [
 ]
 
 
+@pytest.mark.clause("001-33a")
 @pytest.mark.parametrize(("item", "final"), [case[1:] for case in FINAL], ids=[case[0] for case in FINAL])
 def test_001_33_what_a_final_answer_is(item: Item, final: bool) -> None:
     assert item.is_final is final
 
 
+@pytest.mark.clause("001-33b")
 def test_001_33_an_answer_with_tool_calls_is_none() -> None:
     call = FunctionCall(name="search", call_id="c")
     log = ItemLog([Message.user("When?"), Message.assistant("Let me look."), Reasoning(), call])

@@ -42,6 +42,7 @@ async def run(flow: AnyStep, value: Any = "x") -> Any:
         return (await harness.run(flow, value)).value
 
 
+@pytest.mark.clause("001-07a", "001-07b")
 async def test_001_07_progress_is_keyed_by_the_step_s_path_and_shared_by_the_whole_tree() -> None:
     found: list[Left] = []
     set_by_first = anyio.Event()
@@ -91,6 +92,7 @@ async def test_001_07_progress_is_keyed_by_the_step_s_path_and_shared_by_the_who
     ]
 
 
+@pytest.mark.clause("001-07c")
 @pytest.mark.parametrize(("when", "found"), [("before", 1), ("after", 2)])
 async def test_001_07_whoever_resumes_the_run_finds_what_was_committed(when: Any, found: int) -> None:
     began: list[JsonValue] = []
@@ -117,6 +119,7 @@ async def test_001_07_whoever_resumes_the_run_finds_what_was_committed(when: Any
     assert began == [None, found]
 
 
+@pytest.mark.clause("001-07b")
 async def test_001_07_a_derived_context_shares_the_map_at_a_place_of_its_own() -> None:
     @step
     async def body(_: str, ctx: Context) -> None:
@@ -130,6 +133,7 @@ async def test_001_07_a_derived_context_shares_the_map_at_a_place_of_its_own() -
     await run(body)
 
 
+@pytest.mark.clause("001-08a", "001-08b")
 async def test_001_08_a_step_that_is_done_does_not_end_the_loop_around_it() -> None:
     rounds: list[tuple[str, bool]] = []
 
@@ -157,6 +161,7 @@ async def test_001_08_a_step_that_is_done_does_not_end_the_loop_around_it() -> N
     assert rounds == [("work", True)]
 
 
+@pytest.mark.clause("001-14a", "001-14b")
 async def test_001_14_a_context_names_its_place_and_progress_below_it_can_be_reset() -> None:
     found: list[Left] = []
 
@@ -183,6 +188,7 @@ async def test_001_14_a_context_names_its_place_and_progress_below_it_can_be_res
     assert found == [{"flow/work": ("work", False), "flow/parent": ("parent", False)}]
 
 
+@pytest.mark.clause("001-34a", "001-34b")
 @pytest.mark.parametrize("value", [{}, [], "", 0, False, {"page": 3}])
 async def test_001_34_a_value_is_kept_as_it_is_and_an_empty_one_counts(value: JsonValue) -> None:
     @step
@@ -198,6 +204,7 @@ async def test_001_34_a_value_is_kept_as_it_is_and_an_empty_one_counts(value: Js
     await run(body)
 
 
+@pytest.mark.clause("001-35a", "001-35b")
 @pytest.mark.parametrize("set_before", [False, True])
 async def test_001_35_finishing_removes_the_value_and_wins_over_one(set_before: bool) -> None:
     @step
@@ -215,6 +222,7 @@ async def test_001_35_finishing_removes_the_value_and_wins_over_one(set_before: 
     assert (path, entry.value, entry.done) == (("body",), None, True)
 
 
+@pytest.mark.clause("001-36a", "001-36b")
 async def test_001_36_clearing_removes_both_and_nothing_there_is_no_error() -> None:
     @step
     async def body(_: str, ctx: Context) -> None:
@@ -230,6 +238,7 @@ async def test_001_36_clearing_removes_both_and_nothing_there_is_no_error() -> N
     await run(body)
 
 
+@pytest.mark.clause("001-37a")
 async def test_001_37_everything_below_is_reset_and_not_the_step_itself() -> None:
     found: list[Left] = []
 
@@ -260,6 +269,7 @@ async def test_001_37_everything_below_is_reset_and_not_the_step_itself() -> Non
     assert found == [{"flow/leaf": (None, True), "flow/top": ("top", False)}]
 
 
+@pytest.mark.clause("001-37b")
 async def test_001_37_a_loop_resets_between_its_rounds_not_before_the_first_and_not_after_the_last() -> None:
     found: list[Left] = []
 
@@ -298,6 +308,7 @@ async def test_001_37_a_loop_resets_between_its_rounds_not_before_the_first_and_
     ]
 
 
+@pytest.mark.clause("001-37c")
 async def test_001_37_a_schedule_resets_between_its_times() -> None:
     found: list[Left] = []
     clock = VirtualRuntime()

@@ -23,9 +23,7 @@ from noetic_py import (
     Message,
     ModelRequest,
     ModelSettings,
-    ModelStream,
     ReadContext,
-    RequestMade,
     SessionKey,
     StateBag,
     Step,
@@ -40,8 +38,9 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import RequestMade
 from noetic_py.errors import Aborted, ConfigError
-from noetic_py.models import ModelWrapper
+from noetic_py.models import ModelStream, ModelWrapper
 from noetic_py.plugins import PluginRegistry, hookimpl
 from noetic_py.testing import ScriptedModel
 
@@ -69,6 +68,7 @@ class Acme:
         registry.provider("acme", lambda name: self.model)
 
 
+@pytest.mark.clause("001-11a")
 async def test_001_11_settings_of_a_run_reach_the_models_of_plugins_and_win() -> None:
     plugin = Acme()
     ask = call_model("acme:large", settings=ModelSettings(temperature=0.2, top_p=0.5))
@@ -81,6 +81,7 @@ async def test_001_11_settings_of_a_run_reach_the_models_of_plugins_and_win() ->
     assert left == {"temperature": 0.2, "top_p": 0.5, "max_output_tokens": 10, "extra": {"tier": "low"}}
 
 
+@pytest.mark.clause("001-11b")
 async def test_001_11_models_are_told_whose_run_it_is_and_what_the_caller_says() -> None:
     plugin = Acme()
     ask = call_model("acme:large")
@@ -99,6 +100,7 @@ async def test_001_11_models_are_told_whose_run_it_is_and_what_the_caller_says()
     ]
 
 
+@pytest.mark.clause("001-11b")
 async def test_001_11_a_wrapper_sees_it_too() -> None:
     seen: list[Mapping[str, object]] = []
 
@@ -114,6 +116,7 @@ async def test_001_11_a_wrapper_sees_it_too() -> None:
     assert inner.requests[0].metadata == {}
 
 
+@pytest.mark.clause("001-11c")
 async def test_001_11_the_trace_of_a_run_has_them_by_name(spans: InMemorySpanExporter) -> None:
     @step
     async def work(text: str) -> str:
@@ -130,6 +133,7 @@ async def test_001_11_the_trace_of_a_run_has_them_by_name(spans: InMemorySpanExp
     }  # fmt: skip
 
 
+@pytest.mark.clause("001-11d")
 async def test_001_11_steps_read_them_and_so_does_the_process_that_goes_on() -> None:
     @step
     async def read(_: object, ctx: Ctx) -> object:
@@ -209,6 +213,7 @@ class Tree:
         return loop(sequence(paths, self.never("next")), until=until.never(), id="Root")
 
 
+@pytest.mark.clause("001-12a", "001-12b")
 @pytest.mark.parametrize("backend", [None, InMemoryBackend], ids=["in memory", "kept"])
 async def test_001_12_one_signal_ends_the_whole_run_from_anywhere(backend: Any) -> None:
     tree = Tree(lambda ctx: ctx.root.abort("enough"))
@@ -222,6 +227,7 @@ async def test_001_12_one_signal_ends_the_whole_run_from_anywhere(backend: Any) 
         _ = result.value
 
 
+@pytest.mark.clause("001-12c")
 async def test_001_12_a_child_is_ended_alone_when_that_is_meant() -> None:
     @step
     async def give_up(_: object, ctx: Ctx) -> None:
@@ -238,6 +244,7 @@ async def test_001_12_a_child_is_ended_alone_when_that_is_meant() -> None:
     assert (result.status, result.value) == ("completed", (False, False))
 
 
+@pytest.mark.clause("001-12b")
 async def test_001_12_an_agent_asks_no_more_once_a_tool_has_ended_the_run() -> None:
     @tool
     async def stop(ctx: Context) -> str:
@@ -255,6 +262,7 @@ async def test_001_12_an_agent_asks_no_more_once_a_tool_has_ended_the_run() -> N
     assert (len(model.requests), len(outer.requests)) == (1, 1)
 
 
+@pytest.mark.clause("001-12d")
 async def test_001_12_the_whole_run_may_end_with_a_value_as_well() -> None:
     @step
     async def found(_: object, ctx: Ctx) -> str:
@@ -302,6 +310,7 @@ def outputs(items: Any) -> list[object]:
     return [item.output for item in items if isinstance(item, FunctionCallOutput)]
 
 
+@pytest.mark.clause("001-13a")
 async def test_001_13_long_running_calls_suspend_the_run_until_their_results_are_given() -> None:
     backend = InMemoryBackend()
     asked = [call("order", port="Brest"), call("search", query="tides"), call("order", port="Hull")]
@@ -327,6 +336,7 @@ async def test_001_13_long_running_calls_suspend_the_run_until_their_results_are
     assert outputs(done.items) == [json.dumps({"pages": 9}), "found tides", "Hull, 12 pages"]
 
 
+@pytest.mark.clause("001-13b")
 async def test_001_13_a_run_that_nobody_keeps_cannot_wait() -> None:
     async with Harness(plugins=[]) as harness:
         with pytest.raises(ConfigError) as caught:
@@ -334,6 +344,7 @@ async def test_001_13_a_run_that_nobody_keeps_cannot_wait() -> None:
     assert caught.value.code == "no-backend"
 
 
+@pytest.mark.clause("001-38a")
 async def test_001_38_only_a_call_of_such_a_tool_pauses_the_run() -> None:
     for turns, wanted in (
         (("Nothing to do.",), "completed"),
@@ -347,6 +358,7 @@ async def test_001_38_only_a_call_of_such_a_tool_pauses_the_run() -> None:
         assert bool(result.pending) is (wanted == "suspended")
 
 
+@pytest.mark.clause("001-38b")
 async def test_001_38_it_pauses_after_the_call_was_told_and_stored() -> None:
     backend = InMemoryBackend()
     flow = clerk(call("order", port="Brest"))
@@ -417,6 +429,7 @@ class Mem(Memory):
     looks: Recalling
 
 
+@pytest.mark.clause("001-39a")
 @pytest.mark.parametrize("state", [None, Trip("Brest")], ids=["a bag", "a class"])
 async def test_001_39_instructions_routes_approvals_and_recall_cannot_write(state: Trip | None) -> None:
     asked: list[str] = []
@@ -458,6 +471,7 @@ async def test_001_39_instructions_routes_approvals_and_recall_cannot_write(stat
     assert result.state == (StateBag({"port": "Brest"}) if state is None else Trip("Brest"))
 
 
+@pytest.mark.clause("001-39b")
 async def test_001_39_what_they_read_is_live() -> None:
     seen: list[object] = []
 

@@ -34,6 +34,7 @@ def made(backend: InMemoryBackend, signing: Signing) -> Harness[Any]:
     return Harness(checkpoints=backend, plugins=(), record_transforms=[signing])
 
 
+@pytest.mark.clause("001-18a")
 async def test_001_18_a_run_is_signed_with_a_key_of_its_own() -> None:
     keys = {"a": KEY, "b": Signer.generate(role="gateway")}
     trusted = {key.role: [key.public] for key in keys.values()}
@@ -45,6 +46,7 @@ async def test_001_18_a_run_is_signed_with_a_key_of_its_own() -> None:
         assert {check.by for check in report.checks} == {f"{key.role} (key {key.key_id.hex()})"}
 
 
+@pytest.mark.clause("001-18b")
 async def test_001_18_missing_parts_are_an_error() -> None:
     backend = InMemoryBackend()
     with pytest.raises(ConfigError):
@@ -59,6 +61,7 @@ async def test_001_18_missing_parts_are_an_error() -> None:
         Harness(checkpoints=backend, plugins=["no-such-signing"])
 
 
+@pytest.mark.clause("001-45a")
 async def test_001_45_a_change_a_gap_and_a_swap_are_found() -> None:
     backend = InMemoryBackend()
     await made(backend, Signing(KEY)).run(flow, "hi", run_id="r")
@@ -82,6 +85,7 @@ async def test_001_45_a_change_a_gap_and_a_swap_are_found() -> None:
         assert not (await made(other, Signing(KEY)).runs.verify("r")).ok, what
 
 
+@pytest.mark.clause("001-45b")
 async def test_001_45_a_branch_goes_on_from_what_it_shares() -> None:
     """A fork's chain begins with the records of the other run that it shares, and both go on apart."""
     backend = InMemoryBackend()

@@ -56,6 +56,7 @@ def agent(tools: dict[str, Step[Any, Any, Any, Any]]) -> Step[Any, Any, Any, Any
     return loop(asked, until=until.no_tool_calls(), id="Root")
 
 
+@pytest.mark.clause("001-25b")
 async def test_001_25_the_events_of_a_child_are_found_by_its_branch_and_by_its_call() -> None:
     child = spawn(sequence(tell, call_model(ScriptedModel("from below", chunk=100))), id="child")
     flow = agent({"ask": child, "other": tell})
@@ -78,6 +79,7 @@ async def test_001_25_the_events_of_a_child_are_found_by_its_branch_and_by_its_c
     assert texts == ["Go.", "all done"]
 
 
+@pytest.mark.clause("001-25b")
 async def test_001_25_a_branch_and_those_below_it() -> None:
     flow = spawn(sequence(tell, spawn(tell, id="inner")), id="outer")
     async with Harness(plugins=[]) as harness, harness.stream(sequence(tell, flow, id="Root"), "x") as stream:
@@ -90,6 +92,7 @@ async def test_001_25_a_branch_and_those_below_it() -> None:
     assert events[0].branch == "Root"
 
 
+@pytest.mark.clause("001-27c")
 async def test_001_27_what_a_tool_emits_says_which_call_it_belongs_to() -> None:
     @tool
     async def search(ctx: Context, word: str) -> str:
@@ -108,12 +111,14 @@ async def test_001_27_what_a_tool_emits_says_which_call_it_belongs_to() -> None:
         assert (started.call.call_id, emitted.event, finished.output.call_id) == (word, f"searching {word}", word)
 
 
+@pytest.mark.clause("001-27c")
 async def test_001_27_outside_of_a_call_there_is_none() -> None:
     async with Harness(plugins=[]) as harness, harness.stream(sequence(tell, spawn(tell)), "x") as stream:
         events: list[Event] = await read(stream.events)
     assert {event.call_id for event in events} == {None}
 
 
+@pytest.mark.clause("001-28c")
 async def test_001_28_each_event_of_a_nested_part_comes_once_with_its_branch_and_call() -> None:
     deep = spawn(spawn(tell, id="inner"), id="outer")
     team = sequence(deep, parallel([tell.bind("b"), spawn(tell).bind("c")]), id="team")
@@ -130,6 +135,7 @@ async def test_001_28_each_event_of_a_nested_part_comes_once_with_its_branch_and
     assert by_text["for ask"].branch.endswith("inner.tell")
 
 
+@pytest.mark.clause("001-28c")
 async def test_001_28_a_watcher_may_leave_nested_parts_out() -> None:
     flow = agent({"ask": spawn(tell), "own": tell})
     async with Harness(plugins=[]) as harness, harness.stream(flow, "Go.") as stream:
@@ -137,6 +143,7 @@ async def test_001_28_a_watcher_may_leave_nested_parts_out() -> None:
     assert [event.event for event in own] == ["for own"]
 
 
+@pytest.mark.clause("001-28c")
 async def test_001_28_the_branch_of_an_event_is_that_of_the_context_that_emits_it() -> None:
     @step
     async def which(_: object, ctx: Ctx) -> str:

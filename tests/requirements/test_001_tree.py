@@ -117,6 +117,7 @@ def every_kind(child: AnyStep) -> AnyStep:
 # --------------------------------------------------------------------------------------------------------------- 001-01
 
 
+@pytest.mark.clause("001-01a")
 async def test_001_01_every_step_has_a_context_of_the_runs_one_root() -> None:
     seen = await seen_by(every_kind)
     assert len(seen) == 15
@@ -125,6 +126,7 @@ async def test_001_01_every_step_has_a_context_of_the_runs_one_root() -> None:
     assert again[0].root is not seen[0].root
 
 
+@pytest.mark.clause("001-01b")
 async def test_001_01_the_root_is_the_runs_own() -> None:
     @step
     async def look(_: object, ctx: Ctx) -> tuple[object, ...]:
@@ -140,6 +142,7 @@ async def test_001_01_the_root_is_the_runs_own() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-02
 
 
+@pytest.mark.clause("001-02a", "001-02b")
 async def test_001_02_one_run_id_in_all_contexts_of_a_run_and_an_id_for_each_execution() -> None:
     seen = await seen_by(every_kind)
     (run_id,) = {each.run_id for each in seen}
@@ -150,6 +153,7 @@ async def test_001_02_one_run_id_in_all_contexts_of_a_run_and_an_id_for_each_exe
     assert {each.run_id for each in other}.isdisjoint({run_id})
 
 
+@pytest.mark.clause("001-02c")
 async def test_001_02_a_caller_may_choose_it() -> None:
     assert {each.run_id for each in await seen_by(every_kind, run_id="invocation-1")} == {"invocation-1"}
 
@@ -171,6 +175,7 @@ async def keep(text: str, ctx: Ctx) -> Mapping[str, object]:
     return before
 
 
+@pytest.mark.clause("001-03a")
 def test_001_03_a_session_has_to_be_named_user_and_application_may_be_left_out() -> None:
     make: Any = SessionKey
     with pytest.raises(TypeError):
@@ -183,6 +188,7 @@ def test_001_03_a_session_has_to_be_named_user_and_application_may_be_left_out()
     assert plain == SessionKey(None, "s", app="")
 
 
+@pytest.mark.clause("001-03b")
 async def test_001_03_all_three_parts_are_readable_everywhere_in_the_tree() -> None:
     key = SessionKey("ada", "trip", app="travel")
     async with Harness(plugins=[]) as harness:
@@ -193,6 +199,7 @@ async def test_001_03_all_three_parts_are_readable_everywhere_in_the_tree() -> N
         assert (await harness.run(who, None, user_id="ada")).value is None
 
 
+@pytest.mark.clause("001-03c")
 @pytest.mark.parametrize("backend", [None, InMemoryBackend], ids=["in memory", "kept"])
 async def test_001_03_another_user_or_application_never_gets_the_data_of_a_session(backend: Any) -> None:
     async with Harness(plugins=[], checkpoints=backend and backend()) as harness:
@@ -232,6 +239,7 @@ async def test_001_04_a_context_has_the_name_of_what_runs() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-05
 
 
+@pytest.mark.clause("001-05a")
 async def test_001_05_a_branch_is_the_dotted_names_from_the_root_down() -> None:
     nested = await seen_by(lambda child: sequence(child, spawn(parallel([child], id="team"), id="Desk"), id="Root"))
     assert [each.branch for each in nested] == ["Root", "Root.Desk.team.child[0]"]
@@ -240,6 +248,7 @@ async def test_001_05_a_branch_is_the_dotted_names_from_the_root_down() -> None:
         assert ".".join(found.path).startswith(found.branch)
 
 
+@pytest.mark.clause("001-05b")
 async def test_001_05_outside_of_a_run_there_is_none() -> None:
     assert Context().branch == ""
 
@@ -253,6 +262,7 @@ class Trip:
     stops: int = 0
 
 
+@pytest.mark.clause("001-06a")
 async def test_001_06_children_hold_the_same_state_object() -> None:
     trip = Trip("Brest")
     shared: list[Make] = [
@@ -272,6 +282,7 @@ async def test_001_06_children_hold_the_same_state_object() -> None:
         assert not any(each.state is trip for each in await seen_by(make, state=trip))
 
 
+@pytest.mark.clause("001-06b")
 async def test_001_06_what_one_part_of_the_tree_writes_another_reads() -> None:
     @step
     async def write(text: str, ctx: Ctx) -> str:
@@ -293,6 +304,7 @@ async def _seen(_: object, ctx: Ctx) -> bool:
     return "user_name" in ctx.state
 
 
+@pytest.mark.clause("001-06c")
 async def test_001_06_what_is_written_persists_in_the_session_of_a_run() -> None:
     @step
     async def write(text: str, ctx: Ctx) -> None:
@@ -314,6 +326,7 @@ async def test_001_06_what_is_written_persists_in_the_session_of_a_run() -> None
 # --------------------------------------------------------------------------------------------------------------- 001-09
 
 
+@pytest.mark.clause("001-09a")
 async def test_001_09_a_run_without_a_session_has_a_log_in_memory() -> None:
     @step
     async def talk(text: str, ctx: Ctx) -> int:
@@ -327,6 +340,7 @@ async def test_001_09_a_run_without_a_session_has_a_log_in_memory() -> None:
             assert (result.value, len(result.items)) == (1, 1)
 
 
+@pytest.mark.clause("001-09b")
 async def test_001_09_a_session_gives_the_events_and_the_state_so_far() -> None:
     @step
     async def talk(text: str, ctx: Ctx) -> tuple[list[str], object]:
@@ -344,6 +358,7 @@ async def test_001_09_a_session_gives_the_events_and_the_state_so_far() -> None:
 # --------------------------------------------------------------------------------------------------------------- 001-16
 
 
+@pytest.mark.clause("001-16a", "001-16b", "001-16c")
 async def test_001_16_memory_is_given_to_a_run_and_reaches_its_whole_tree() -> None:
     class Mem(Memory):
         notes: WorkingMemory = WorkingMemory(scope=Scope.USER)
@@ -372,6 +387,7 @@ async def test_001_16_memory_is_given_to_a_run_and_reaches_its_whole_tree() -> N
 # --------------------------------------------------------------------------------------------------------------- 001-23
 
 
+@pytest.mark.clause("001-23a")
 async def test_001_23_the_parts_of_a_sequence_are_its_children() -> None:
     seen = await seen_by(lambda child: sequence(child, child, id="Root"))
     assert [each.path for each in seen] == [("Root", "child"), ("Root", "child#1")]
@@ -379,6 +395,7 @@ async def test_001_23_the_parts_of_a_sequence_are_its_children() -> None:
     assert {each.branch for each in seen} == {"Root"}
 
 
+@pytest.mark.clause("001-23b")
 async def test_001_23_parallel_paths_have_a_branch_each() -> None:
     sections: list[Make] = [lambda child: parallel([child, child], id="Root"), lambda child: each(child, id="Root")]
     for make in sections:
@@ -386,6 +403,7 @@ async def test_001_23_parallel_paths_have_a_branch_each() -> None:
         assert sorted(found.branch for found in seen) == ["Root.child[0]", "Root.child[1]"]
 
 
+@pytest.mark.clause("001-23c")
 async def test_001_23_each_round_of_a_loop_has_a_place_of_its_own() -> None:
     seen = await seen_by(lambda child: loop(child, until=until.max_rounds(3), id="Root"))
     assert [each.path for each in seen] == [("Root", f"child[{n}]") for n in range(3)]
@@ -398,6 +416,7 @@ BEGINNING: Mapping[str, Make] = {
 }
 
 
+@pytest.mark.clause("001-23c")
 @pytest.mark.parametrize("wanted", BEGINNING)
 async def test_001_23_what_a_round_begins_has_a_branch_of_that_round(wanted: str) -> None:
     inside = BEGINNING[wanted]
@@ -412,6 +431,7 @@ async def test_001_23_what_a_round_begins_has_a_branch_of_that_round(wanted: str
     assert [each.branch for each in direct] == [wanted.format(n=n) for n in range(3)]
 
 
+@pytest.mark.clause("001-23c")
 async def test_001_23_every_tick_of_a_schedule_has_a_branch() -> None:
     seen: list[str] = []
 
@@ -428,6 +448,7 @@ async def test_001_23_every_tick_of_a_schedule_has_a_branch() -> None:
     assert seen == ["Root.tick[0]", "Root.tick[1]"]
 
 
+@pytest.mark.clause("001-23d")
 async def test_001_23_a_step_that_is_called_twice_has_a_branch_for_each_call() -> None:
     seen: list[str] = []
 
@@ -449,6 +470,7 @@ async def test_001_23_a_step_that_is_called_twice_has_a_branch_for_each_call() -
     assert seen == ["Root.part.desk", "Root.part#1.desk", "Root.desk[detached].desk"]
 
 
+@pytest.mark.clause("001-23d")
 async def test_001_23_a_tool_made_of_a_step_begins_with_no_conversation() -> None:
     seen: list[tuple[str, int, object]] = []
 
@@ -470,6 +492,7 @@ async def test_001_23_a_tool_made_of_a_step_begins_with_no_conversation() -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.clause("001-23e")
 async def test_001_23_a_handover_changes_the_name_and_not_the_branch() -> None:
     seen: list[tuple[str, str]] = []
 
@@ -488,6 +511,7 @@ async def test_001_23_a_handover_changes_the_name_and_not_the_branch() -> None:
     assert seen == [("first", "first"), ("target", "first")]
 
 
+@pytest.mark.clause("001-23f")
 async def test_001_23_a_branch_is_the_same_in_the_process_that_goes_on() -> None:
     seen: list[tuple[str, int]] = []
 

@@ -20,11 +20,8 @@ from pydantic import BaseModel
 from noetic_py import (
     Budget,
     Channel,
-    ChannelDropped,
     Context,
-    DetachedRun,
     Harness,
-    LoopParked,
     Message,
     Step,
     call_model,
@@ -36,6 +33,8 @@ from noetic_py import (
     step,
     until,
 )
+from noetic_py.context.detached import DetachedRun
+from noetic_py.core.events import ChannelDropped, LoopParked
 from noetic_py.errors import (
     Aborted,
     ChannelClosed,
@@ -72,6 +71,7 @@ async def run(flow: Any, input: object = 0, **options: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ receiving and sending
 
 
+@pytest.mark.clause("002-20a")
 @MODES
 async def test_002_20_recv_waits_for_the_next_value(channel: Channel[int]) -> None:
     received: list[int] = []
@@ -90,6 +90,7 @@ async def test_002_20_recv_waits_for_the_next_value(channel: Channel[int]) -> No
     assert await run(parallel([receive, send])) == [7, None]
 
 
+@pytest.mark.clause("002-20b", "002-52f")
 @MODES
 async def test_002_20_recv_gives_up_after_its_timeout(channel: Channel[int]) -> None:
     @step
@@ -101,11 +102,13 @@ async def test_002_20_recv_gives_up_after_its_timeout(channel: Channel[int]) -> 
     assert caught.value.path == ("receive",)
 
 
+@pytest.mark.clause("002-20c", "002-21d")
 @pytest.mark.parametrize("method", [Context.recv, Context.send], ids=["recv", "send"])
 def test_002_20_the_timeout_is_30_seconds_unless_told(method: Callable[..., object]) -> None:
     assert inspect.signature(method).parameters["timeout"].default == 30.0
 
 
+@pytest.mark.clause("002-20d")
 async def test_002_20_no_timeout_waits_for_ever_and_warns() -> None:
     @step
     async def receive(n: int, ctx: Context) -> int:
@@ -123,6 +126,7 @@ async def test_002_20_no_timeout_waits_for_ever_and_warns() -> None:
     assert await run(parallel([receive, send])) == [3, None]
 
 
+@pytest.mark.clause("002-20e")
 @MODES
 async def test_002_20_recv_ends_at_once_when_the_execution_is_aborted(channel: Channel[int]) -> None:
     ended = anyio.Event()
@@ -143,6 +147,7 @@ async def test_002_20_recv_ends_at_once_when_the_execution_is_aborted(channel: C
         assert (await handle.result()).status == "aborted"
 
 
+@pytest.mark.clause("002-21a")
 async def test_002_21_what_is_sent_is_checked() -> None:
     wrong: Any = "not a number"
 
@@ -157,6 +162,7 @@ async def test_002_21_what_is_sent_is_checked() -> None:
     await run(send)
 
 
+@pytest.mark.clause("002-21b")
 async def test_002_21_a_full_queue_parks_its_senders_first_come_first_served() -> None:
     full = Channel("full", int, capacity=1)
     order: list[int] = []
@@ -180,6 +186,7 @@ async def test_002_21_a_full_queue_parks_its_senders_first_come_first_served() -
     assert order == [0, 1, 2, 3]
 
 
+@pytest.mark.clause("002-21c")
 async def test_002_21_a_parked_sender_gives_up_after_its_timeout() -> None:
     full = Channel("full", int, capacity=1)
 
@@ -193,6 +200,7 @@ async def test_002_21_a_parked_sender_gives_up_after_its_timeout() -> None:
     assert await run(send) == [1, None]
 
 
+@pytest.mark.clause("002-22a", "002-22b")
 @MODES
 async def test_002_22_try_recv_neither_waits_nor_raises(channel: Channel[int]) -> None:
     @step
@@ -205,6 +213,7 @@ async def test_002_22_try_recv_neither_waits_nor_raises(channel: Channel[int]) -
     assert await run(look) == expected[channel.mode]
 
 
+@pytest.mark.clause("002-23a")
 async def test_002_23_a_value_is_the_last_one_written_and_reading_leaves_it_there() -> None:
     @step
     async def body(n: int, ctx: Context) -> list[int]:
@@ -215,6 +224,7 @@ async def test_002_23_a_value_is_the_last_one_written_and_reading_leaves_it_ther
     assert await run(body) == [2, 2]
 
 
+@pytest.mark.clause("002-23b")
 async def test_002_23_a_queue_is_first_in_first_out_and_bounded() -> None:
     assert Channel("q", int).mode == "queue"
     assert Channel("q", int).capacity == 1000
@@ -230,6 +240,7 @@ async def test_002_23_a_queue_is_first_in_first_out_and_bounded() -> None:
     assert await run(body) == list(range(1000))
 
 
+@pytest.mark.clause("002-23c")
 async def test_002_23_a_topic_reaches_everybody_who_listens_and_nobody_else() -> None:
     ready = 0
 
@@ -282,6 +293,7 @@ SCHEMAS: list[tuple[Any, object, object]] = [
 ]
 
 
+@pytest.mark.clause("002-23d")
 @pytest.mark.parametrize(("schema", "value", "wrong"), SCHEMAS)
 async def test_002_23_a_channel_carries_any_type_that_pydantic_can_check(
     schema: Any, value: object, wrong: object
@@ -306,6 +318,7 @@ async def receive_line(n: int, ctx: Context) -> int:
     return await ctx.recv(LINE, timeout=float("inf"))
 
 
+@pytest.mark.clause("002-24a")
 async def test_002_24_a_handle_is_open_before_the_first_step() -> None:
     async with Harness(plugins=()) as harness:
         handle = harness.start(receive_line, 0)
@@ -313,6 +326,7 @@ async def test_002_24_a_handle_is_open_before_the_first_step() -> None:
         assert (await handle.result()).value == 4
 
 
+@pytest.mark.clause("002-24f")
 async def test_002_24_only_channels_that_say_so_and_runs_that_go_on() -> None:
     async with Harness(plugins=()) as harness:
         handle = harness.start(receive_line, 0)
@@ -323,6 +337,7 @@ async def test_002_24_only_channels_that_say_so_and_runs_that_go_on() -> None:
         handle.abort("enough")
 
 
+@pytest.mark.clause("002-24b", "002-52f")
 async def test_002_24_a_handle_is_closed_when_the_run_ends() -> None:
     async with Harness(plugins=()) as harness:
         handle = harness.start(spawn(receive_line), 0)
@@ -335,6 +350,7 @@ async def test_002_24_a_handle_is_closed_when_the_run_ends() -> None:
             channel.send(2)
 
 
+@pytest.mark.clause("002-24c")
 async def test_002_24_an_outside_sender_never_waits_and_what_is_lost_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -359,6 +375,7 @@ async def test_002_24_an_outside_sender_never_waits_and_what_is_lost_is_told(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.clause("002-24e")
 async def test_002_24_an_outside_thread_may_send() -> None:
     async with Harness(plugins=()) as harness:
         handle = harness.start(receive_line, 0)
@@ -369,6 +386,7 @@ async def test_002_24_an_outside_thread_may_send() -> None:
         await anyio.to_thread.run_sync(thread.join)
 
 
+@pytest.mark.clause("002-24d")
 @MODES
 async def test_002_24_outside_readers_get_a_stream(channel: Channel[int]) -> None:
     ready = anyio.Event()
@@ -390,6 +408,7 @@ async def test_002_24_outside_readers_get_a_stream(channel: Channel[int]) -> Non
 # ------------------------------------------------------------------------------------------------ schedules and inboxes
 
 
+@pytest.mark.clause("002-40f")
 async def test_002_40_a_schedule_runs_a_step_at_its_times_until_it_is_stopped() -> None:
     runtime = VirtualRuntime()
     times: list[float] = []
@@ -412,6 +431,7 @@ async def test_002_40_a_schedule_runs_a_step_at_its_times_until_it_is_stopped() 
     assert (result.status, len(result.items)) == ("completed", 0)
 
 
+@pytest.mark.clause("002-40g")
 @pytest.mark.parametrize("answer", ["skip", "retry", "abort"])
 async def test_002_40_a_schedule_asks_what_to_do_about_a_failure(answer: Any) -> None:
     runtime = VirtualRuntime()
@@ -435,6 +455,7 @@ async def test_002_40_a_schedule_asks_what_to_do_about_a_failure(answer: Any) ->
     assert result.status == ("failed" if answer == "abort" else "aborted")
 
 
+@pytest.mark.clause("002-40b")
 async def test_002_40_a_schedule_nests_like_any_step() -> None:
     @step
     async def once(_: None, ctx: Context) -> None:
@@ -458,6 +479,7 @@ async def test_002_40_a_schedule_nests_like_any_step() -> None:
 INBOX = Channel("inbox", str, external=True)
 
 
+@pytest.mark.clause("002-45f")
 async def test_002_45_a_loop_takes_its_inputs_from_its_inbox() -> None:
     seen: list[str] = []
 
@@ -476,6 +498,7 @@ async def test_002_45_a_loop_takes_its_inputs_from_its_inbox() -> None:
     assert seen == ["first", "a", "b"]
 
 
+@pytest.mark.clause("002-45f")
 async def test_002_45_a_conversation_goes_on_with_each_message() -> None:
     model = ScriptedModel("Hello", "Fine", "Bye")
     chat = loop(call_model(), until=until.no_tool_calls(), inbox=INBOX, park_timeout=float("inf"))
@@ -494,6 +517,7 @@ async def test_002_45_a_conversation_goes_on_with_each_message() -> None:
     assert said == ["Hi", "Hello", "How are you?", "Fine", "Bye", "Bye"]
 
 
+@pytest.mark.clause("002-45g")
 async def test_002_45_a_parked_loop_stops_when_nothing_comes() -> None:
     @step
     async def echo(text: str) -> str:
@@ -524,6 +548,7 @@ async def fail(question: str) -> str:
     raise ValueError(question)
 
 
+@pytest.mark.clause("002-44a", "002-44b")
 async def test_002_44_a_detached_spawn_is_asked_for_status_and_result() -> None:
     @step
     async def body(question: str, ctx: Context) -> list[object]:
@@ -538,6 +563,7 @@ async def test_002_44_a_detached_spawn_is_asked_for_status_and_result() -> None:
     assert await run(body, "six by seven?") == ["running", None, None, "completed", "six by seven? 42", None]
 
 
+@pytest.mark.clause("002-44c")
 async def test_002_44_its_failure_is_asked_for_and_not_thrown_at_anybody() -> None:
     @step
     async def body(question: str, ctx: Context) -> object:
@@ -550,6 +576,7 @@ async def test_002_44_its_failure_is_asked_for_and_not_thrown_at_anybody() -> No
     assert await run(body, "why?") == ["failed", StepFailed]
 
 
+@pytest.mark.clause("002-44f")
 async def test_002_44_it_can_be_stopped() -> None:
     @step
     async def body(question: str, ctx: Context) -> object:
@@ -564,6 +591,7 @@ async def test_002_44_it_can_be_stopped() -> None:
     assert await run(body, "why?") == ["aborted", "not needed"]
 
 
+@pytest.mark.clause("002-44d")
 @pytest.mark.parametrize("end", ["completed", "aborted", "failed", "budget_exceeded"])
 async def test_002_44_its_run_owns_it(end: str) -> None:
     kept: list[DetachedRun[str]] = []
@@ -591,6 +619,7 @@ async def test_002_44_its_run_owns_it(end: str) -> None:
     assert result.status == end
 
 
+@pytest.mark.clause("002-44e")
 async def test_002_44_or_the_harness_owns_it_when_asked() -> None:
     kept: list[DetachedRun[str]] = []
 
@@ -608,6 +637,7 @@ async def test_002_44_or_the_harness_owns_it_when_asked() -> None:
     assert kept[0].result.value == "why? 2"
 
 
+@pytest.mark.clause("002-44e")
 async def test_002_44_without_an_owner_nothing_is_started() -> None:
     @step
     async def body(question: str, ctx: Context) -> None:

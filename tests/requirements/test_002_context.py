@@ -20,26 +20,33 @@ from noetic_py import (
     FunctionCallOutput,
     Harness,
     Item,
-    ItemLog,
     Memory,
     Message,
-    Runtime,
+    ModelRequest,
+    ModelSettings,
     StateBag,
     Step,
-    StepMeta,
     TokenUsage,
     call_model,
     call_tool,
     loop,
+    parallel,
     sequence,
     spawn,
     step,
     tool,
     until,
 )
+from noetic_py.context.context import StepMeta
+from noetic_py.core.events import TextDelta
+from noetic_py.core.log import ItemLog
+from noetic_py.core.runtime import Runtime
+from noetic_py.errors import RateLimited
+from noetic_py.models import RetryModel
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +72,7 @@ async def echo(text: str) -> str:
 # --------------------------------------------------------------------------------------------------------------- 002-01
 
 
+@pytest.mark.clause("002-01a")
 async def test_002_01_a_step_gets_its_input_and_a_context() -> None:
     seen: list[tuple[str, Context]] = []
 
@@ -81,6 +89,7 @@ async def test_002_01_a_step_gets_its_input_and_a_context() -> None:
     assert isinstance(ctx, Context)
 
 
+@pytest.mark.clause("002-01b")
 async def test_002_01_the_context_is_the_source_of_truth_for_the_run() -> None:
     """What one step does, the next one sees through its own context."""
     seen: list[Context] = []
@@ -111,6 +120,7 @@ async def test_002_01_the_context_is_the_source_of_truth_for_the_run() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-02
 
 
+@pytest.mark.clause("002-02a", "002-02b")
 async def test_002_02_ids_are_unique_and_sort_by_time() -> None:
     ids: list[str] = []
 
@@ -127,6 +137,7 @@ async def test_002_02_ids_are_unique_and_sort_by_time() -> None:
     assert {UUID(each).version for each in ids} == {7}
 
 
+@pytest.mark.clause("002-02a", "002-02c")
 async def test_002_02_a_child_never_reuses_an_id() -> None:
     ids: list[str] = []
 
@@ -147,6 +158,7 @@ async def test_002_02_a_child_never_reuses_an_id() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-03
 
 
+@pytest.mark.clause("002-03a")
 async def test_002_03_step_count_counts_completed_and_running_steps() -> None:
     counts: list[int] = []
 
@@ -169,6 +181,7 @@ async def test_002_03_step_count_counts_completed_and_running_steps() -> None:
     assert result.steps == 5
 
 
+@pytest.mark.clause("002-03b")
 async def test_002_03_step_count_never_goes_back() -> None:
     counts: list[int] = []
 
@@ -187,6 +200,7 @@ async def test_002_03_step_count_never_goes_back() -> None:
     assert counts == [1, 2, 3]
 
 
+@pytest.mark.clause("002-03c")
 async def test_002_03_step_count_is_the_execution_s_own() -> None:
     counts: list[int] = []
 
@@ -204,6 +218,7 @@ async def test_002_03_step_count_is_the_execution_s_own() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-04
 
 
+@pytest.mark.clause("002-04a")
 async def test_002_04_tokens_add_up_over_all_model_calls() -> None:
     seen: list[TokenUsage] = []
 
@@ -221,6 +236,7 @@ async def test_002_04_tokens_add_up_over_all_model_calls() -> None:
     assert result.usage == seen[2]
 
 
+@pytest.mark.clause("002-04c")
 async def test_002_04_what_no_provider_reported_is_none() -> None:
     async with Harness(model=ScriptedModel("a", usage=TokenUsage(10, 5))) as harness:
         result = await harness.run(call_model(), "x")
@@ -229,6 +245,7 @@ async def test_002_04_what_no_provider_reported_is_none() -> None:
     assert result.usage.reasoning is None
 
 
+@pytest.mark.clause("002-04b")
 async def test_002_04_tokens_of_children_roll_up() -> None:
     inside: list[int] = []
     after: list[int] = []
@@ -251,6 +268,7 @@ async def test_002_04_tokens_of_children_roll_up() -> None:
     assert result.usage.total == 45
 
 
+@pytest.mark.clause("002-04d")
 async def test_002_04_a_failed_attempt_s_tokens_stay_counted() -> None:
     def check(text: str) -> str:
         raise ValueError("no good")
@@ -281,6 +299,7 @@ class Jumping(VirtualRuntime):
         return datetime(2030 - next(self._years), 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.clause("002-05a", "002-05b")
 async def test_002_05_elapsed_is_seconds_since_the_execution_began() -> None:
     runtime = Jumping()
     seen: list[float] = []
@@ -302,6 +321,7 @@ async def test_002_05_elapsed_is_seconds_since_the_execution_began() -> None:
     assert result.seconds == 5.0
 
 
+@pytest.mark.clause("002-05b")
 async def test_002_05_elapsed_is_a_float_that_only_grows() -> None:
     seen: list[float] = []
 
@@ -321,6 +341,7 @@ async def test_002_05_elapsed_is_a_float_that_only_grows() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-06
 
 
+@pytest.mark.clause("002-06a")
 async def test_002_06_cost_is_exact_and_cumulative() -> None:
     seen: list[Decimal] = []
 
@@ -336,6 +357,7 @@ async def test_002_06_cost_is_exact_and_cumulative() -> None:
     assert result.cost == Decimal("0.3")
 
 
+@pytest.mark.clause("002-06b")
 async def test_002_06_cost_of_children_rolls_up() -> None:
     seen: list[Decimal] = []
 
@@ -354,6 +376,7 @@ async def test_002_06_cost_of_children_rolls_up() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-07
 
 
+@pytest.mark.clause("002-07a")
 async def test_002_07_state_is_the_user_s_own_object_and_can_be_changed() -> None:
     state = State()
     seen: list[State] = []
@@ -372,6 +395,7 @@ async def test_002_07_state_is_the_user_s_own_object_and_can_be_changed() -> Non
     assert result.state is state
 
 
+@pytest.mark.clause("002-07c")
 async def test_002_07_without_a_state_there_is_a_bag() -> None:
     @step
     async def put(text: str, ctx: Context[Memory, StateBag]) -> str:
@@ -383,6 +407,7 @@ async def test_002_07_without_a_state_there_is_a_bag() -> None:
     assert assert_type(result.state, StateBag)["text"] == "x"
 
 
+@pytest.mark.clause("002-07b")
 @pytest.mark.parametrize("state", [{"n": 1}, [1], {1}, 3, "text", None], ids=lambda each: type(each).__name__)
 async def test_002_07_any_type_can_be_the_state(state: object) -> None:
     seen: list[object] = []
@@ -399,6 +424,7 @@ async def test_002_07_any_type_can_be_the_state(state: object) -> None:
     assert result.state == expected
 
 
+@pytest.mark.clause("002-07d")
 async def test_002_07_the_container_has_no_setter() -> None:
     ctx: Any = Context(state=State())
     with pytest.raises(AttributeError):
@@ -409,6 +435,7 @@ async def test_002_07_the_container_has_no_setter() -> None:
 # ------------------------------------------------------------------------------------------------------- 002-09, 002-10
 
 
+@pytest.mark.clause("002-09a", "002-09b")
 async def test_002_09_parent_is_the_spawning_context_and_none_at_the_root() -> None:
     seen: dict[str, Context[Any, Any] | None] = {}
     outer: list[Context] = []
@@ -436,6 +463,7 @@ async def test_002_09_parent_is_the_spawning_context_and_none_at_the_root() -> N
     assert Context().parent is None
 
 
+@pytest.mark.clause("002-10a", "002-10b")
 async def test_002_10_depth_is_zero_at_the_root_and_grows_by_one_with_each_spawn() -> None:
     depths: list[int] = []
 
@@ -454,6 +482,7 @@ async def test_002_10_depth_is_zero_at_the_root_and_grows_by_one_with_each_spawn
 # --------------------------------------------------------------------------------------------------------------- 002-11
 
 
+@pytest.mark.clause("002-11a")
 async def test_002_11_span_is_the_active_tracing_span(spans: InMemorySpanExporter) -> None:
     from opentelemetry import trace
 
@@ -489,6 +518,7 @@ async def test_002_11_span_is_the_active_tracing_span(spans: InMemorySpanExporte
     assert inner.parent.span_id == ids["body"]
 
 
+@pytest.mark.clause("002-11b")
 async def test_002_11_without_tracing_the_span_records_nothing() -> None:
     seen: list[bool] = []
 
@@ -504,6 +534,184 @@ async def test_002_11_without_tracing_the_span_records_nothing() -> None:
     assert not Context().span.is_recording()
 
 
+# --------------------------------------------------------------------------------------------------------------- 002-54
+
+
+async def test_002_54a_spans_mirror_the_tree_of_steps(spans: InMemorySpanExporter) -> None:
+    flow = sequence(
+        echo,
+        parallel([echo, spawn(echo, id="child")], merge=lambda outputs, ctx: outputs[0], id="both"),
+        loop(call_model(tools=(search,)), until=until.no_tool_calls(), id="agent"),
+        id="Root",
+    )
+    model = ScriptedModel(FunctionCall(name="search", arguments={"query": "x"}), "done")
+    async with Harness(plugins=[], model=model) as harness:
+        await harness.run(flow, "x")
+    finished = {span.context.span_id: span for span in spans.get_finished_spans() if span.context}
+
+    def place(span: ReadableSpan) -> str:
+        above = finished[span.parent.span_id] if span.parent else None
+        return span.name if above is None else f"{place(above)} > {span.name}"
+
+    # Two rounds of the agent, each with its answer, and the tool call of the first.
+    assert sorted(map(place, finished.values())) == [
+        "run Root",
+        "run Root > sequence Root",
+        "run Root > sequence Root > code echo",
+        "run Root > sequence Root > loop agent",
+        *["run Root > sequence Root > loop agent > model call_model"] * 2,
+        *["run Root > sequence Root > loop agent > model call_model > answer answer"] * 2,
+        *["run Root > sequence Root > loop agent > model call_model > answer answer > chat scripted"] * 2,
+        "run Root > sequence Root > loop agent > model call_model > execute_tool search",
+        "run Root > sequence Root > parallel both",
+        "run Root > sequence Root > parallel both > code echo",
+        "run Root > sequence Root > parallel both > spawn child",
+        "run Root > sequence Root > parallel both > spawn child > code echo",
+    ]
+
+
+def told(spans: InMemorySpanExporter, operation: str) -> list[ReadableSpan]:
+    """The spans of an operation of GenAI, in the order in which they ended."""
+    found = spans.get_finished_spans()
+    return [span for span in found if (span.attributes or {}).get("gen_ai.operation.name") == operation]
+
+
+def of_genai(span: ReadableSpan) -> dict[str, Any]:
+    return {name: value for name, value in (span.attributes or {}).items() if name.startswith(("gen_ai.", "error."))}
+
+
+async def test_002_54b_model_and_tool_spans_follow_the_genai_conventions(spans: InMemorySpanExporter) -> None:
+    from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+
+    active: list[Any] = []
+
+    def answer(request: ModelRequest) -> Any:
+        active.append(get_current_span())
+        return FunctionCall(name="look", arguments={"at": "the harbour"}, call_id="c1")
+
+    @tool
+    async def look(at: str) -> str:
+        """Look at a place."""
+        raise LookupError(f"{at} is closed")
+
+    usage = TokenUsage(100, 20, cached_input=30, cache_write=40, reasoning=5)
+    model = ScriptedModel(
+        RateLimited("slowly", model="acme:wave-2", status=429), answer, "nothing seen", usage=usage, name="acme:wave-2"
+    )
+    settings = ModelSettings(temperature=0.5, top_p=0.9, max_output_tokens=64, seed=7, stop=["END"])
+    agent = loop(
+        call_model(RetryModel(model, attempts=2, initial=0.0), tools=(look,), settings=settings),
+        until=until.no_tool_calls(),
+        id="agent",
+    )
+    async with Harness(plugins=[]) as harness:
+        await harness.run(agent, "what about the harbour?", thread_id="t1")
+
+    failed, first, second = told(spans, "chat")
+    asked = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "acme",
+        "gen_ai.request.model": "wave-2",
+        "gen_ai.conversation.id": "t1",
+        "gen_ai.output.type": "text",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 0.9,
+        "gen_ai.request.max_tokens": 64,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.stop_sequences": ("END",),
+    }
+    used = {
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 20,
+        "gen_ai.usage.cache_read.input_tokens": 30,
+        "gen_ai.usage.cache_creation.input_tokens": 40,
+        "gen_ai.usage.reasoning.output_tokens": 5,
+        "gen_ai.response.model": "acme:wave-2",
+    }
+    assert {span.name for span in (failed, first, second)} == {"chat wave-2"}
+    assert {span.kind for span in (failed, first, second)} == {SpanKind.CLIENT}
+    assert of_genai(failed) == asked | {"error.type": "RateLimited"}
+    assert failed.status.status_code is StatusCode.ERROR
+    assert of_genai(first) == asked | used | {"gen_ai.response.finish_reasons": ("tool_calls",)}
+    assert of_genai(second) == asked | used | {"gen_ai.response.finish_reasons": ("stop",)}
+    # What a client of the provider records is shown below it.
+    assert [span.get_span_context() for span in active] == [first.context]
+
+    (called,) = told(spans, "execute_tool")
+    assert (called.name, called.kind, called.status.status_code) == (
+        "execute_tool look",
+        SpanKind.INTERNAL,
+        StatusCode.ERROR,
+    )
+    assert of_genai(called) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.description": "Look at a place.",
+        "gen_ai.tool.call.id": "c1",
+        "error.type": "LookupError",
+    }
+    # What was said is nobody's business but the conversation's.
+    assert "what about" not in str([span.attributes for span in spans.get_finished_spans()])
+
+
+async def test_002_54b_an_answer_that_fits_a_schema_and_a_step_that_calls_a_tool(spans: InMemorySpanExporter) -> None:
+    @tool
+    async def broken() -> str:
+        """Break."""
+        raise ValueError("broken")
+
+    model = ScriptedModel('{"value": 3}', FunctionCall(name="nothing", arguments={}), "done", name="plain")
+    async with Harness(plugins=[], model=model) as harness:
+        await harness.run(call_model(output=int), "how many?")
+        await harness.run(loop(call_model(), until=until.no_tool_calls()), "x")
+        await harness.run(call_tool(broken, args={}), None, on_error="result")
+    (shaped, *_) = told(spans, "chat")
+    assert shaped.name == "chat plain"
+    assert of_genai(shaped)["gen_ai.provider.name"] == of_genai(shaped)["gen_ai.request.model"] == "plain"
+    assert of_genai(shaped)["gen_ai.output.type"] == "json"
+    unknown, step_of_tool = told(spans, "execute_tool")
+    assert (unknown.name, of_genai(unknown)["error.type"]) == ("execute_tool nothing", "UnknownTool")
+    assert step_of_tool.name == "execute_tool broken"
+    assert of_genai(step_of_tool)["error.type"] == "ToolFailed"
+
+
+def good(snapshot: until.Snapshot[Any]) -> until.Verdict:
+    return until.Verdict(True, "good", "nicely done")
+
+
+LIMITED = {"max_iterations": 2, "at_limit": "end"}
+ENDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
+    (until.no_tool_calls(), {}, {"stop": True, "reason": "no tool calls"}),
+    (good, {}, {"stop": True, "reason": "good", "feedback": "nicely done"}),
+    (until.never(), LIMITED, {"stop": True, "reason": "the limit of 2 rounds was reached"}),
+]
+
+
+@pytest.mark.parametrize(("until_", "options", "expected"), ENDS, ids=["predicate", "verdict", "limit"])
+async def test_002_54c_the_span_of_a_loop_has_its_verdict(
+    spans: InMemorySpanExporter, until_: Any, options: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    flow: Any = loop(call_model(), until=until_, id="agent", **options)
+    async with Harness(plugins=[], model=ScriptedModel("one", "two", "three")) as harness:
+        await harness.run(flow, "x")
+    (span,) = [span for span in spans.get_finished_spans() if span.name == "loop agent"]
+    found = {name: value for name, value in (span.attributes or {}).items() if name.startswith("noetic.verdict.")}
+    assert found == {f"noetic.verdict.{name}": value for name, value in expected.items()}
+
+
+async def test_002_54c_stop_loop_is_a_verdict_too(spans: InMemorySpanExporter) -> None:
+    @step
+    async def stops(text: str, ctx: Context) -> str:
+        ctx.stop_loop(text)
+        return text
+
+    async with Harness(plugins=[]) as harness:
+        await harness.run(loop(stops, until=until.never(), id="agent"), "x")
+    (span,) = [span for span in spans.get_finished_spans() if span.name == "loop agent"]
+    assert (span.attributes or {})["noetic.verdict.reason"] == "stop_loop"
+
+
 # --------------------------------------------------------------------------------------------------------------- 002-12
 
 
@@ -512,6 +720,7 @@ async def who(text: str, ctx: Context) -> tuple[str, str | None]:
     return ctx.thread_id, ctx.user_id
 
 
+@pytest.mark.clause("002-12a")
 async def test_002_12_thread_id_is_stable_across_calls() -> None:
     ctx = Context()
     async with Harness() as harness:
@@ -525,6 +734,7 @@ async def test_002_12_thread_id_is_stable_across_calls() -> None:
     assert Context(thread_id="thread-2").thread_id == "thread-2"
 
 
+@pytest.mark.clause("002-12b", "002-12c")
 async def test_002_12_user_id_is_optional_and_children_have_both() -> None:
     async with Harness() as harness:
         assert (await harness.run(who, "x")).value[1] is None
@@ -535,6 +745,7 @@ async def test_002_12_user_id_is_optional_and_children_have_both() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-13
 
 
+@pytest.mark.clause("002-13b")
 async def test_002_13_items_are_an_append_only_sequence() -> None:
     @step
     async def write(text: str, ctx: Context) -> list[str]:
@@ -555,6 +766,7 @@ async def test_002_13_items_are_an_append_only_sequence() -> None:
     assert [item.text for item in result.items if isinstance(item, Message)] == ["x", "a", "b"]
 
 
+@pytest.mark.clause("002-13a")
 async def test_002_13_items_are_readable_at_any_time() -> None:
     lengths: list[int] = []
 
@@ -572,6 +784,7 @@ async def test_002_13_items_are_readable_at_any_time() -> None:
     assert len(ctx.items) == 3
 
 
+@pytest.mark.clause("002-13c")
 async def test_002_13_the_runtime_appends_after_each_model_step() -> None:
     kinds: list[list[str]] = []
 
@@ -589,9 +802,24 @@ async def test_002_13_the_runtime_appends_after_each_model_step() -> None:
     ]
 
 
+async def test_002_28d_the_log_keeps_one_final_entry_of_a_streamed_item() -> None:
+    async with (
+        Harness(plugins=[], model=ScriptedModel("in three parts", chunk=5)) as harness,
+        harness.stream(call_model(), "go") as stream,
+    ):
+        parts = [event.delta async for event in stream.events if isinstance(event, TextDelta)]
+        result = await stream.result()
+    assert parts == ["in th", "ree p", "arts"]
+    assert [item.status for item in result.items] == ["completed", "completed"]
+    assert len({item.id for item in result.items}) == 2
+    assert isinstance(result.items[-1], Message)
+    assert result.items[-1].text == "in three parts"
+
+
 # --------------------------------------------------------------------------------------------------------------- 002-14
 
 
+@pytest.mark.clause("002-14a")
 async def test_002_14_last_step_is_none_before_the_first() -> None:
     seen: list[StepMeta | None] = []
 
@@ -606,6 +834,7 @@ async def test_002_14_last_step_is_none_before_the_first() -> None:
     assert Context().last_step is None
 
 
+@pytest.mark.clause("002-14b")
 async def test_002_14_last_step_is_what_the_latest_step_did() -> None:
     seen: list[StepMeta | None] = []
 
@@ -629,6 +858,7 @@ async def test_002_14_last_step_is_what_the_latest_step_did() -> None:
     assert (after_code.usage.total, after_code.cost) == (0, Decimal(0))
 
 
+@pytest.mark.clause("002-14c")
 async def test_002_14_a_tool_step_is_a_step_too() -> None:
     seen: list[StepMeta | None] = []
 
@@ -654,6 +884,7 @@ class Notes(Memory):
         return "notes"
 
 
+@pytest.mark.clause("002-15a")
 async def test_002_15_contexts_are_generic_over_memory_and_state() -> None:
     @step
     async def typed(text: str, ctx: Context[Notes, State]) -> str:
@@ -670,6 +901,7 @@ async def test_002_15_contexts_are_generic_over_memory_and_state() -> None:
     assert (result.value, result.state.drafts) == ("notes!", 1)
 
 
+@pytest.mark.clause("002-15b")
 async def test_002_15_a_bare_context_has_defaults_and_composes_with_everything() -> None:
     @step
     async def bare(text: str, ctx: Context) -> str:
@@ -695,6 +927,7 @@ async def test_002_15_a_bare_context_has_defaults_and_composes_with_everything()
 # --------------------------------------------------------------------------------------------------------------- 002-38
 
 
+@pytest.mark.clause("002-38a")
 async def test_002_38_one_harness_makes_the_contexts_of_many_concurrent_runs() -> None:
     together = 20
     inside = 0
@@ -724,6 +957,7 @@ async def test_002_38_one_harness_makes_the_contexts_of_many_concurrent_runs() -
     assert {result.run_id for result in results} == ids
 
 
+@pytest.mark.clause("002-38b")
 async def test_002_38_a_harness_keeps_nothing_of_its_runs() -> None:
     @step
     async def count(text: str, ctx: Context[Memory, StateBag]) -> tuple[int, int, int]:
@@ -740,6 +974,7 @@ async def test_002_38_a_harness_keeps_nothing_of_its_runs() -> None:
     assert first.steps == second.steps == 2
 
 
+@pytest.mark.clause("002-38c")
 async def test_002_38_one_run_that_breaks_leaves_the_others_alone() -> None:
     release = anyio.Event()
 
@@ -761,6 +996,7 @@ async def test_002_38_one_run_that_breaks_leaves_the_others_alone() -> None:
         assert (await waiting.result()).value == "fine"
 
 
+@pytest.mark.clause("002-38d")
 async def test_002_38_a_conversation_is_the_caller_s_and_not_the_harness_s() -> None:
     """What goes on from run to run is the context that the caller passes, in any harness."""
     ctx = Context()

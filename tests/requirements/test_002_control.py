@@ -64,6 +64,7 @@ def recorder() -> tuple[Any, list[str]]:
 # --------------------------------------------------------------------------------------------------------------- 002-26
 
 
+@pytest.mark.clause("002-26a")
 async def test_002_26_completed_is_true_and_the_value_is_there() -> None:
     seen: list[tuple[bool, object]] = []
 
@@ -82,6 +83,7 @@ async def test_002_26_completed_is_true_and_the_value_is_there() -> None:
     assert "body" in (result.reason or "")
 
 
+@pytest.mark.clause("002-26b")
 async def test_002_26_the_execution_stops_with_that_result() -> None:
     note, seen = recorder()
     async with Harness() as harness:
@@ -91,6 +93,7 @@ async def test_002_26_the_execution_stops_with_that_result() -> None:
     assert result.steps == 2
 
 
+@pytest.mark.clause("002-26b")
 async def test_002_26_the_calling_body_goes_on_to_its_next_await() -> None:
     reached: list[str] = []
 
@@ -112,6 +115,7 @@ async def test_002_26_the_calling_body_goes_on_to_its_next_await() -> None:
     assert result.state["kept"] is True
 
 
+@pytest.mark.clause("002-26c")
 async def test_002_26_the_first_call_wins() -> None:
     @step
     async def body(text: str, ctx: Context) -> str:
@@ -127,6 +131,7 @@ async def test_002_26_the_first_call_wins() -> None:
     assert (result.status, result.value) == ("completed", "first")
 
 
+@pytest.mark.clause("002-26a")
 async def test_002_26_the_value_may_be_none() -> None:
     @step
     async def body(text: str, ctx: Context) -> str:
@@ -141,6 +146,7 @@ async def test_002_26_the_value_may_be_none() -> None:
     assert result.has_value
 
 
+@pytest.mark.clause("002-26b")
 async def test_002_26_a_loop_does_not_go_on() -> None:
     count = 0
 
@@ -157,6 +163,7 @@ async def test_002_26_a_loop_does_not_go_on() -> None:
     assert count == 3
 
 
+@pytest.mark.clause("002-26d")
 async def test_002_26_what_runs_beside_is_cancelled() -> None:
     stopped: list[str] = []
     inside = anyio.Event()
@@ -182,6 +189,7 @@ async def test_002_26_what_runs_beside_is_cancelled() -> None:
     assert stopped == ["x", "x"]
 
 
+@pytest.mark.clause("002-26e")
 async def test_002_26_in_a_spawn_it_is_the_spawn_s_value() -> None:
     note, seen = recorder()
     async with Harness() as harness:
@@ -190,6 +198,7 @@ async def test_002_26_in_a_spawn_it_is_the_spawn_s_value() -> None:
     assert seen == ["completed x"]
 
 
+@pytest.mark.clause("002-26e")
 async def test_002_26_root_completes_the_whole_run() -> None:
     note, seen = recorder()
 
@@ -221,6 +230,7 @@ async def test_002_26_a_tool_may_complete_the_run() -> None:
     assert len([item for item in result.items if isinstance(item, FunctionCallOutput)]) == 1
 
 
+@pytest.mark.clause("002-26f")
 async def test_002_26_it_cannot_be_swallowed() -> None:
     note, seen = recorder()
 
@@ -238,6 +248,7 @@ async def test_002_26_it_cannot_be_swallowed() -> None:
     assert seen == []
 
 
+@pytest.mark.clause("002-26f")
 async def test_002_26_nor_turned_into_a_failure() -> None:
     @step
     async def body(text: str, ctx: Context) -> str:
@@ -249,6 +260,7 @@ async def test_002_26_nor_turned_into_a_failure() -> None:
     assert (result.status, result.value, result.error) == ("completed", "done", None)
 
 
+@pytest.mark.clause("002-26f")
 async def test_002_26_nor_retried() -> None:
     tries = 0
 
@@ -267,6 +279,7 @@ async def test_002_26_nor_retried() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-27
 
 
+@pytest.mark.clause("002-27a", "002-27g")
 async def test_002_27_aborted_is_true_and_the_reason_is_there() -> None:
     seen: list[tuple[bool, str | None]] = []
 
@@ -289,6 +302,7 @@ async def test_002_27_aborted_is_true_and_the_reason_is_there() -> None:
     assert caught.value.result is result
 
 
+@pytest.mark.clause("002-27b")
 async def test_002_27_nothing_starts_after_it() -> None:
     note, seen = recorder()
     async with Harness() as harness:
@@ -297,6 +311,7 @@ async def test_002_27_nothing_starts_after_it() -> None:
     assert seen == ["x"]
 
 
+@pytest.mark.clause("002-27b")
 async def test_002_27_a_loop_stops_before_its_next_iteration() -> None:
     count = 0
 
@@ -319,6 +334,7 @@ async def test_002_27_a_loop_stops_before_its_next_iteration() -> None:
     assert (result.status, count, asked) == ("aborted", 3, [])
 
 
+@pytest.mark.clause("002-27c")
 async def test_002_27_it_reaches_every_live_descendant() -> None:
     seen: list[tuple[int, bool, str | None]] = []
     waiting = 0
@@ -349,6 +365,7 @@ async def test_002_27_it_reaches_every_live_descendant() -> None:
     assert sorted(seen) == [(0, True, "enough"), (1, True, "enough"), (2, True, "enough")]
 
 
+@pytest.mark.clause("002-27d")
 async def test_002_27_it_never_goes_upward() -> None:
     seen: list[bool] = []
 
@@ -378,6 +395,7 @@ async def test_002_27_an_abort_of_a_child_that_nobody_handles_breaks_the_run() -
     assert outcome[1].value == "x"
 
 
+@pytest.mark.clause("002-27d")
 async def test_002_27_siblings_of_an_aborted_child_go_on() -> None:
     aborted = anyio.Event()
 
@@ -398,6 +416,7 @@ async def test_002_27_siblings_of_an_aborted_child_go_on() -> None:
     assert [each.ok for each in outcome] == [False, True, True]
 
 
+@pytest.mark.clause("002-27e")
 @pytest.mark.parametrize("shielded", [False, True])
 async def test_002_27_a_child_made_afterwards_never_runs(shielded: bool) -> None:
     note, seen = recorder()
@@ -421,6 +440,7 @@ async def test_002_27_a_child_made_afterwards_never_runs(shielded: bool) -> None
     assert len(errors) == 1
 
 
+@pytest.mark.clause("002-27e")
 async def test_002_27_a_child_of_an_aborted_child_s_subtree_never_runs_either() -> None:
     note, seen = recorder()
 
@@ -440,6 +460,7 @@ async def test_002_27_a_child_of_an_aborted_child_s_subtree_never_runs_either() 
     assert seen == []
 
 
+@pytest.mark.clause("002-27f")
 async def test_002_27_the_first_reason_wins() -> None:
     @step
     async def body(text: str, ctx: Context) -> str:
@@ -455,6 +476,7 @@ async def test_002_27_the_first_reason_wins() -> None:
     assert (result.status, result.reason) == ("aborted", "first")
 
 
+@pytest.mark.clause("002-27h")
 async def test_002_27_a_body_that_swallows_the_cancellation_is_aborted_all_the_same() -> None:
     @step
     async def stubborn(text: str, ctx: Context) -> str:
@@ -471,6 +493,7 @@ async def test_002_27_a_body_that_swallows_the_cancellation_is_aborted_all_the_s
     assert not result.has_value
 
 
+@pytest.mark.clause("002-27h")
 async def test_002_27_a_body_that_raises_after_it_is_aborted_all_the_same() -> None:
     @step(retry=3)
     async def body(text: str, ctx: Context) -> str:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.clause("002-25a", "002-25b", "002-25c")
 @pytest.mark.parametrize("kept", [False, True])
 async def test_002_25_a_checkpoint_stores_the_execution_at_a_chosen_moment(kept: bool, tmp_path: Path) -> None:
     seen: list[int] = []
@@ -93,6 +94,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.clause("002-55a")
 async def test_002_55_a_finished_step_is_put_back_as_it_was_and_the_rest_runs() -> None:
     ran: list[str] = []
 
@@ -121,6 +123,7 @@ async def test_002_55_a_finished_step_is_put_back_as_it_was_and_the_rest_runs() 
     assert ran == ["first", "second", "second"]
 
 
+@pytest.mark.clause("002-55c")
 async def test_002_55_what_differs_is_told_adopted_or_pinned() -> None:
     backend = InMemoryBackend()
     async with Harness(checkpoints=backend, plugins=[]) as harness:
@@ -153,6 +156,7 @@ async def doubles(value: int) -> int:
     return 2 * value
 
 
+@pytest.mark.clause("002-55d")
 async def test_002_55_an_append_does_not_grow_with_the_run(tmp_path: Path) -> None:
     sizes: list[int] = []
 

@@ -5,19 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from noetic_py import (
-    Budget,
-    Context,
-    Harness,
-    Message,
-    Refusal,
-    call_model,
-    errors,
-    parallel,
-    sequence,
-    spawn,
-    step,
-)
+from noetic_py import Budget, Context, Harness, Message, call_model, errors, parallel, sequence, spawn, step
+from noetic_py.core.items import Refusal
 from noetic_py.errors import (
     Aborted,
     BudgetExceeded,
@@ -66,6 +55,7 @@ CAUSES = {
 }
 
 
+@pytest.mark.clause("002-52j")
 def test_002_52_one_class_for_each_cause() -> None:
     assert len(set(CAUSES.values())) == len(CAUSES)
     for one in CAUSES.values():
@@ -75,6 +65,7 @@ def test_002_52_one_class_for_each_cause() -> None:
         assert [other for other in CAUSES.values() if issubclass(other, one)] == [one]
 
 
+@pytest.mark.clause("002-52j")
 def test_002_52_every_public_error_is_under_one_root() -> None:
     for name in errors.__all__:
         found: object = getattr(errors, name)
@@ -84,6 +75,7 @@ def test_002_52_every_public_error_is_under_one_root() -> None:
             assert found.__doc__
 
 
+@pytest.mark.clause("002-52a")
 async def test_002_52_step_failed() -> None:
     async with Harness() as harness:
         with pytest.raises(StepFailed) as caught:
@@ -94,6 +86,7 @@ async def test_002_52_step_failed() -> None:
     assert isinstance(error.__cause__, ValueError)
 
 
+@pytest.mark.clause("002-52b")
 async def test_002_52_model_refused() -> None:
     async with Harness(model=ScriptedModel(Message(role="assistant", content=[Refusal(refusal="no")]))) as harness:
         with pytest.raises(ModelRefused) as caught:
@@ -102,6 +95,7 @@ async def test_002_52_model_refused() -> None:
     assert "no" in caught.value.message
 
 
+@pytest.mark.clause("002-52c")
 async def test_002_52_model_parse_error() -> None:
     async with Harness(model=ScriptedModel("x", "y")) as harness:
         with pytest.raises(ModelParseError) as caught:
@@ -109,6 +103,7 @@ async def test_002_52_model_parse_error() -> None:
     assert caught.value.model == "test:scripted"
 
 
+@pytest.mark.clause("002-52d")
 async def test_002_52_rate_limit() -> None:
     limited = RateLimited("slow down", model="openai:gpt-5-mini", retry_after=2.5)
     async with Harness(model=ScriptedModel(limited)) as harness:
@@ -120,6 +115,7 @@ async def test_002_52_rate_limit() -> None:
     assert limited.path == ("call_model", "answer")
 
 
+@pytest.mark.clause("002-52e")
 async def test_002_52_fork_partial() -> None:
     done = anyio.Event()
 
@@ -140,6 +136,7 @@ async def test_002_52_fork_partial() -> None:
     assert list(caught.value.failed) == [1]
 
 
+@pytest.mark.clause("002-52h")
 async def test_002_52_budget_exceeded() -> None:
     async with Harness() as harness:
         result = await harness.run(sequence(echo, echo), "x", budget=Budget(steps=1))
@@ -151,6 +148,7 @@ async def test_002_52_budget_exceeded() -> None:
     assert error.result is result
 
 
+@pytest.mark.clause("002-52g")
 async def test_002_52_aborted_cancelled_and_the_like_share_a_base() -> None:
     @step
     async def stop(text: str, ctx: Context) -> str:
@@ -178,6 +176,7 @@ async def test_002_52_a_timeout_is_python_s_own_too() -> None:
     assert issubclass(ChannelTimeout, TimeoutError)
 
 
+@pytest.mark.clause("002-52k")
 def test_002_52_configuration_errors_are_apart_and_have_code_and_hint() -> None:
     with pytest.raises(ConfigError) as caught:
         sequence(echo, id="a/b")
@@ -206,6 +205,7 @@ async def test_002_52_errors_name_the_path_and_carry_the_result() -> None:
     assert [item.text for item in error.result.items if isinstance(item, Message)] == ["x"]
 
 
+@pytest.mark.clause("002-52i")
 def test_002_52_item_schema_mismatch_says_where() -> None:
     error = ItemSchemaMismatch("not a text", where="content[0].text")
     assert isinstance(error, CodecError)

@@ -38,6 +38,7 @@ class Letters:
         return [[float(text.lower().count(chr(97 + place))) for place in range(26)] for text in texts]
 
 
+@pytest.mark.clause("002-50a", "002-50b", "002-50e", "002-50f", "002-50g")
 async def test_002_50_layers_that_hold_what_they_are_given() -> None:
     notes = WorkingMemory()
     await notes.update({"topic": "tides"})
@@ -53,6 +54,7 @@ async def test_002_50_layers_that_hold_what_they_are_given() -> None:
     assert observed.observations == ("Ada sails.",)
 
 
+@pytest.mark.clause("002-50c", "002-50h", "002-50j", "002-50l")
 async def test_002_50_layers_that_look_at_a_conversation(tmp_path: Path) -> None:
     call = FunctionCall(name="drop", arguments={"table": "users"})
     items: list[Item] = [Message.user(f"number {number}") for number in range(50)]

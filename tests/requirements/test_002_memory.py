@@ -16,7 +16,6 @@ from noetic_py import (
     Harness,
     InMemoryBackend,
     Item,
-    LayerUsage,
     Memory,
     MemoryLayer,
     Message,
@@ -29,9 +28,10 @@ from noetic_py import (
     until,
 )
 from noetic_py import memory as memory_module
+from noetic_py.core.view import LayerUsage
 from noetic_py.memory import TIMEOUTS, Scope, Seed, Slot, function
-from noetic_py.memory.allocate import Demand, allocate
 from noetic_py.memory.layer import hooks_of
+from noetic_py.memory.projector import Demand, allocate
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +76,7 @@ class Mem(Memory):
     bare: Bare = Bare()
 
 
+@pytest.mark.clause("002-08a", "002-08b", "002-08c")
 async def test_002_08_layers_by_name_in_a_container_that_stands() -> None:
     @step
     async def body(_: object, ctx: Context[Mem]) -> list[str]:
@@ -93,6 +94,28 @@ async def test_002_08_layers_by_name_in_a_container_that_stands() -> None:
         assert (await harness.run(body, None)).value == ["notes", "bare"]
 
 
+async def test_002_43b_memory_of_its_own_takes_the_place_of_the_parents() -> None:
+    class Own(Memory):
+        other: Notes = Notes()
+
+    @step
+    async def child(_: object, ctx: Context[Own]) -> tuple[Mapping[str, int], list[str]]:
+        before = ctx.memory.other.snapshot
+        await ctx.memory.other.put("child", 1)
+        untyped: Any = ctx.memory
+        return before, [name for name in ("notes", "bare", "other") if hasattr(untyped, name)]
+
+    @step
+    async def parent(_: object, ctx: Context[Mem]) -> object:
+        await ctx.memory.notes.put("parent", 1)
+        found = await spawn(child, memory=Own())(None, ctx)
+        return found, ctx.memory.notes.snapshot
+
+    async with Harness(memory=Mem()) as harness:
+        assert (await harness.run(parent, None)).value == (({}, ["other"]), {"parent": 1})
+
+
+@pytest.mark.clause("002-16a", "002-16b")
 def test_002_16_checkers_know_every_layer() -> None:
     # Both checkers run this program in tests/test_typing.py, and have to err on the marked lines and no others.
     program = Path(__file__).parent.parent / "typing" / "programs" / "memory.py"
@@ -121,6 +144,7 @@ async def test_002_17_data_are_read_live() -> None:
         await harness.run(body, None)
 
 
+@pytest.mark.clause("002-18a", "002-18b", "002-18c")
 async def test_002_18_functions_check_and_change() -> None:
     @step
     async def body(_: object, ctx: Context[Mem]) -> Mapping[str, int]:
@@ -141,6 +165,7 @@ async def test_002_18_functions_check_and_change() -> None:
         assert (await harness.run(body, None)).value == {"a": 1, "b": 2}
 
 
+@pytest.mark.clause("002-19a", "002-19b")
 async def test_002_19_a_bundle_keeps_its_layers() -> None:
     class More(Mem):
         other: Notes = Notes(id="named", slot=5)
@@ -157,6 +182,7 @@ async def test_002_19_a_bundle_keeps_its_layers() -> None:
         assert (await harness.run(body, None)).value == [7, "named", 5, Bare]
 
 
+@pytest.mark.clause("002-36a", "002-36b", "002-36c")
 async def test_002_36_and_37_usage_by_layer() -> None:
     seen: list[LayerUsage | None] = []
 
@@ -246,6 +272,7 @@ class Every(MemoryLayer[int]):
         SEEN.append("dispose")
 
 
+@pytest.mark.clause("002-47a", "002-47b")
 async def test_002_47_hooks_at_every_stage() -> None:
     seen = SEEN
     seen.clear()
@@ -268,6 +295,7 @@ async def test_002_47_hooks_at_every_stage() -> None:
     assert hooks_of(Bare) == {"recall"}
 
 
+@pytest.mark.clause("002-48a", "002-48b")
 async def test_002_48_scopes_that_nothing_leaves() -> None:
     class Keeps(MemoryLayer[list[str]]):
         @function
@@ -310,6 +338,7 @@ async def test_002_48_scopes_that_nothing_leaves() -> None:
             assert seen[3] == ([], None)
 
 
+@pytest.mark.clause("002-49b", "002-49d", "002-49f")
 def test_002_49_order_and_budgets() -> None:
     assert Slot.SYSTEM < Slot.ENTITY < Slot.HISTORY
     demands = [Demand("a", 100, 200), Demand("b", 50, 50), Demand("c", 0, None)]
@@ -328,16 +357,18 @@ def test_002_49_order_and_budgets() -> None:
     assert dict(allocate(120, demands).layers) == {"a": 100, "b": 20, "c": 0}
 
 
+@pytest.mark.clause("002-49a")
 def test_002_49_a_layer_stands_where_its_slot_says() -> None:
     class Ordered(Memory):
         late: Notes = Notes(slot=300)
         early: Notes = Notes(slot=100)
 
-    from noetic_py._engine.layers import layers_for
+    from noetic_py.engine.layers.handles import layers_for
 
     assert [layer.id for layer in layers_for(Ordered()).by_slot] == ["early", "late"]
 
 
+@pytest.mark.clause("002-51a", "002-51b", "002-51c")
 async def test_002_51_functions_are_tools() -> None:
     class Hidden(Notes):
         @function(model=False)

@@ -29,8 +29,8 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.events import RunFinished, RunStarted
-from noetic_py.items import Reasoning
+from noetic_py.core.events import RunFinished, RunStarted
+from noetic_py.core.items import Reasoning
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +77,7 @@ class Waiting:
             await session.serve(self.agent, on_turn=told)
 
 
+@pytest.mark.clause("002-53a")
 async def test_002_53_one_fifo_for_each_thread(tmp_path: Path) -> None:
     async with Harness(plugins=(), checkpoints=f"sqlite:{tmp_path / 'runs.db'}") as harness:
         sessions = [harness.session(user, "trip") for user in ("ada", "bob")]
@@ -94,6 +95,7 @@ async def test_002_53_one_fifo_for_each_thread(tmp_path: Path) -> None:
             assert await session.queued() == ()
 
 
+@pytest.mark.clause("002-53b")
 async def test_002_53_delivered_as_the_next_turn() -> None:
     waiting = Waiting()
     async with Harness(plugins=(), model=waiting.model) as harness, anyio.create_task_group() as group:
@@ -108,6 +110,7 @@ async def test_002_53_delivered_as_the_next_turn() -> None:
     assert said(waiting.model.requests[2].items) == ["When is high water?", "And today?"]
 
 
+@pytest.mark.clause("002-53c")
 async def test_002_53_delivered_between_two_rounds() -> None:
     waiting = Waiting()
     async with Harness(plugins=(), model=waiting.model) as harness, anyio.create_task_group() as group:
@@ -133,6 +136,7 @@ async def test_002_53_delivered_between_two_rounds() -> None:
         assert await session.queued() == ()
 
 
+@pytest.mark.clause("002-53d")
 async def test_002_53_delivered_as_an_interrupt() -> None:
     waiting = Waiting()
     async with Harness(plugins=(), model=waiting.model) as harness, anyio.create_task_group() as group:
@@ -153,6 +157,7 @@ async def test_002_53_delivered_as_an_interrupt() -> None:
     assert said(waiting.model.requests[2].items)[-1] == "And today?"
 
 
+@pytest.mark.clause("002-53e")
 async def test_002_53_streams_of_text_reasoning_items_and_events() -> None:
     thought = Reasoning(content=["Let me see."])
     model = ScriptedModel([thought, Message.assistant("At noon.")], "At six.")
@@ -170,6 +175,7 @@ async def test_002_53_streams_of_text_reasoning_items_and_events() -> None:
         assert turns == [RunStarted, RunFinished, RunStarted, RunFinished]
 
 
+@pytest.mark.clause("002-53f")
 async def test_002_53_who_comes_late_sees_what_was() -> None:
     async with Harness(plugins=()) as harness:
         session = harness.session("ada", "trip")
@@ -180,6 +186,7 @@ async def test_002_53_who_comes_late_sees_what_was() -> None:
         assert (late.missed, late.dropped) == (0, 0)
 
 
+@pytest.mark.clause("002-53g")
 async def test_002_53_buffers_are_bounded_the_oldest_go_first_and_are_counted() -> None:
     async with Harness(plugins=(), sessions=SessionPolicy(history=10, max_queued=3)) as harness:
         session = harness.session("ada", "trip")

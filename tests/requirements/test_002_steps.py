@@ -17,12 +17,10 @@ from noetic_py import (
     FunctionCall,
     FunctionCallOutput,
     Harness,
-    LoopIteration,
     Memory,
     Message,
     ReadContext,
     Retry,
-    Settled,
     StateBag,
     Step,
     TokenUsage,
@@ -41,6 +39,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import LoopIteration
 from noetic_py.errors import (
     Aborted,
     BudgetExceeded,
@@ -51,6 +50,7 @@ from noetic_py.errors import (
     StepFailed,
     StepTimeout,
 )
+from noetic_py.steps.flow import Settled
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 from noetic_py.until import Snapshot, Until, Verdict
 
@@ -125,6 +125,7 @@ STEPS: list[tuple[Step[Any, Any], str]] = [
 ]
 
 
+@pytest.mark.clause("002-40a")
 @pytest.mark.parametrize(("made", "kind"), STEPS, ids=lambda each: getattr(each, "id", each))
 def test_002_40_all_steps_are_of_one_type(made: Step[Any, Any], kind: str) -> None:
     assert type(made) is Step
@@ -145,6 +146,7 @@ WRAPPERS: dict[str, Callable[[Step[str, str]], Step[str, str]]] = {
 }
 
 
+@pytest.mark.clause("002-40b")
 @pytest.mark.parametrize("outer", WRAPPERS)
 @pytest.mark.parametrize("inner", WRAPPERS)
 async def test_002_40_steps_compose_in_any_nesting(outer: str, inner: str) -> None:
@@ -154,6 +156,7 @@ async def test_002_40_steps_compose_in_any_nesting(outer: str, inner: str) -> No
     assert result.value == "HELLO!"
 
 
+@pytest.mark.clause("002-40b")
 async def test_002_40_a_tool_step_and_each_nest_too() -> None:
     def arguments(query: str) -> dict[str, object]:
         return {"query": query}
@@ -168,6 +171,7 @@ async def _first(found: list[str]) -> list[str]:
     return found
 
 
+@pytest.mark.clause("002-40c")
 async def test_002_40_a_model_call_has_tools_and_structured_output() -> None:
     model = ScriptedModel(FunctionCall(name="search", arguments={"query": "x"}), '{"value": [1, 2]}')
     agent = loop(call_model(output=list[int], tools=(search,)), until=until.no_tool_calls())
@@ -179,6 +183,7 @@ async def test_002_40_a_model_call_has_tools_and_structured_output() -> None:
     assert [item.output for item in result.items if isinstance(item, FunctionCallOutput)] == ["found x"]
 
 
+@pytest.mark.clause("002-40d")
 async def test_002_40_a_step_can_be_a_tool() -> None:
     model = ScriptedModel(FunctionCall(name="loudly", arguments={"input": "x"}), "done")
     loudly = step_tool(sequence(shout, exclaim), name="loudly", description="Say it loudly.")
@@ -220,6 +225,7 @@ async def attempts(retry: Retry | int, *, random: float = 0.0, fails: int = 100)
     return times
 
 
+@pytest.mark.clause("002-40h")
 async def test_002_40_retry_attempts() -> None:
     assert len(await attempts(1)) == 1
     assert len(await attempts(4)) == 4
@@ -227,6 +233,7 @@ async def test_002_40_retry_attempts() -> None:
     assert len(await attempts(4, fails=2)) == 3
 
 
+@pytest.mark.clause("002-40i")
 async def test_002_40_retry_backoff() -> None:
     def retry(backoff: Literal["fixed", "linear", "exponential"], longest: float = 30.0) -> Retry:
         return Retry(5, backoff=backoff, initial=1, max=longest, jitter=False)
@@ -237,6 +244,7 @@ async def test_002_40_retry_backoff() -> None:
     assert await attempts(retry("exponential", 3)) == [0, 1, 3, 6, 9]
 
 
+@pytest.mark.clause("002-40j")
 async def test_002_40_retry_jitter() -> None:
     assert await attempts(Retry(2, initial=2, jitter=True), random=0.0) == [0, 1]
     assert await attempts(Retry(2, initial=2, jitter=True), random=0.5) == [0, 1.5]
@@ -250,6 +258,7 @@ async def test_002_40_retry_only_of_what_is_worth_it() -> None:
     assert len(await attempts(Retry(3, on=lambda error: "no such text" in str(error)))) == 1
 
 
+@pytest.mark.clause("002-40h")
 async def test_002_40_a_model_call_can_be_retried() -> None:
     model = ScriptedModel(ModelUnavailable("no connection", model="m"), "hello")
     runtime = VirtualRuntime()
@@ -266,6 +275,7 @@ async def test_002_40_a_model_call_can_be_retried() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-41
 
 
+@pytest.mark.clause("002-41a")
 async def test_002_41_a_route_returns_a_step() -> None:
     def route(text: str, ctx: ReadContext) -> Step[str, str]:
         return shout if text == "loud" else exclaim
@@ -275,6 +285,7 @@ async def test_002_41_a_route_returns_a_step() -> None:
         assert (await harness.run(branch(route), "quiet")).value == "quiet!"
 
 
+@pytest.mark.clause("002-41c")
 async def test_002_41_a_route_may_be_async() -> None:
     async def route(text: str, ctx: ReadContext) -> Step[str, str]:
         await anyio.lowlevel.checkpoint()
@@ -289,6 +300,7 @@ async def test_002_41_a_route_may_be_async() -> None:
         assert (await harness.run(branch(key, {"a": shout, "b": exclaim}), "b")).value == "b!"
 
 
+@pytest.mark.clause("002-41b")
 async def test_002_41_none_is_a_no_op() -> None:
     def nowhere(text: str, ctx: ReadContext) -> Step[str, str] | None:
         return None
@@ -302,6 +314,7 @@ async def test_002_41_none_is_a_no_op() -> None:
         assert (await harness.run(branch(nowhere_async), "x")).value == "x"
 
 
+@pytest.mark.clause("002-41d")
 async def test_002_41_a_route_sees_the_run_and_cannot_change_it() -> None:
     seen: list[ReadContext[Memory, State]] = []
 
@@ -318,6 +331,7 @@ async def test_002_41_a_route_sees_the_run_and_cannot_change_it() -> None:
     assert not hasattr(seen[0].items, "append")
 
 
+@pytest.mark.clause("002-41a")
 async def test_002_41_by_key_with_a_default() -> None:
     flow = branch(lambda text: text, {"a": shout}, default=exclaim)
     async with Harness() as harness:
@@ -328,6 +342,7 @@ async def test_002_41_by_key_with_a_default() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-42
 
 
+@pytest.mark.clause("002-42a")
 async def test_002_42_paths_may_be_made_from_the_input() -> None:
     def fan_out(words: list[str], ctx: Context) -> Iterator[Step[object, str]]:
         for word in words:
@@ -346,6 +361,7 @@ async def test_002_42_paths_may_be_made_from_the_input() -> None:
         assert (await harness.run(each(shout), ["a", "b"])).value == ["A", "B"]
 
 
+@pytest.mark.clause("002-42b")
 async def test_002_42_paths_run_at_once_and_outputs_come_in_order() -> None:
     first_waits = anyio.Event()
 
@@ -364,6 +380,7 @@ async def test_002_42_paths_run_at_once_and_outputs_come_in_order() -> None:
         assert (await harness.run(parallel([slow, quick]), "x")).value == ["slow", "quick"]
 
 
+@pytest.mark.clause("002-42b")
 async def test_002_42_merge_makes_the_output() -> None:
     async def merge_async(outputs: Any, ctx: Context[Memory, State]) -> str:
         await anyio.lowlevel.checkpoint()
@@ -378,6 +395,7 @@ async def test_002_42_merge_makes_the_output() -> None:
         assert (await harness.run(settled, "x")).value == [True, False]
 
 
+@pytest.mark.clause("002-42c")
 @pytest.mark.parametrize("make", ["parallel", "race", "settle", "each"])
 async def test_002_42_concurrency_limits_how_many_run_at_once(make: str) -> None:
     now = most = started = 0
@@ -407,6 +425,7 @@ async def test_002_42_concurrency_limits_how_many_run_at_once(make: str) -> None
     assert (most, started) == (3, 10)
 
 
+@pytest.mark.clause("002-42d")
 async def test_002_42_each_path_has_a_deep_copy_of_the_state() -> None:
     @step
     async def work(text: str, ctx: Context[Memory, State]) -> list[str]:
@@ -434,6 +453,7 @@ async def test_002_42_merge_may_read_the_states_and_change_the_parent_s() -> Non
     assert (result.value, result.state.count) == (2, 4)
 
 
+@pytest.mark.clause("002-42e")
 async def test_002_42_the_winner_of_a_race_replaces_the_parent_s_state() -> None:
     @step
     async def slow(text: str, ctx: Context[Memory, State]) -> str:
@@ -456,6 +476,7 @@ async def test_002_42_the_winner_of_a_race_replaces_the_parent_s_state() -> None
     assert [item.text for item in result.items if isinstance(item, Message)] == ["from the winner"]
 
 
+@pytest.mark.clause("002-42f")
 async def test_002_42_all_fails_with_what_succeeded_and_what_failed() -> None:
     cancelled: list[str] = []
     done = anyio.Event()
@@ -486,10 +507,12 @@ async def test_002_42_all_fails_with_what_succeeded_and_what_failed() -> None:
     assert list(error.failed) == [1]
     assert isinstance(error.failed[1], StepFailed)
     assert error.failed[1].error_type == "ValueError"
-    assert error.__cause__ is error.failed[1]
+    assert error.first is error.failed[1]
+    assert isinstance(error.__cause__, ValueError)
     assert cancelled == ["slow"]
 
 
+@pytest.mark.clause("002-42g")
 async def test_002_42_settle_never_raises() -> None:
     async with Harness() as harness:
         result = await harness.run(settle([echo, fail, shout]), "x")
@@ -504,6 +527,7 @@ async def test_002_42_settle_never_raises() -> None:
         assert [outcome.ok for outcome in (await harness.run(settle([fail, fail]), "x")).value] == [False, False]
 
 
+@pytest.mark.clause("002-42i")
 async def test_002_42_a_race_fails_when_every_path_has() -> None:
     async with Harness() as harness:
         assert (await harness.run(race([fail, echo]), "x")).value == "x"
@@ -513,6 +537,7 @@ async def test_002_42_a_race_fails_when_every_path_has() -> None:
     assert caught.value.succeeded == {}
 
 
+@pytest.mark.clause("002-42h")
 @pytest.mark.parametrize("make", [parallel, race, settle])
 async def test_002_42_an_abort_of_the_parent_cancels_the_paths(make: Any) -> None:
     stopped: list[str] = []
@@ -545,6 +570,7 @@ async def test_002_42_an_abort_of_the_parent_cancels_the_paths(make: Any) -> Non
 # --------------------------------------------------------------------------------------------------------------- 002-43
 
 
+@pytest.mark.clause("002-43a")
 async def test_002_43_a_child_has_an_empty_item_log() -> None:
     lengths: list[int] = []
 
@@ -561,6 +587,7 @@ async def test_002_43_a_child_has_an_empty_item_log() -> None:
     assert len(result.items) == 3
 
 
+@pytest.mark.clause("002-43a")
 @pytest.mark.parametrize(("items", "sees", "left"), [("copy", 1, 1), ("view", 1, 1), ("share", 1, 2), ("new", 0, 1)])
 async def test_002_43_or_as_much_of_the_parent_s_log_as_asked(
     items: Literal["copy", "view", "share", "new"], sees: int, left: int
@@ -579,6 +606,7 @@ async def test_002_43_or_as_much_of_the_parent_s_log_as_asked(
     assert len(result.items) == left
 
 
+@pytest.mark.clause("002-43c")
 async def test_002_43_a_timeout() -> None:
     async with Harness() as harness:
         with pytest.raises(StepTimeout) as caught:
@@ -587,6 +615,7 @@ async def test_002_43_a_timeout() -> None:
         assert (await harness.run(spawn(echo, timeout=60), "x")).value == "x"
 
 
+@pytest.mark.clause("002-43d")
 async def test_002_43_usage_rolls_up() -> None:
     inside: list[tuple[int, Decimal, int]] = []
 
@@ -604,6 +633,7 @@ async def test_002_43_usage_rolls_up() -> None:
     assert result.steps == 3
 
 
+@pytest.mark.clause("002-43d")
 async def test_002_43_usage_of_a_child_that_fails_rolls_up_too() -> None:
     flow = settle([spawn(sequence(call_model(), fail))])
     async with Harness(model=ScriptedModel("a", usage=TokenUsage(10, 5))) as harness:
@@ -612,6 +642,7 @@ async def test_002_43_usage_of_a_child_that_fails_rolls_up_too() -> None:
     assert result.usage.total == 15
 
 
+@pytest.mark.clause("002-43e")
 async def test_002_43_tools_are_inherited() -> None:
     model = ScriptedModel(FunctionCall(name="search", arguments={"query": "x"}), "done")
     async with Harness(model=model, tools=(search,)) as harness:
@@ -623,6 +654,7 @@ async def test_002_43_tools_are_inherited() -> None:
     assert output.output == "found x"
 
 
+@pytest.mark.clause("002-43f")
 async def test_002_43_a_budget_caps_the_child() -> None:
     flow = settle([spawn(sequence(echo, echo, echo), budget=Budget(steps=2)), echo])
     async with Harness() as harness:
@@ -634,6 +666,7 @@ async def test_002_43_a_budget_caps_the_child() -> None:
     assert result.steps == 3
 
 
+@pytest.mark.clause("002-43h")
 @pytest.mark.parametrize(
     ("share", "seen", "left"),
     [
@@ -660,6 +693,7 @@ async def test_002_43_the_child_s_state_is_shared_or_copied(
     assert (result.state.count, result.state.words) == left
 
 
+@pytest.mark.clause("002-43h")
 async def test_002_43_the_child_s_state_may_be_new() -> None:
     @step
     async def bag(text: str, ctx: Context[Memory, StateBag]) -> int:
@@ -679,6 +713,7 @@ async def test_002_43_the_child_s_state_may_be_new() -> None:
     assert (result.value, result.state.count) == (1, 7)
 
 
+@pytest.mark.clause("002-43h")
 async def test_002_43_the_state_is_deep_copied_when_nothing_is_said() -> None:
     async with Harness() as harness:
         result = await harness.run(spawn(count_up), "x", state=State())
@@ -688,12 +723,14 @@ async def test_002_43_the_state_is_deep_copied_when_nothing_is_said() -> None:
 # --------------------------------------------------------------------------------------------------------------- 002-45
 
 
+@pytest.mark.clause("002-45a")
 async def test_002_45_steps_are_piped() -> None:
     async with Harness() as harness:
         result = await harness.run(loop(add_one >> add_one, until=until.max_rounds(3)), 0)
     assert result.value == 6
 
 
+@pytest.mark.clause("002-45a")
 async def test_002_45_a_body_that_can_goes_on_from_the_log() -> None:
     model = ScriptedModel(*[FunctionCall(name="search", arguments={"query": "x"})] * 2, "done")
     async with Harness(model=model) as harness:
@@ -702,6 +739,7 @@ async def test_002_45_a_body_that_can_goes_on_from_the_log() -> None:
     assert [item.text for item in result.items if isinstance(item, Message) and item.role == "user"] == ["go"]
 
 
+@pytest.mark.clause("002-45b")
 async def test_002_45_until_gives_a_verdict_with_reason_and_feedback() -> None:
     seen: list[Verdict] = []
 
@@ -728,6 +766,7 @@ async def test_002_45_until_gives_a_verdict_with_reason_and_feedback() -> None:
     ]
 
 
+@pytest.mark.clause("002-45c")
 async def test_002_45_prepare_next_makes_the_next_input() -> None:
     @step
     async def note(text: str, ctx: Context[Memory, State]) -> str:
@@ -767,6 +806,7 @@ def failing(times: int) -> tuple[Step[str, str], list[str]]:
     return flaky, inputs
 
 
+@pytest.mark.clause("002-45d")
 @pytest.mark.parametrize("decision", ["retry", "skip"])
 async def test_002_45_on_error_may_go_on(decision: Literal["retry", "skip"]) -> None:
     asked: list[Exception] = []
@@ -785,6 +825,7 @@ async def test_002_45_on_error_may_go_on(decision: Literal["retry", "skip"]) -> 
     assert isinstance(asked[0].__cause__, ValueError)
 
 
+@pytest.mark.clause("002-45d")
 async def test_002_45_on_error_retry_repeats_the_iteration_and_skip_does_not() -> None:
     """Both use up one of `max_iterations`; only what the iteration is called differs."""
     flaky, _ = failing(5)
@@ -795,6 +836,7 @@ async def test_002_45_on_error_retry_repeats_the_iteration_and_skip_does_not() -
             )
 
 
+@pytest.mark.clause("002-45d")
 async def test_002_45_on_error_may_abort() -> None:
     flaky, inputs = failing(1)
     async with Harness() as harness:
@@ -806,6 +848,7 @@ async def test_002_45_on_error_may_abort() -> None:
     assert inputs == ["x"]
 
 
+@pytest.mark.clause("002-45j")
 async def test_002_45_what_a_failed_iteration_did_is_undone() -> None:
     tries = 0
 
@@ -825,6 +868,7 @@ async def test_002_45_what_a_failed_iteration_did_is_undone() -> None:
     assert (tries, result.state.count, len(result.items)) == (3, 2, 2)
 
 
+@pytest.mark.clause("002-45e")
 async def test_002_45_at_most_1000_iterations_unless_told() -> None:
     async with Harness() as harness:
         with pytest.raises(LoopLimit) as caught:
@@ -837,6 +881,7 @@ async def test_002_45_at_most_1000_iterations_unless_told() -> None:
         assert (await harness.run(loop(add_one, until=until.max_rounds(2), max_iterations=2), 0)).value == 2
 
 
+@pytest.mark.clause("002-45h")
 async def test_002_45_until_that_raises_stops_the_loop_with_the_reason() -> None:
     def broken(snapshot: Snapshot[int]) -> bool:
         raise KeyError("oops")
@@ -854,6 +899,7 @@ async def test_002_45_until_that_raises_stops_the_loop_with_the_reason() -> None
         assert "later" in (result.reason or "")
 
 
+@pytest.mark.clause("002-45i")
 async def test_002_45_on_error_never_sees_a_cancellation() -> None:
     asked: list[Exception] = []
     inside = anyio.Event()
@@ -911,6 +957,7 @@ async def rounds(when: Until[int], *, body: Step[int, int] = add_one, **harness_
     return result.value, reason
 
 
+@pytest.mark.clause("002-46a")
 async def test_002_46_max_steps() -> None:
     value, reason = await rounds(until.max_steps(10))
     assert value == 10
@@ -919,6 +966,7 @@ async def test_002_46_max_steps() -> None:
     assert (await rounds(until.max_steps(0)))[0] == 1
 
 
+@pytest.mark.clause("002-46a")
 async def test_002_46_max_rounds_counts_this_loop_only() -> None:
     body = loop(add_one, until=until.max_rounds(2), id="inner")
     value, reason = await rounds(until.max_rounds(3), body=body)
@@ -932,6 +980,7 @@ async def ask(n: int, ctx: Context) -> int:
     return n + 1
 
 
+@pytest.mark.clause("002-46b")
 async def test_002_46_max_cost() -> None:
     model = ScriptedModel(*["a"] * 20, cost="0.1")
     value, reason = await rounds(until.max_cost(0.3), body=ask, model=model)
@@ -941,6 +990,7 @@ async def test_002_46_max_cost() -> None:
     assert (await rounds(until.max_cost(Decimal("0.25")), body=ask, model=model))[0] == 3
 
 
+@pytest.mark.clause("002-46l")
 async def test_002_46_max_tokens_and_max_turns() -> None:
     def model() -> ScriptedModel:
         return ScriptedModel(*["a"] * 20, usage=TokenUsage(7, 3))
@@ -953,6 +1003,7 @@ async def test_002_46_max_tokens_and_max_turns() -> None:
     assert "4" in reason
 
 
+@pytest.mark.clause("002-46l")
 async def test_002_46_max_turns_of_the_run_or_of_the_context() -> None:
     async def turns(scope: Literal["run", "context"]) -> int:
         flow = sequence(ask, spawn(loop(ask, until=until.max_turns(3, scope=scope), max_iterations=9)))
@@ -963,6 +1014,7 @@ async def test_002_46_max_turns_of_the_run_or_of_the_context() -> None:
     assert await turns("context") == 4
 
 
+@pytest.mark.clause("002-46c")
 async def test_002_46_max_seconds() -> None:
     runtime = VirtualRuntime()
 
@@ -979,6 +1031,7 @@ async def test_002_46_max_seconds() -> None:
     assert "5" in (result.reason or "")
 
 
+@pytest.mark.clause("002-46d")
 async def test_002_46_no_tool_calls() -> None:
     call = FunctionCall(name="search", arguments={"query": "x"})
     model = ScriptedModel(call, [Message.assistant("looking"), call], "done", "not asked")
@@ -989,6 +1042,7 @@ async def test_002_46_no_tool_calls() -> None:
     assert len(model.requests) == 3
 
 
+@pytest.mark.clause("002-46e")
 async def test_002_46_verified() -> None:
     def check(n: int) -> bool:
         return n == 2
@@ -1005,6 +1059,7 @@ async def test_002_46_verified() -> None:
     assert await rounds(until.verified(verdict)) == (4, "four")
 
 
+@pytest.mark.clause("002-46e")
 async def test_002_46_verified_gives_feedback_to_prepare_next() -> None:
     def check(text: str) -> Verdict:
         return Verdict(text.endswith("ok"), feedback="say ok")
@@ -1014,6 +1069,7 @@ async def test_002_46_verified_gives_feedback_to_prepare_next() -> None:
         assert (await harness.run(flow, "x")).value == "say ok ok"
 
 
+@pytest.mark.clause("002-46f")
 async def test_002_46_converged() -> None:
     texts = ["a b c d", "a b c e", "a b c e"]
 
@@ -1035,6 +1091,7 @@ async def test_002_46_converged() -> None:
     assert await stops(1.0) == 3
 
 
+@pytest.mark.clause("002-46g")
 async def test_002_46_output_contains_and_equals() -> None:
     @step
     async def grow(text: str) -> str:
@@ -1046,12 +1103,14 @@ async def test_002_46_output_contains_and_equals() -> None:
     assert (await rounds(until.output_equals(4)))[0] == 4
 
 
+@pytest.mark.clause("002-46h")
 async def test_002_46_never() -> None:
     with pytest.raises(NoeticError) as caught:
         await rounds(until.never())
     assert isinstance(caught.value, LoopLimit)
 
 
+@pytest.mark.clause("002-46i")
 async def test_002_46_custom() -> None:
     def by_output(snapshot: Snapshot[int]) -> bool:
         return snapshot.output == 3 and list(snapshot.outputs) == [1, 2, 3] and snapshot.iteration == 2
@@ -1064,6 +1123,7 @@ async def test_002_46_custom() -> None:
     assert await rounds(until.custom(later)) == (4, "four steps")
 
 
+@pytest.mark.clause("002-46j")
 async def test_002_46_any_of_several_with_or() -> None:
     assert (await rounds(until.max_steps(10) | until.max_rounds(3)))[0] == 3
     value, reason = await rounds(until.max_rounds(3) | until.max_steps(2))
@@ -1072,6 +1132,7 @@ async def test_002_46_any_of_several_with_or() -> None:
     assert (await rounds(until.never() | until.never() | until.output_equals(5)))[0] == 5
 
 
+@pytest.mark.clause("002-46k")
 async def test_002_46_all_of_several_with_and() -> None:
     value, reason = await rounds(until.max_steps(4) & until.max_rounds(2))
     assert value == 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from noetic_py import Context, FunctionCall, Handoff, Harness, Message, Step, call_model, loop, step, step_tool, until
-from noetic_py.items import FunctionCallOutput
+from noetic_py.core.items import FunctionCallOutput
 from noetic_py.testing import ScriptedModel, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +31,7 @@ def desk(seen: list[tuple[Any, ...]]) -> Step[str, str]:
     return triage
 
 
+@pytest.mark.clause("003-15a")
 async def test_003_15_a_step_hands_over_in_the_same_run_and_its_handoff_is_nobodys_value() -> None:
     seen: list[tuple[Any, ...]] = []
     async with Harness() as harness:
@@ -43,6 +44,7 @@ async def test_003_15_a_step_hands_over_in_the_same_run_and_its_handoff_is_nobod
     assert "Handoff" not in repr(result.items)
 
 
+@pytest.mark.clause("003-15b")
 async def test_003_15_a_tool_hands_over_when_it_is_made_of_such_a_step() -> None:
     seen: list[tuple[Any, ...]] = []
     call = FunctionCall(name="desk", arguments='{"input": "12"}', call_id="c1")
@@ -55,5 +57,6 @@ async def test_003_15_a_tool_hands_over_when_it_is_made_of_such_a_step() -> None
     assert [item.output for item in result.items if isinstance(item, FunctionCallOutput)] == ["paid 12"]
 
 
+@pytest.mark.clause("003-15c")
 async def test_003_15_a_handover_survives_a_kill_anywhere() -> None:
     assert await assert_resumable_everywhere(lambda: desk([]), "12") >= 4

@@ -96,6 +96,7 @@ def everywhere() -> Iterator[None]:
             EVERYWHERE.remove(each)
 
 
+@pytest.mark.clause("003-31a", "003-31b")
 async def test_003_31_a_pool_may_have_a_limit() -> None:
     assert ContextPool().limit is None
     assert ContextPool(limit=None).limit is None
@@ -108,6 +109,7 @@ async def test_003_31_a_pool_may_have_a_limit() -> None:
     assert ids(await filled("abc", limit=2)) == "bc"
 
 
+@pytest.mark.clause("003-32a", "003-32b")
 async def test_003_32_adding_needs_id_and_description() -> None:
     pool = ContextPool[Any]()
     seen = record(pool)
@@ -127,6 +129,7 @@ async def test_003_32_adding_needs_id_and_description() -> None:
     assert pool.get("").content == 1
 
 
+@pytest.mark.clause("003-33a", "003-33b")
 async def test_003_33_the_same_id_replaces_in_place() -> None:
     pool = await filled("abc", limit=3)
     seen = record(pool)
@@ -141,6 +144,7 @@ async def test_003_33_the_same_id_replaces_in_place() -> None:
     assert ids(pool) == "dbe"
 
 
+@pytest.mark.clause("003-34a", "003-34b")
 async def test_003_34_the_oldest_makes_room() -> None:
     pool = await filled("ab", limit=2)
     seen = record(pool)
@@ -168,6 +172,7 @@ async def test_003_34_the_oldest_makes_room() -> None:
     assert ids(pool) == "bc"
 
 
+@pytest.mark.clause("003-35a", "003-35b")
 async def test_003_35_reading_by_id() -> None:
     pool = await filled("ab")
     assert pool.get("a") is pool["a"] is pool.items[0]
@@ -181,6 +186,7 @@ async def test_003_35_reading_by_id() -> None:
     assert ("a" in pool, "z" in pool, entry("b") in pool, entry("b", 1) in pool) == (True, False, True, False)
 
 
+@pytest.mark.clause("003-36a", "003-36b")
 async def test_003_36_removing() -> None:
     pool = await filled("abc")
     seen = record(pool)
@@ -199,6 +205,7 @@ async def test_003_36_removing() -> None:
     assert ids(pool) == "ac"
 
 
+@pytest.mark.clause("003-37a", "003-37b")
 async def test_003_37_clearing() -> None:
     pool = await filled("ab")
     seen = record(pool)
@@ -218,6 +225,7 @@ async def test_003_37_clearing() -> None:
     assert seen == [("clearing", {}, 0), ("cleared", 0)]
 
 
+@pytest.mark.clause("003-38a", "003-38b")
 async def test_003_38_reading_all() -> None:
     pool = await filled("bca", limit=5)
     assert [each.id for each in pool.items] == [each.id for each in pool] == ["b", "c", "a"]
@@ -239,6 +247,7 @@ class Shelf(ContextPool[int]):
     place: str = "here"
 
 
+@pytest.mark.clause("003-42a", "003-42b", "003-42c")
 async def test_003_42_branches_of_a_pool() -> None:
     parent = Shelf(limit=3, tags=["docs"], place="there")
     for each in "abc":
@@ -263,6 +272,7 @@ async def test_003_42_branches_of_a_pool() -> None:
     assert [*parent.branch(listeners=[*parent.listeners][:2]).listeners] == [*parent.listeners][:2]
 
 
+@pytest.mark.clause("003-43a", "003-43b", "003-43c", "003-43d")
 async def test_003_43_listeners_of_a_pool() -> None:
     pool = await filled("ab", limit=2)
     seen: list[tuple[Any, ...]] = []
@@ -293,6 +303,7 @@ async def test_003_43_listeners_of_a_pool() -> None:
     ]
 
 
+@pytest.mark.clause("003-44a", "003-44b", "003-44c")
 async def test_003_44_a_pool_as_data() -> None:
     pool = ContextPool[Doc](tags=["docs"])
     for each in "abc":
@@ -322,6 +333,7 @@ async def test_003_44_a_pool_as_data() -> None:
         ContextPool[Doc].load(data | {"limit": -1}, type=Doc)
 
 
+@pytest.mark.clause("003-45a", "003-45b", "003-45c")
 @pytest.mark.usefixtures("everywhere")
 async def test_003_45_tags() -> None:
     heard: list[tuple[str, frozenset[str]]] = []
@@ -349,6 +361,7 @@ async def test_003_45_tags() -> None:
         ContextQueue(limit=1, tags="session")
 
 
+@pytest.mark.clause("003-46a", "003-46b")
 @pytest.mark.usefixtures("everywhere")
 async def test_003_46_one_s_own_listeners_come_first() -> None:
     heard: list[str] = []

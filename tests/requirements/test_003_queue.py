@@ -66,6 +66,7 @@ def record(queue: ContextQueue[str]) -> list[tuple[Any, ...]]:
     return seen
 
 
+@pytest.mark.clause("003-01a", "003-01b", "003-01c")
 def test_003_01_entries_are_values() -> None:
     entry = ContextItem("text", "about", "a")
     assert (entry.content, entry.description, entry.id) == ("text", "about", "a")
@@ -85,6 +86,7 @@ def test_003_01_entries_are_values() -> None:
         ContextItem("text", "about", 3)  # type: ignore[arg-type]  # refused when it runs, too
 
 
+@pytest.mark.clause("003-02a", "003-02b")
 def test_003_02_entries_as_data() -> None:
     entry = ContextItem(Note("hm"), "about", "a")
     data = entry.dump()
@@ -118,6 +120,7 @@ def held_any(queue: ContextQueue[Any]) -> list[Any]:
     return [entry.content for entry in queue]
 
 
+@pytest.mark.clause("003-04a", "003-04b")
 @pytest.mark.parametrize("limit", [0, -1, True, 2.5, "3", None])
 def test_003_04_a_queue_has_a_limit(limit: Any) -> None:
     with pytest.raises(ValueError, match="limit must be >= 1") as caught:
@@ -131,6 +134,7 @@ def test_003_04_a_queue_has_a_limit(limit: Any) -> None:
         queue.limit = 3  # type: ignore[misc]  # that is the test
 
 
+@pytest.mark.clause("003-05a", "003-05b")
 async def test_003_05_append_takes_any_number_of_entries() -> None:
     queue = ContextQueue[str](limit=5)
     seen = record(queue)
@@ -147,6 +151,7 @@ async def test_003_05_append_takes_any_number_of_entries() -> None:
     assert seen == []
 
 
+@pytest.mark.clause("003-06a", "003-06b")
 async def test_003_06_the_oldest_make_room() -> None:
     queue = await filled("abc", limit=3)
     seen = record(queue)
@@ -168,6 +173,7 @@ async def test_003_06_the_oldest_make_room() -> None:
     assert seen[-1] == ("appended", [*"vwxyz"], ["y", "z"])
 
 
+@pytest.mark.clause("003-07a", "003-07b")
 async def test_003_07_listeners_can_prevent_it() -> None:
     for event, place in ((Appending, 1), (Evicting, 1), (Evicting, 2)):
         queue = await filled("abc", limit=3)
@@ -193,6 +199,7 @@ async def test_003_07_listeners_can_prevent_it() -> None:
     assert held(queue) == "cde", "what is told afterwards has happened"
 
 
+@pytest.mark.clause("003-08a", "003-08b")
 async def test_003_08_clear() -> None:
     queue = await filled("abc")
     seen = record(queue)
@@ -213,6 +220,7 @@ async def test_003_08_clear() -> None:
     assert held(queue) == "d"
 
 
+@pytest.mark.clause("003-09a", "003-09b")
 async def test_003_09_reading() -> None:
     queue = await filled("abc", limit=4)
     items = queue.items
@@ -240,6 +248,7 @@ class Window(ContextQueue[str]):
     label: str = "main"
 
 
+@pytest.mark.clause("003-23a", "003-23b", "003-23c")
 async def test_003_23_a_branch_goes_its_own_way() -> None:
     parent = Window(limit=4, tags=["session"], label="other")
     await parent.append(*texts(*"abcd"))
@@ -286,6 +295,7 @@ async def test_003_24_branches_of_branches() -> None:
     assert (len(agent), len(turn), len(inner), inner.limit) == (2, 3, 4, 5)
 
 
+@pytest.mark.clause("003-25a", "003-25b", "003-25c", "003-25d")
 async def test_003_25_listeners_of_a_queue() -> None:
     queue = await filled("ab", limit=2)
     seen: list[tuple[Any, ...]] = []
@@ -336,6 +346,7 @@ async def test_003_25_listeners_of_a_queue() -> None:
     assert seen[-1] == (queue, tuple(texts("d")), tuple(texts("d")))
 
 
+@pytest.mark.clause("003-25e")
 async def test_003_25_the_document_s_own_example() -> None:
     counts: list[str] = []
     queue = ContextQueue[str](limit=20)
@@ -352,6 +363,7 @@ async def test_003_25_the_document_s_own_example() -> None:
     assert counts == ["Current count: 0", "New count: 3"]
 
 
+@pytest.mark.clause("003-26a", "003-26b")
 async def test_003_26_listeners_are_attached_with_a_decorator() -> None:
     queue = ContextQueue[str](limit=9)
     running, most, runs = 0, 0, 0
@@ -433,6 +445,7 @@ async def test_003_28_a_queue_as_data() -> None:
 async def audit_cleared(event: Cleared[Any]) -> None: ...
 
 
+@pytest.mark.clause("003-29a", "003-29b", "003-29c")
 async def test_003_29_a_queue_read_back() -> None:
     queue = await filled("abcd", limit=4)
     seen = record(queue)
@@ -462,6 +475,7 @@ async def test_003_29_a_queue_read_back() -> None:
         ContextQueue.load(data | {"listeners": {}, "limit": 0})
 
 
+@pytest.mark.clause("003-30a", "003-30b")
 async def test_003_30_names_of_listeners() -> None:
     first, second = ContextQueue[str](limit=3), ContextQueue[str](limit=3)
     heard: list[str] = []

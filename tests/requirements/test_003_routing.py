@@ -9,9 +9,9 @@ import attrs
 import pytest
 
 from noetic_py import Context, Harness, InMemoryBackend, Memory, call_model, call_tool, loop, step, tool, until
+from noetic_py.core.events import Emitted
+from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.errors import ConfigError, InvalidEntry
-from noetic_py.events import Emitted
-from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory import ContextItem, ContextPool, ContextQueue
 from noetic_py.memory.listeners import Appended
 from noetic_py.testing import ScriptedModel
@@ -71,6 +71,7 @@ def outputs(result: Any) -> list[object]:
     return [each.output for each in result.new_items if isinstance(each, FunctionCallOutput)]
 
 
+@pytest.mark.clause("003-11a", "003-11c")
 async def test_003_11_entries_without_id_go_into_the_queue() -> None:
     async with Harness(memory=Mem()) as harness:
         result = await harness.run(agent(FunctionCall(name="note", arguments={"text": "hello"})) >> look, "x")
@@ -78,6 +79,7 @@ async def test_003_11_entries_without_id_go_into_the_queue() -> None:
     assert outputs(result) == ["Noted."], "the model is told that it was kept, and not what"
 
 
+@pytest.mark.clause("003-12a", "003-12c")
 async def test_003_12_entries_with_id_go_into_the_pool() -> None:
     call = FunctionCall(name="keep", arguments={"id": "a", "text": "long"})
     async with Harness(memory=Mem()) as harness:
@@ -107,6 +109,7 @@ async def misname(value: object) -> ContextItem[str]:
     return ContextItem("x", id="x")
 
 
+@pytest.mark.clause("003-11b")
 async def test_003_11_entries_of_a_step_go_into_the_queue_and_on() -> None:
     async with Harness(memory=Mem()) as harness:
         async with harness.stream(jot >> look, "hello") as stream:
@@ -117,6 +120,7 @@ async def test_003_11_entries_of_a_step_go_into_the_queue_and_on() -> None:
     assert result.value == ContextItem("hello"), "it is the value of the step as well"
 
 
+@pytest.mark.clause("003-12b", "003-12c")
 async def test_003_12_entries_of_a_step_go_into_the_pool_and_on() -> None:
     async with Harness(memory=Mem()) as harness:
         assert (await harness.run(shelve >> look, "x")).value == ("second", "- [a] about a")
@@ -125,6 +129,7 @@ async def test_003_12_entries_of_a_step_go_into_the_pool_and_on() -> None:
     assert caught.value.path == ("misname",)
 
 
+@pytest.mark.clause("003-13a", "003-13b")
 async def test_003_13_streaming_tools() -> None:
     async with Harness(memory=Mem()) as harness:
         value: object = (await harness.run(call_tool(stream, args={}), None)).value
@@ -161,6 +166,7 @@ async def peek(window: ContextQueue[str], shelf: ContextPool[Doc] | None = None)
     return [window.render(), shelf.catalogue()]
 
 
+@pytest.mark.clause("003-17a", "003-17b")
 async def test_003_17_layers_by_annotation() -> None:
     @step
     async def fill(_: object, ctx: Context[Mem]) -> list[object]:
@@ -196,7 +202,65 @@ async def test_003_40_tools_only_read() -> None:
         assert result.value == "done"
 
 
-async def test_003_47_storing_and_branching_an_execution() -> None:
+def filled(names: str) -> Any:
+    @step(id="fill")
+    async def fill(_: object, ctx: Context[Mem]) -> None:
+        for name in names:
+            await ctx.memory.window.append(ContextItem(name))
+            await ctx.memory.shelf.add(ContextItem(Doc(name), f"about {name}", name))
+
+    return fill
+
+
+@step
+async def shown(_: object, ctx: Context[Mem]) -> tuple[str, str]:
+    return ctx.memory.window.render(), ctx.memory.shelf.catalogue()
+
+
+@pytest.mark.clause("003-47b")
+@pytest.mark.parametrize("how", [{}, {"preset": "fork"}, {"preset": "copy"}, {"session": "new"}], ids=str)
+@pytest.mark.parametrize("backend", [None, InMemoryBackend()], ids=["in memory", "kept"])
+async def test_003_47_a_branch_has_a_copy_of_queue_and_pool(how: Any, backend: InMemoryBackend | None) -> None:
+    async with Harness(memory=Mem(), checkpoints=backend) as harness:
+
+        async def there(ctx: Context[Any]) -> tuple[str, str]:
+            return (await harness.run(shown, None, ctx=ctx)).value
+
+        ctx: Any = Context()
+        await harness.run(filled("a"), None, ctx=ctx)
+        child, other = ctx.child(**how), ctx.child(**how)
+        await harness.run(filled("b"), None, ctx=ctx)
+        await harness.run(filled("c"), None, ctx=child)
+        # Neither sees what the others have done since, in this run of theirs and in later ones.
+        assert await there(ctx) == ("a\nb", "- [a] about a\n- [b] about b")
+        assert await there(child) == ("a\nc", "- [a] about a\n- [c] about c")
+        assert await there(other) == ("a", "- [a] about a")
+        await harness.run(filled("d"), None, ctx=child.child(**how))
+        assert await there(child) == ("a\nc", "- [a] about a\n- [c] about c")
+        assert await there(ctx.child(preset="isolated")) == ("", "")
+
+
+@pytest.mark.clause("003-47c")
+async def test_003_47_a_stored_context_has_its_queue_and_pool_in_any_harness() -> None:
+    ctx: Any = Context()
+    async with Harness(memory=Mem()) as harness:
+        await harness.run(filled("ab"), None, ctx=ctx)
+        data = ctx.snapshot()
+        await harness.run(filled("c"), None, ctx=ctx)
+        both: list[Any] = [Context.restore(data), ctx]
+        here = [await harness.run(shown, None, ctx=each) for each in both]
+    assert [result.value[0] for result in here] == ["a\nb", "a\nb\nc"]
+    restored: Any = Context.restore(data)
+    async with Harness(memory=Mem()) as harness:
+        await harness.run(filled("d"), None, ctx=restored)
+    again: Any = Context.restore(restored.snapshot())
+    async with Harness(memory=Mem()) as harness:
+        result = await harness.run(shown, None, ctx=again)
+    assert result.value == ("a\nb\nd", "- [a] about a\n- [b] about b\n- [d] about d")
+
+
+@pytest.mark.clause("003-47a")
+async def test_003_47_an_execution_that_goes_on_has_its_queue_and_pool() -> None:
     backend = InMemoryBackend()
     fails = [True]
 
@@ -228,6 +292,7 @@ async def test_003_47_storing_and_branching_an_execution() -> None:
     assert result.value == ("a\nb\nc\nd", "- [c] about c\n- [a] new", "new")
 
 
+@pytest.mark.clause("003-11d")
 async def test_003_11_several_calls_at_once_lose_no_entry() -> None:
     class Small(Memory):
         window: ContextQueue[str] = ContextQueue(limit=3)

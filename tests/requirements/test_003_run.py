@@ -11,7 +11,7 @@ from noetic_py import Context, Harness, Inject, Memory, step, tool
 from noetic_py.errors import ConfigError, ModelParseError, NoContextError
 from noetic_py.memory import CatalogueView, ContextItem, ContextPool, ContextQueue
 from noetic_py.memory.routing import inject_layer
-from noetic_py.steps.select import select_entries
+from noetic_py.steps.model import select_entries
 from noetic_py.testing import ScriptedModel
 from noetic_py.tools import MISSING
 
@@ -30,6 +30,7 @@ def injecting(memory: Memory) -> Callable[[str, type[Any]], object]:
     return lambda name, kind: inject_layer(memory, name, kind)
 
 
+@pytest.mark.clause("003-10a", "003-10b")
 async def test_003_10_a_queue_comes_with_an_execution() -> None:
     @step
     async def look(_: object, ctx: Context[Mem]) -> int:
@@ -48,6 +49,7 @@ async def test_003_10_a_queue_comes_with_an_execution() -> None:
         assert (await harness.run(look, None)).value == 20
 
 
+@pytest.mark.clause("003-41a", "003-41b")
 async def test_003_41_a_pool_comes_with_an_execution() -> None:
     @step
     async def look(_: object, ctx: Context[Mem]) -> int | None:
@@ -73,6 +75,7 @@ async def remember(question: str, window: ContextQueue[str]) -> int:
     return len(window)
 
 
+@pytest.mark.clause("003-18a", "003-18b")
 async def test_003_18_optional_layers() -> None:
     memory = Mem()
     await memory.window.append(ContextItem("a"))
@@ -89,6 +92,7 @@ async def test_003_19_required_layers_outside() -> None:
         await remember.call({"question": "x"}, inject=injecting(Memory()))
 
 
+@pytest.mark.clause("003-20a", "003-20b")
 async def test_003_20_an_argument_wins() -> None:
     memory, other = Mem(), ContextQueue[str](limit=3)
     await other.append(ContextItem("mine"))
@@ -102,6 +106,7 @@ async def test_003_20_an_argument_wins() -> None:
         assert (await harness.run(body, None)).value == [["mine"], ["mine"], ["nothing"]]
 
 
+@pytest.mark.clause("003-21a")
 async def test_003_21_every_form_of_annotation() -> None:
     memory = Mem()
 
@@ -134,6 +139,7 @@ async def test_003_21_every_form_of_annotation() -> None:
         _ = tool(several).parameters
 
 
+@pytest.mark.clause("003-21b")
 async def test_003_21_of_several() -> None:
     class Two(Memory):
         window: ContextQueue[str] = ContextQueue()
@@ -165,6 +171,7 @@ def test_003_22_annotations_that_name_nothing() -> None:
     assert caught.value.code == "tool-annotation"
 
 
+@pytest.mark.clause("003-48a", "003-48b")
 async def test_003_48_a_model_chooses() -> None:
     pool = ContextPool[str](limit=5)
     for name in "abc":

@@ -8,20 +8,8 @@ import anyio
 import pytest
 from attrs import define
 
-from noetic_py import (
-    Attributes,
-    Context,
-    FunctionCall,
-    Harness,
-    Key,
-    Memory,
-    StateBag,
-    call_model,
-    loop,
-    step,
-    tool,
-    until,
-)
+from noetic_py import Context, FunctionCall, Harness, Key, Memory, StateBag, call_model, loop, step, tool, until
+from noetic_py.core.attributes import Attributes
 from noetic_py.errors import AmbiguousAttribute, ConfigError
 from noetic_py.plugins import ServiceRegistry, hookimpl
 from noetic_py.testing import ScriptedModel
@@ -61,6 +49,7 @@ def nameless(attrs: Any) -> object:
     return found
 
 
+@pytest.mark.clause("004-45a", "004-45b")
 async def test_004_45_such_data_can_be_kept_by_name() -> None:
     def look(attrs: Attributes) -> list[object]:
         attrs["b"] = 2
@@ -74,6 +63,7 @@ async def test_004_45_such_data_can_be_kept_by_name() -> None:
         await in_a_run(nameless)
 
 
+@pytest.mark.clause("004-46a", "004-46b", "004-46c")
 async def test_004_46_such_data_can_be_kept_by_type() -> None:
     def look(attrs: Attributes) -> list[object]:
         seen: list[object] = [attrs.get(Tenant)]
@@ -144,6 +134,7 @@ async def test_004_49_tools_beside_each_other_can_read_and_write_such_data() -> 
             assert (await harness.run(run, None)).value == 16 * 200
 
 
+@pytest.mark.clause("004-54a", "004-54b")
 async def test_004_54_services_of_a_run_come_first_then_the_harness_then_plugins() -> None:
     class Provided:
         @hookimpl

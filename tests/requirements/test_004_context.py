@@ -48,6 +48,7 @@ class Profile:
     turns: int = 0
 
 
+@pytest.mark.clause("004-13a", "004-13b")
 async def test_004_13_a_session_can_hold_a_summary() -> None:
     class Mem(Memory):
         short: Compaction = Compaction(window=400, above=0.5, down_to=0.2, tiers=("summary",), keep_first=False)
@@ -101,6 +102,7 @@ async def test_004_16_a_session_holds_a_list_of_tasks() -> None:
         assert (await harness.run(look, None, session=SessionKey("ada", "other"))).value == {}
 
 
+@pytest.mark.clause("004-43a", "004-43b")
 async def test_004_43_a_call_can_carry_data_for_its_tools_and_hooks_that_is_never_stored() -> None:
     seen: list[object] = []
 
@@ -171,6 +173,7 @@ async def test_004_44_a_call_without_such_data_has_an_empty_set() -> None:
 Typed: TypeAlias = Context[Memory, Profile]
 
 
+@pytest.mark.clause("004-50a", "004-50b")
 async def test_004_50_inside_a_run_the_sessions_state_is_always_there() -> None:
     seen: list[tuple[str, str, int]] = []
 
@@ -243,6 +246,7 @@ async def test_004_52_the_state_of_some_last_active_session_cannot_be_asked_for(
         assert await harness.session(None, "trip").state(StateBag) is None
 
 
+@pytest.mark.clause("004-53a", "004-53b", "004-53c")
 async def test_004_53_a_child_call_takes_over_ids_session_and_services() -> None:
     seen: list[Any] = []
 

@@ -17,7 +17,6 @@ from noetic_py import (
     Memory,
     MemoryLayer,
     Message,
-    SessionData,
     SessionKey,
     SessionPolicy,
     StateBag,
@@ -29,6 +28,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.memory import ToolGroup, ToolGroups, function
+from noetic_py.sessions.export import SessionData
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +75,7 @@ def harness(backend: InMemoryBackend | None = None) -> Any:
     return Harness(plugins=(), checkpoints=backend, memory=Mem())
 
 
+@pytest.mark.clause("004-17a")
 async def test_004_17_a_session_holds_which_groups_of_tools_are_active() -> None:
     backend = InMemoryBackend()
     # Each turn in a process of its own.
@@ -89,6 +90,7 @@ async def test_004_17_a_session_holds_which_groups_of_tools_are_active() -> None
         assert (await h.session("bob", "trip").run(switch, "")).value == []
 
 
+@pytest.mark.clause("004-17b")
 async def test_004_17_only_the_tools_of_active_groups_are_offered() -> None:
     model, flow = agent("one", "two")
     async with harness() as h:
@@ -100,6 +102,7 @@ async def test_004_17_only_the_tools_of_active_groups_are_offered() -> None:
     assert names(model, 1) & {"read", "send"} == {"send"}
 
 
+@pytest.mark.clause("004-17c")
 async def test_004_17_a_call_of_another_is_refused_as_of_an_unknown_tool_with_the_reason() -> None:
     _, flow = agent(FunctionCall(name="send", arguments={"to": "bob"}), "done")
     async with harness() as h:
@@ -109,6 +112,7 @@ async def test_004_17_a_call_of_another_is_refused_as_of_an_unknown_tool_with_th
     assert "belongs to the tool group 'mail', which is not active" in str(output.output)
 
 
+@pytest.mark.clause("004-17d")
 async def test_004_17_the_model_switches_a_group_only_where_the_settings_let_it() -> None:
     def wants(group: str) -> Any:
         def turn(request: Any) -> FunctionCall:
@@ -160,6 +164,7 @@ async def dumped() -> SessionData:
         return await h.session("ada", "trip").dump()
 
 
+@pytest.mark.clause("004-19a")
 async def test_004_19_a_session_s_state_is_written_as_data_with_a_version_and_read_back() -> None:
     data = await dumped()
     text = data.to_json()
@@ -180,6 +185,7 @@ async def dumped_again(text: str) -> SessionData:
         return await h.session(key.user, key.session).dump()
 
 
+@pytest.mark.clause("004-19d")
 async def test_004_19_with_items_state_and_layers_a_conversation_goes_on_from_it() -> None:
     data = await dumped()
     async with Harness(plugins=(), memory=Noting(), checkpoints=InMemoryBackend()) as h:
@@ -191,6 +197,7 @@ async def test_004_19_with_items_state_and_layers_a_conversation_goes_on_from_it
         assert [item.text for item in await session.items() if isinstance(item, Message)] == ["Brest", "Cork"]
 
 
+@pytest.mark.clause("004-19b")
 async def test_004_19_missing_fields_have_defaults() -> None:
     assert SessionData.from_json("{}") == SessionData()
     async with Harness(plugins=(), memory=Noting()) as h:
@@ -199,6 +206,7 @@ async def test_004_19_missing_fields_have_defaults() -> None:
         assert (await h.session("ada", "trip").run(go, "Cork", state=Trip())).value == [""]
 
 
+@pytest.mark.clause("004-19c")
 async def test_004_19_newer_versions_and_unknown_fields_are_refused_by_name() -> None:
     with pytest.raises(errors.SessionLoadError, match="schema_version 99"):
         SessionData.from_json('{"schema_version": 99, "later": 1}')
@@ -213,6 +221,7 @@ async def test_004_19_what_goes_on_is_neither_written_nor_compared() -> None:
     assert busy.to_json() == data.to_json()
 
 
+@pytest.mark.clause("004-19e")
 async def test_004_19_forged_items_are_refused() -> None:
     forged = SessionData(key=KEY, items=[FunctionCall(name="send", arguments="{}")])
     async with Harness(plugins=()) as h:
@@ -220,6 +229,7 @@ async def test_004_19_forged_items_are_refused() -> None:
             await h.sessions.load(forged)
 
 
+@pytest.mark.clause("004-19e")
 async def test_004_19_another_session_and_one_that_is_there_are_written_only_when_asked() -> None:
     data = await dumped()
     async with Harness(plugins=(), memory=Noting()) as h:
@@ -253,6 +263,7 @@ class OnServer(InMemoryBackend):
         return True
 
 
+@pytest.mark.clause("004-29a")
 @pytest.mark.parametrize("part", [{"memory": Remote()}, {"sessions": SessionPolicy(shared=True)}])
 @pytest.mark.parametrize("local", [None, "memory:", "sqlite:runs.db", "files:runs"])
 async def test_004_29_a_distributed_part_with_a_local_store_is_refused_when_the_harness_is_built(
@@ -267,6 +278,7 @@ async def test_004_29_a_distributed_part_with_a_local_store_is_refused_when_the_
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.clause("004-29b")
 @pytest.mark.parametrize("part", [{"memory": Remote()}, {"sessions": SessionPolicy(shared=True)}])
 async def test_004_29_and_with_a_store_that_other_machines_see_it_is_not(part: dict[str, Any]) -> None:
     assert (OnServer().shared, InMemoryBackend().shared) == (True, False)

@@ -70,6 +70,7 @@ class Turns:
             await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.clause("004-33a", "004-33b")
 async def test_004_33_an_interrupt_belongs_to_a_running_call_and_is_not_stored() -> None:
     backend, turns = InMemoryBackend(), Turns()
     async with Harness(plugins=[], checkpoints=backend) as harness:
@@ -88,6 +89,7 @@ async def test_004_33_an_interrupt_belongs_to_a_running_call_and_is_not_stored()
     assert turns.results["c"].state == StateBag({"said": "c"})
 
 
+@pytest.mark.clause("004-34a", "004-34b", "004-34c")
 async def test_004_34_interrupting_a_session_stops_its_running_call_only() -> None:
     turns, other = Turns(), SessionKey("bob", "trip")
     async with Harness(plugins=[]) as harness:
@@ -111,6 +113,7 @@ async def test_004_34_interrupting_a_session_stops_its_running_call_only() -> No
         assert "too early" not in texts(await harness.session("ada", "trip").items())
 
 
+@pytest.mark.clause("004-35a", "004-35b")
 async def test_004_35_an_interrupt_can_bring_a_message_that_the_model_sees() -> None:
     backend, turns = InMemoryBackend(), Turns()
     async with Harness(plugins=[], checkpoints=backend) as harness, anyio.create_task_group() as group:
@@ -149,6 +152,7 @@ class Endless:
         raise RuntimeError("it never has a whole answer")
 
 
+@pytest.mark.clause("004-36a", "004-36b", "004-36c")
 async def test_004_36_interrupts_are_looked_for_before_steps_and_tools_and_while_a_model_answers() -> None:
     ran: list[str] = []
 
@@ -191,6 +195,7 @@ async def test_004_36_interrupts_are_looked_for_before_steps_and_tools_and_while
     assert (ran, len(scripted.requests)) == ([], 1)
 
 
+@pytest.mark.clause("004-37a", "004-37b")
 async def test_004_37_an_interrupted_call_stores_and_returns_what_it_has_with_open_calls_closed() -> None:
     in_tool = anyio.Event()
 

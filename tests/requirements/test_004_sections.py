@@ -27,6 +27,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.errors import ModelUnavailable
 from noetic_py.memory import PermissionRule, Permissions, Plan, PlanItem, function
 from noetic_py.plugins import LayerRegistry, hookimpl, load_plugins
 from noetic_py.testing import FaultyBackend, ScriptedModel
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.anyio
 KEY = SessionKey("ada", "trip")
 
 
+@pytest.mark.clause("004-04a", "004-04b")
 async def test_004_04_a_session_is_stored_once_a_call_and_also_after_failure_interruption_and_pause() -> None:
     @step
     async def say(text: str, ctx: Context[Memory, StateBag]) -> str:
@@ -85,12 +87,23 @@ async def test_004_04_a_session_is_stored_once_a_call_and_also_after_failure_int
     assert await there() == ["a", "fail", "interrupt", "pause"]
 
 
+@pytest.mark.clause("004-04d")
+async def test_004_04_what_was_said_to_a_model_that_fails_is_stored_too() -> None:
+    backend = InMemoryBackend()
+    for answer, there in ((ModelUnavailable("down", model="m"), ["hello"]), ("ok", ["hello", "again", "ok"])):
+        async with Harness(plugins=[], checkpoints=backend, model=ScriptedModel(answer)) as harness:
+            session = harness.session(*KEY.parts[1:])
+            await session.run(call_model(), there[-2] if "ok" in there else "hello", on_error="result")
+            assert [item.text for item in await session.items() if isinstance(item, Message)] == there
+
+
 @step
 async def note(text: str, ctx: Context[Memory, StateBag]) -> str:
     ctx.items.append(Message.user(text))
     return text
 
 
+@pytest.mark.clause("004-04c")
 @pytest.mark.parametrize(("persist", "there"), [("step", ["turn 0", "turn 1"]), ("run", ["turn 1"])])
 async def test_004_04_and_more_often_when_asked(persist: Any, there: list[str]) -> None:
     """What the finished steps of a turn have added stays although its process has died, where that is asked for."""
@@ -116,6 +129,7 @@ async def test_004_04_and_more_often_when_asked(persist: Any, there: list[str]) 
     assert [item.text for item in items if isinstance(item, Message)] == there
 
 
+@pytest.mark.clause("004-14a", "004-14b", "004-14c")
 async def test_004_14_a_session_holds_permissions() -> None:
     done: list[str] = []
 
@@ -156,6 +170,7 @@ async def test_004_14_a_session_holds_permissions() -> None:
         assert (len(result.pending), sorted(done)) == (pending, made)
 
 
+@pytest.mark.clause("004-15a", "004-15b")
 async def test_004_15_a_session_holds_whether_planning_is_active_and_the_plan() -> None:
     class Mem(Memory):
         plan: Plan = Plan()

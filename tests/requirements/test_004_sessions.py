@@ -23,8 +23,8 @@ from noetic_py import (
     step,
 )
 from noetic_py.checkpoints import Record
-from noetic_py.checkpoints.records import StepFinished
 from noetic_py.errors import InvalidId, SessionLoadError
+from noetic_py.journal.records import StepFinished
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +49,7 @@ def kept(backend: Any = None, **policy: Any) -> Harness[Memory]:
     return Harness(plugins=[], checkpoints=backend, sessions=SessionPolicy(**policy))
 
 
+@pytest.mark.clause("004-01a", "004-01b")
 async def test_004_01_one_harness_serves_many_sessions() -> None:
     model = ScriptedModel("to ada", "to bob", "to ada again")
     async with Harness(model=model, plugins=[]) as harness:
@@ -60,6 +61,7 @@ async def test_004_01_one_harness_serves_many_sessions() -> None:
     assert texts(model.requests[2].items) == ["I am ada", "to ada", "Who am I?"]
 
 
+@pytest.mark.clause("004-02a", "004-02b", "004-02c")
 async def test_004_02_a_session_is_loaded_at_the_beginning_of_a_call_and_stored_at_its_end() -> None:
     backend = InMemoryBackend()
     async with kept(backend) as here, kept(backend) as there:
@@ -71,6 +73,7 @@ async def test_004_02_a_session_is_loaded_at_the_beginning_of_a_call_and_stored_
     assert texts(result.items) == ["a", "1: a", "b", "2: b", "c", "3: c"]
 
 
+@pytest.mark.clause("004-03a", "004-03b")
 async def test_004_03_a_session_that_cannot_be_loaded_is_an_error() -> None:
     backend = InMemoryBackend()
     key = SessionKey("ada", "trip")
@@ -114,6 +117,7 @@ async def test_004_05_calls_to_different_sessions_run_side_by_side() -> None:
     assert sorted(map(str, inside)) == ["None", "ada", "ada", "bob"]
 
 
+@pytest.mark.clause("004-06a", "004-06b", "004-06c")
 async def test_004_06_calls_to_one_session_run_in_order_of_arrival_whatever_becomes_of_each() -> None:
     ran: list[str] = []
     begun, go, inside = anyio.Event(), anyio.Event(), 0
@@ -161,6 +165,7 @@ async def test_004_06_calls_to_one_session_run_in_order_of_arrival_whatever_beco
     assert ran == ["first", "fails", "hangs", "last"]
 
 
+@pytest.mark.clause("004-07a", "004-07b")
 async def test_004_07_a_call_sees_no_other_calls_unsaved_changes() -> None:
     changed, seen = anyio.Event(), anyio.Event()
     found: list[Any] = []
@@ -213,6 +218,7 @@ async def test_004_08_a_call_without_a_session_gets_a_new_conversation() -> None
     assert seen[0][1] != seen[1][1]
 
 
+@pytest.mark.clause("004-09a", "004-09b")
 async def test_004_09_session_ids_are_checked_and_never_joined() -> None:
     for user, session in (
         ("ada", ""),
@@ -249,6 +255,7 @@ async def test_004_09_session_ids_are_checked_and_never_joined() -> None:
             assert key in await harness.sessions.list(key.user, app=key.app)
 
 
+@pytest.mark.clause("004-10a", "004-10b")
 async def test_004_10_a_session_names_itself_and_its_user() -> None:
     found: list[SessionKey | None] = []
 
@@ -268,6 +275,7 @@ async def test_004_10_a_session_names_itself_and_its_user() -> None:
     assert found == [session.key, nobody.key]
 
 
+@pytest.mark.clause("004-11a", "004-11b")
 async def test_004_11_a_sessions_items_can_be_read_as_a_snapshot() -> None:
     async with kept() as harness:
         session = harness.session("ada", "trip")
@@ -283,6 +291,7 @@ async def test_004_11_a_sessions_items_can_be_read_as_a_snapshot() -> None:
             before[0] = Message.user("no")
 
 
+@pytest.mark.clause("004-12a", "004-12b")
 async def test_004_12_a_sessions_items_can_be_edited_outside_a_call() -> None:
     backend = InMemoryBackend()
     async with kept(backend) as harness:
@@ -325,6 +334,7 @@ class Profile:
     likes: list[str] = field(factory=list[str])
 
 
+@pytest.mark.clause("004-21a", "004-21b")
 async def test_004_21_a_session_can_be_opened_changed_and_stored_outside_a_call() -> None:
     @step
     async def learn(like: str, ctx: Context[Memory, Profile]) -> list[str]:
@@ -385,6 +395,7 @@ async def test_004_41_sessions_kept_in_memory_are_bounded_in_number() -> None:
     assert [after for after in await reading(0) if after == 0] == [0, 0, 0]
 
 
+@pytest.mark.clause("004-42a", "004-42b", "004-42c")
 async def test_004_42_a_sessions_items_can_be_cleared_while_its_other_data_stays() -> None:
     backend = InMemoryBackend()
     async with kept(backend) as harness:

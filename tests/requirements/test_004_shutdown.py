@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from noetic_py import Harness, InMemoryBackend, Item, Memory, Message, RunResult, SessionKey, call_model
+from noetic_py import Harness, InMemoryBackend, Item, Memory, Message, RunResult, SessionKey, call_model, loop, until
 from noetic_py.errors import ConfigError, ShuttingDown
 from noetic_py.models import ModelEvent, ModelRequest, ModelResponse, TextPart
 
@@ -59,6 +59,7 @@ class Turns:
         self.results[key] = await harness.run(call_model(), "When is high water?", session=key)
 
 
+@pytest.mark.clause("004-39a", "004-39b", "004-40b")
 async def test_004_39_a_turn_that_a_shutdown_stops_is_marked_and_its_prompt_is_said_once() -> None:
     backend, model, turns = InMemoryBackend(), Slow(), Turns()
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
@@ -86,6 +87,30 @@ async def test_004_39_a_turn_that_a_shutdown_stops_is_marked_and_its_prompt_is_s
         assert texts(await session.items()) == ["When is high water?", "At noon."] * 2
 
 
+@pytest.mark.clause("004-39d")
+async def test_004_39_the_prompt_is_dropped_once_whatever_flow_runs() -> None:
+    backend, model, turns = InMemoryBackend(), Slow(), Turns()
+    async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
+        group.start_soon(turns.do, harness, KEYS[0])
+        await model.wait(1)
+        await harness.shutdown(timeout=0.01)
+    model.go.set()
+    other: Any = loop(call_model(), until=until.no_tool_calls(), id="other")
+    async with Harness(plugins=[], checkpoints=backend, model=model) as harness:
+        session = harness.session("ada", "trip")
+        await session.run(other, "When is high water?")
+        assert texts(await session.items()) == ["When is high water?", "At ", "At noon."]
+        await session.run(other, "When is high water?")
+        assert texts(await session.items()) == [
+            "When is high water?",
+            "At ",
+            "At noon.",
+            "When is high water?",
+            "At noon.",
+        ]
+
+
+@pytest.mark.clause("004-39c")
 async def test_004_39_another_prompt_clears_the_mark() -> None:
     backend, model, turns = InMemoryBackend(), Slow(), Turns()
     async with Harness(plugins=[], checkpoints=backend, model=model) as harness, anyio.create_task_group() as group:
@@ -102,6 +127,7 @@ async def test_004_39_another_prompt_clears_the_mark() -> None:
         assert texts(await session.items()) == asked
 
 
+@pytest.mark.clause("004-40a", "004-40b")
 async def test_004_40_a_harness_that_shuts_down_takes_no_calls_and_waits_for_those_that_it_has() -> None:
     model, turns = Slow(), Turns()
     async with Harness(plugins=[], model=model) as harness, anyio.create_task_group() as group:
@@ -122,6 +148,7 @@ async def test_004_40_a_harness_that_shuts_down_takes_no_calls_and_waits_for_tho
     assert (turns.results[KEYS[0]].status, turns.results[KEYS[0]].value) == ("completed", "At noon.")
 
 
+@pytest.mark.clause("004-40c")
 @pytest.mark.parametrize(("partial", "kept"), [("save", ["At "]), ("discard", [])])
 async def test_004_40_half_an_answer_is_saved_or_discarded(partial: Any, kept: list[str]) -> None:
     backend, model, turns = InMemoryBackend(), Slow(), Turns()

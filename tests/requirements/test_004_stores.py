@@ -28,7 +28,7 @@ from noetic_py import (
 from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend, backend_from
 from noetic_py.errors import ConfigError, LeaseLost, PositionConflict, SessionConflict, VersionConflict
 from noetic_py.memory import Plan
-from noetic_py.options import RunOptions
+from noetic_py.runner.options import RunOptions
 from noetic_py.testing import BackendContract
 from noetic_py.testing._conformance.ids import KEPT
 
@@ -71,6 +71,7 @@ async def made(kind: str, folder: Path) -> AsyncGenerator[CheckpointBackend]:
 backends = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
+@pytest.mark.clause("004-22a", "004-22b", "004-22c", "004-22d")
 @backends
 async def test_004_22_sessions_are_loaded_stored_listed_asked_for_and_deleted_by_user(
     kind: str, tmp_path: Path
@@ -97,6 +98,7 @@ async def test_004_22_sessions_are_loaded_stored_listed_asked_for_and_deleted_by
         assert texts(await harness.session("ada", "a").items()) == ["y"]
 
 
+@pytest.mark.clause("004-23a", "004-23b")
 @backends
 async def test_004_23_storing_over_somebody_elses_newer_state_is_refused(kind: str, tmp_path: Path) -> None:
     record = Record("TurnStarted", (), b'{"run":"r"}')
@@ -134,6 +136,7 @@ CONFLICTS: dict[str, tuple[type[Exception] | None, list[str]]] = {
 }
 
 
+@pytest.mark.clause("004-24a", "004-24b", "004-24c")
 @pytest.mark.parametrize("policy", [*CONFLICTS, None])
 async def test_004_24_what_happens_on_a_conflict_can_be_chosen(policy: str | None) -> None:
     begun, go = anyio.Event(), anyio.Event()
@@ -190,6 +193,7 @@ async def test_004_25_sessions_can_be_kept_in_memory() -> None:
         assert await harness.sessions.list("ada") == []
 
 
+@pytest.mark.clause("004-26a", "004-26c")
 async def test_004_26_sessions_can_be_kept_in_a_file_and_no_id_leads_outside(tmp_path: Path) -> None:
     folder = tmp_path / "inside"
     folder.mkdir()
@@ -206,6 +210,7 @@ async def test_004_26_sessions_can_be_kept_in_a_file_and_no_id_leads_outside(tmp
     assert files_in(folder) == {"runs.db"}
 
 
+@pytest.mark.clause("004-28a", "004-28b", "004-28c")
 async def test_004_28_one_option_chooses_the_backend_for_runs_sessions_and_layers(tmp_path: Path) -> None:
     class Mem(Memory):
         plan: Plan = Plan()
@@ -292,6 +297,7 @@ async def test_004_32_the_store_is_fixed_with_the_harness_and_no_option_of_a_cal
     assert (len(await here.list()), len(await there.list())) == (2, 0)
 
 
+@pytest.mark.clause("004-26a", "004-26b", "004-26c")
 @pytest.mark.parametrize("spec", ["sqlite:{}/kept/runs.db", "files:{}/kept/runs"])
 async def test_004_26_a_store_in_a_local_file_keeps_every_id_inside(spec: str, tmp_path: Path) -> None:
     @step

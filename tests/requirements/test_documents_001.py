@@ -88,6 +88,7 @@ async def test_document_001_inside_a_custom_tool() -> None:
     assert order == ["emitted {'progress': 0.5}", "finished"]
 
 
+@pytest.mark.clause("001-17b")
 async def test_document_001_nobody_has_to_listen() -> None:
     """`if ctx.event_callback is not None`: without a listener the same tool runs as well."""
 

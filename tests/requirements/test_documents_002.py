@@ -15,8 +15,6 @@ from noetic_py import (
     InMemoryBackend,
     InputText,
     Item,
-    ItemView,
-    LayerUsage,
     Memory,
     Message,
     StateBag,
@@ -26,6 +24,8 @@ from noetic_py import (
     spawn,
     step,
 )
+from noetic_py.core.log import ItemView
+from noetic_py.core.view import LayerUsage
 from noetic_py.errors import Aborted, ChannelTimeout, ChannelValueInvalid
 from noetic_py.memory import WorkingMemory
 from noetic_py.testing import ScriptedModel

@@ -18,12 +18,12 @@ from noetic_py import (
     Key,
     Memory,
     Message,
-    SessionData,
     SessionKey,
     StateBag,
     call_model,
     step,
 )
+from noetic_py.sessions.export import SessionData
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +56,7 @@ async def test_document_004_one_harness_with_a_state_for_each_session() -> None:
         assert texts(await harness.session("bob", "s2").items()) == ["b"]
 
 
+@pytest.mark.clause("004-04a")
 async def test_document_004_the_flow_of_a_call() -> None:
     """The drawing `call(msgs, RuntimeContext(...))`: load, work on the state, save once, return."""
 

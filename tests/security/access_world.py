@@ -10,14 +10,12 @@ import anyio
 from attrs import define, evolve, frozen
 
 from noetic_py import (
-    AccessAction,
     Channel,
     Context,
     Harness,
     Memory,
     Principal,
     RunHandle,
-    SessionData,
     SessionKey,
     StateBag,
     acting_as,
@@ -27,9 +25,10 @@ from noetic_py import (
     step,
     tool,
 )
-from noetic_py.access import ACTIONS, AccessPolicy, RoleAccess
+from noetic_py.access import ACTIONS, AccessAction, AccessPolicy, RoleAccess
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.memory import StaticContent
+from noetic_py.sessions.export import SessionData
 from noetic_py.testing import ScriptedModel
 
 Ctx: TypeAlias = Context[Any, StateBag]
@@ -46,8 +45,8 @@ ROLES: dict[str, frozenset[AccessAction]] = {
     "blind": ACTIONS - {"read"},
     "admin": ACTIONS,
 }
-EVERYBODYS = frozenset({"admin"})
-POLICY: AccessPolicy = RoleAccess(ROLES, everybodys=EVERYBODYS)
+ANY_OWNER = frozenset({"admin"})
+POLICY: AccessPolicy = RoleAccess(ROLES, any_owner=ANY_OWNER)
 ADMIN = Principal("root", {"admin"})
 
 TRIP, NOW = SessionKey("ada", "trip"), SessionKey("ada", "now")
@@ -339,6 +338,16 @@ async def answer(w: World) -> object:
     return (await w.harness.runs.answer(*await w.answers())).pending
 
 
+@deed("Runs.complete", "read", "complete")
+async def complete(w: World) -> object:
+    return (await w.harness.runs.complete(w.paying, "enough")).status
+
+
+@deed("Runs.wrap_up", "read", "complete")
+async def wrap_up(w: World) -> object:
+    return (await w.harness.runs.wrap_up(w.paying, "enough")).run_id
+
+
 @deed("Runs.delete", "read", "delete", nothing=None)
 async def delete(w: World) -> object:
     await w.harness.runs.delete(w.stored)
@@ -460,6 +469,18 @@ async def abort(w: World) -> object:
     return None
 
 
+@deed("RunHandle.complete", "read", "complete", keyed=False)
+async def complete_run(w: World) -> object:
+    w.handle.complete("enough")
+    return None
+
+
+@deed("RunHandle.wrap_up", "read", "complete", keyed=False)
+async def wrap_up_run(w: World) -> object:
+    w.handle.wrap_up("enough")
+    return None
+
+
 @deed("RunHandle.interrupt", "read", "abort", keyed=False)
 async def interrupt_run(w: World) -> object:
     w.handle.interrupt()
@@ -474,6 +495,18 @@ async def channel(w: World) -> object:
 @deed("RunStream.abort", "read", "abort", keyed=False)
 async def abort_stream(w: World) -> object:
     w.handle.stream.abort("enough")
+    return None
+
+
+@deed("RunStream.complete", "read", "complete", keyed=False)
+async def complete_stream(w: World) -> object:
+    w.handle.stream.complete("enough")
+    return None
+
+
+@deed("RunStream.wrap_up", "read", "complete", keyed=False)
+async def wrap_up_stream(w: World) -> object:
+    w.handle.stream.wrap_up("enough")
     return None
 
 

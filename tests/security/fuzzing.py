@@ -28,13 +28,8 @@ from pydantic import BaseModel
 
 from noetic_py import Channel
 from noetic_py.checkpoints import SqliteBackend
-from noetic_py.checkpoints.backend import Record
-from noetic_py.checkpoints.conversation import Conversation, edited, ended, started
-from noetic_py.checkpoints.packing import pack, unpack
-from noetic_py.checkpoints.stored import _LOAD, load_record
-from noetic_py.codec import Codec, from_wire_json, to_wire_json
-from noetic_py.errors import NoeticError
-from noetic_py.items import (
+from noetic_py.core.codec import Codec, from_wire_json, to_wire_json
+from noetic_py.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -44,6 +39,11 @@ from noetic_py.items import (
     Message,
     Reasoning,
 )
+from noetic_py.errors import NoeticError
+from noetic_py.journal.packing import pack, unpack
+from noetic_py.journal.record_codec import _LOAD, load_record
+from noetic_py.journal.session_stream import Conversation, edited, ended, started
+from noetic_py.journal.stored import Record
 
 HISTORIES = Path(__file__).resolve().parents[1] / "histories" / "recorded"
 HANG = 1.0
@@ -136,7 +136,8 @@ async def _read(place: Path) -> set[tuple[str, bytes]]:
 
 def feed_record(data: bytes) -> object:
     kind = KINDS[data[0] % len(KINDS)] if data else "RunStarted"
-    return load_record(Record(kind, ("a", "b"), data[1:]), CODEC)
+    path = () if kind in ("RunStarted", "StateRevised", "RunEnded") else ("a", "b[0]")
+    return load_record(Record(kind, path, data[1:]), CODEC)
 
 
 def feed_session(data: bytes) -> object:

@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from noetic_py import Harness
 from noetic_py.cli.lines import as_object, line_of
 from noetic_py.cli.report import as_json, print_error, say
-from noetic_py.codec import to_wire_json
+from noetic_py.core.codec import to_wire_json
 from noetic_py.errors import NoeticError
-from noetic_py.redaction import rendered
+from noetic_py.errors.redaction import rendered
 
 __all__ = ["Sinks", "sinks"]
 

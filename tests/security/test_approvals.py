@@ -28,7 +28,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, SqliteBackend
-from noetic_py.checkpoints.in_memory import InMemoryBackend
+from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.memory import MemoryLayer
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 from tests.properties.checks import examples

@@ -9,9 +9,9 @@ import pytest
 
 from noetic_py import Channel, Context, Harness, Memory, StateBag, parallel, step
 from noetic_py.channels.live import MAX_CHANNELS, MAX_LISTENERS, Board, Entry
+from noetic_py.core.items import Message
+from noetic_py.core.log import MAX_ITEMS, ItemLog
 from noetic_py.errors import ChannelTimeout, LimitExceeded
-from noetic_py.items import Message
-from noetic_py.log import MAX_ITEMS, ItemLog
 from tests.properties.checks import FULL, examples
 from tests.servers.figures import Figure
 

@@ -28,7 +28,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import FileBackend, SqliteBackend
-from noetic_py.codec import Codec, from_wire_json
+from noetic_py.core.codec import Codec, from_wire_json
 from noetic_py.errors import NoeticError
 from noetic_py.memory import Filesystem
 from noetic_py.testing import ScriptedModel

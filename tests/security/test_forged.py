@@ -28,7 +28,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.codec import from_wire, to_wire
+from noetic_py.core.codec import from_wire, to_wire
 from noetic_py.errors import ConfigError, ForgedEvent
 from noetic_py.testing import ScriptedModel
 

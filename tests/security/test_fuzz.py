@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.properties.checks import FULL, SEED
+from tests.security import edited
 from tests.security.fuzzing import Decoder, Found, decoders, feed, fuzz
 from tests.servers.figures import Figure
 
@@ -54,3 +55,13 @@ def test_an_error_without_a_name_and_a_slow_input_are_found() -> None:
     feed(decoder, b"odd", found)
     assert (found.fed, found.unnamed) == (2, [(b"odd", "KeyError: b'odd'")])
     assert fuzz(decoder, seconds=5, inputs=100, seed=1).unnamed
+
+
+async def test_journals_of_edited_records_are_read_or_refused_by_name(figure: Figure) -> None:
+    """Lists, `show`, plans and `resume` of recorded runs of which one record was edited under a valid checksum."""
+    kept = await edited.load()
+    tried = await edited.fuzz(kept, journals=10**9 if FULL else 400, seconds=SECONDS if FULL else 60, seed=SEED)
+    figure("journals", tried.journals)
+    figure("refused", tried.refused)
+    assert tried.unnamed == [], f"seed {SEED}"
+    assert tried.refused > tried.journals / 2

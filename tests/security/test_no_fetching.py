@@ -27,10 +27,10 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.codec import Codec, from_wire_json, to_wire_json
+from noetic_py.core.codec import Codec, from_wire_json, to_wire_json
+from noetic_py.core.tokens import EstimatedCounter, counter_for
 from noetic_py.memory import Compaction, HistoryWindow
 from noetic_py.testing import ScriptedModel
-from noetic_py.tokens import EstimatedCounter, counter_for
 from noetic_py.tools import render_output
 from tests.security.sinks import sinks
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import json
 import os
+import random
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import anyio
+import attrs
 import pytest
 from attrs import define
 from pydantic import BaseModel, SecretStr
@@ -36,8 +41,8 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.errors import ModelRetry, ModelStatusError, ModelStreamError, ModelUnavailable, NoeticError
-from noetic_py.redaction import MASK
+from noetic_py.errors import ConfigError, ModelRetry, ModelStatusError, ModelStreamError, ModelUnavailable, NoeticError
+from noetic_py.errors.redaction import MASK
 from noetic_py.testing import ScriptedModel
 from tests.security.sinks import Sinks, sinks
 
@@ -379,8 +384,8 @@ def no_forms(value: str) -> tuple[str, ...]:
 async def test_what_nobody_has_marked_is_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: without the one call that masks, the same programs write it nearly everywhere."""
     secret = CANARIES[name]
-    monkeypatch.setattr("noetic_py.redaction._register.forms", ())
-    monkeypatch.setattr("noetic_py.redaction._forms", no_forms)
+    monkeypatch.setattr("noetic_py.errors.redaction._register.forms", ())
+    monkeypatch.setattr("noetic_py.errors.redaction._forms", no_forms)
     with sinks(tmp_path, monkeypatch) as found:
         await PLACES[name](Case(secret, Secret(secret), f"sqlite:{tmp_path / 'runs.db'}", found))
         written = found.written()
@@ -472,6 +477,151 @@ async def test_a_request_for_leave_shows_a_mask_and_is_not_carried_out_without_t
     # The model's value was not kept, so that nothing was there to call the tool with; the step's is in its own code.
     assert calls == [value]
     assert value.encode() not in bytes_in(tmp_path)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_bytes_and_mappings_are_masked_in_every_form(number: int) -> None:
+    dice = random.Random(number)
+    raw = dice.randbytes(dice.randint(6, 40))
+    word = base64.b32encode(dice.randbytes(8)).decode()
+    account = {"user": f"ada{number:05}", "inner": [{"password": word}], "pin": 100_000 + number, "on": True}
+    kept = Secret(raw), Secret(account), Secret((f"{word}-1", f"{word}-2"))
+    texts = json.dumps(account), json.dumps(account, separators=(",", ":")), repr(account), word, f"{word}-2"
+    forms = [
+        *texts, str(100_000 + number), repr(raw)[2:-1], raw.hex(), quote(raw, safe=""),
+        *(base64.b64encode(each).decode() for each in (raw, *map(str.encode, texts))),
+        base64.urlsafe_b64encode(raw).decode(),
+    ]  # fmt: skip
+    for form in forms:
+        assert form not in redact(f"refused: {form} at once"), form
+    assert redact("True and None") == "True and None"
+    del kept
+
+
+class Account(BaseModel):
+    password: str
+    on: bool = True
+
+
+@dataclasses.dataclass
+class Entry:
+    account: Account
+
+
+@attrs.frozen
+class Keys:
+    main: bytes
+
+
+class Kind(Enum):
+    KEY = "CaNaRy-0815 é"
+
+
+WORD = "CaNaRy-0815 é"
+HELD: dict[str, Any] = {
+    "bytearray": bytearray(WORD.encode()),
+    "memoryview": memoryview(WORD.encode()),
+    "key of a mapping": {WORD: "ada"},
+    "set": {WORD},
+    "model": Account(password=WORD),
+    "object": Entry(Account(password=WORD)),
+    "attrs": [Keys(WORD.encode())],
+    "enum": Kind.KEY,
+}
+
+
+@pytest.mark.parametrize("value", HELD.values(), ids=HELD)
+def test_parts_of_any_value_are_masked(value: Any) -> None:
+    kept = Secret(value)
+    shown = [WORD, repr(WORD), ascii(WORD), json.dumps(WORD), WORD.encode().hex(), repr(WORD.encode())]
+    shown += [quote(WORD), quote(WORD).replace("%C3%A9", "%c3%a9"), WORD.encode().decode("latin-1")]
+    for text in shown:
+        assert "CaNaRy" not in redact(f"refused: {text} at once"), text
+        assert text[1:-1] not in redact(f"refused: {text} at once"), text
+    del kept
+
+
+def test_names_of_parts_and_bytes_that_are_no_text() -> None:
+    kept = Secret({"password": "CaNaRy-0815", 7: "x"}), Secret(b"\xff\xfeCaNaRy-0816")
+    assert redact("the password is wrong") == "the password is wrong"
+    for text in (b"\xff\xfeCaNaRy-0816".decode(errors="replace"), b"\xff\xfeCaNaRy-0816".decode("latin-1")):
+        assert redact(text) == "[secret]"
+    del kept
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("login", "password"), ("Login", "password"), ("functions.login", "password"), ("login", "passwd"),
+        ("login", "Password"), ("signin", "pw"), ("login", "password\n"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("nested", [False, True])
+async def test_an_argument_stays_secret_when_the_model_misspells_tool_or_parameter(
+    name: str, argument: str, nested: bool, tmp_path: Path
+) -> None:
+    word = "CaNaRy-0815"
+
+    @tool
+    async def login(user: str, password: Secret[str]) -> str:
+        """Log in."""
+        return "in"
+
+    @tool
+    async def add(a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    value: Any = {"value": [word]} if nested else word
+    calls = [
+        FunctionCall(name=name, arguments={"user": "ada", argument: value}),
+        FunctionCall(name="ad", arguments={"a": 1, "b": 2}),
+    ]
+    model = ScriptedModel(calls, "done")
+    async with Harness(model=model, tools=[login, add], checkpoints=f"sqlite:{tmp_path}/r.db") as harness:
+        result = await harness.run(CHAT, "go", on_error="result")
+    assert word not in repr(list(result.items))
+    assert "ada" in repr(list(result.items)) or nested
+    assert all(word not in repr(request.items) for request in model.requests)
+    written = [each.read_bytes() for each in await anyio.to_thread.run_sync(lambda: list(tmp_path.iterdir()))]
+    assert all(word.encode() not in each for each in written)
+
+
+ADDRESSES: list[tuple[str, set[str]]] = [
+    ("postgresql://ada:hunter2!@db:5432/x", {"hunter2!"}),
+    ("postgresql://ada:hunter%402@db:5432/x", {"hunter%402", "hunter@2"}),
+    ("redis://:hunter2!@h1:1,h2:2/0", {"hunter2!"}),
+    ("https://host:8000/@scope/v1", set()),
+    ("https://ada:hunter2!@[::1]:8000/@scope", {"hunter2!"}),
+    ("redis://host/0?password=hunter%202", {"hunter 2"}),
+    ("https://host/v1?API_KEY=hunter2!&x=1", {"hunter2!"}),
+    ("https://hunter2!@host/v1", {"hunter2!"}),
+    ("postgresql://hunter2!@host/x", set()),
+    ("host=h password=hunter2!", set()),
+    ("/var/run/db", set()),
+]
+
+
+@pytest.mark.parametrize(("address", "found"), ADDRESSES)
+def test_what_in_an_address_is_a_secret(address: str, found: set[str]) -> None:
+    held: list[Secret[str]] = list(Secret.in_address(address))
+    assert {secret.reveal() for secret in held} == found
+
+
+def test_an_encoded_colon_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Secret.in_address("postgresql://ada%3ACaNaRy0815@127.0.0.1:1/x")
+    assert caught.value.code == "address"
+    assert "CaNaRy" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sign", "@/?#")
+@pytest.mark.parametrize("scheme", ["postgresql", "redis", "rediss", "https"])
+def test_a_password_that_two_programs_would_read_differently_is_refused(scheme: str, sign: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Secret.in_address(f"{scheme}://ada:pa{sign}CaNaRy0815@127.0.0.1:1/x")
+    assert caught.value.code == "address"
+    assert "CaNaRy" not in f"{caught.value} {caught.value!r}"
 
 
 def test_messages_are_not_touched() -> None:

@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.properties.checks import FULL
-from tests.test_house import CORE, SHIPPED, called, imported, name_of, tree
+from tests.test_house import CORE, SHIPPED, called, imported, name_of, source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BY_NAME = {
     "noetic_py/__init__.py",
     "noetic_py/cli/loading.py",
-    "noetic_py/memory/layers/embedders.py",
+    "noetic_py/memory/layers/vectors.py",
     "noetic_py/plugins.py",
 }
 PARTS_OF_STATEMENTS = {
@@ -32,7 +33,7 @@ PARTS_OF_STATEMENTS = {
 STATEMENTS = {"execute", "executemany", "executescript", "execute_command", "eval_sha", "register_script"}
 
 
-parsed = cache(tree)
+parsed = cache(source)
 
 
 def dotted(node: ast.expr) -> str:
@@ -43,13 +44,21 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """A million nodes; the garbage collector would look through them for the rest of the suite."""
+    yield
+    calls.cache_clear()
+    parsed.cache_clear()
+
+
 @cache
 def calls() -> list[tuple[str, str, ast.Call]]:
     """Module, written name and node of every call that is shipped."""
     return [
         (name_of(path), dotted(node.func), node)
         for path in SHIPPED
-        for node in ast.walk(parsed(path))
+        for node in parsed(path).nodes
         if isinstance(node, ast.Call)
     ]
 
@@ -73,7 +82,7 @@ def test_no_code_is_made_of_text() -> None:
     assert [(where, name) for where, name, _ in calls() if name in bad] == []
     # A default value of a step is compiled to be compared, and never run.
     compiled = [where for where, name, _ in calls() if name == "compile"]
-    assert compiled == ["noetic_py/_engine/fingerprint.py"]
+    assert compiled == ["noetic_py/engine/fingerprint.py"]
     shells = [
         where
         for where, _, node in calls()
@@ -84,7 +93,8 @@ def test_no_code_is_made_of_text() -> None:
 
 
 def test_nothing_is_unpacked_that_may_grow_without_end() -> None:
-    """Neither stored nor received bytes are decompressed; the one compressed file is the package's own."""
+    """Neither stored nor received bytes are decompressed; but for answers, up to a limit; the one
+    compressed file is the package's own."""
     modules = {"gzip", "lzma", "bz2", "zipfile", "tarfile", "zlib"}
     users = {
         name_of(path)
@@ -93,7 +103,8 @@ def test_nothing_is_unpacked_that_may_grow_without_end() -> None:
         if name.partition(".")[0] in modules - {"zlib"}
     }
     callers = {where for where, name, _ in calls() if "decompress" in name}
-    assert users | callers == {"noetic_py/tokens.py"}
+    # What a provider sends is unpacked in pieces, up to a limit.
+    assert users | callers == {"noetic_py/core/tokens.py", "plugins/noetic-openai/noetic_openai/bodies.py"}
 
 
 def test_no_statement_of_a_database_is_put_together_from_values() -> None:
@@ -137,7 +148,7 @@ def test_no_fixed_place_for_temporary_files() -> None:
     fixed = [
         f"{name_of(path)}:{node.lineno}"
         for path in SHIPPED
-        for node in ast.walk(parsed(path))
+        for node in parsed(path).nodes
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.match(r"/(tmp|var/tmp|dev/shm)\b", node.value)
@@ -167,7 +178,7 @@ def test_the_core_opens_no_connection_and_starts_no_process() -> None:
         if name.partition(".")[0] in modules and name != "urllib.parse" and not name.startswith("urllib.parse.")
     }
     # A pair of connected ends in this process, which wakes up whoever waits for a signal.
-    signals = {("noetic_py/signals.py", "socket")}
+    signals = {("noetic_py/runner/signals.py", "socket")}
     assert {user for user in users if not user[0].startswith("noetic_py/testing/")} == signals
 
 

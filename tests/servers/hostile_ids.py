@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend
 from noetic_py.checkpoints.checks import MAX_STATUS
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import InvalidId, RunNotFound
 from tests.properties.checks import examples
 from tests.servers.journeys import journal, record

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from noetic_py.checkpoints import CheckpointBackend, Record
-from noetic_py.checkpoints.served import ServedBackend
+from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import StoreUnavailable
 from noetic_py.testing import FaultyBackend
 from tests.crash import conversing, jobs, paying
@@ -54,7 +54,7 @@ class ServerJobs:
         made: Makes a backend of an address.
     """
 
-    def __init__(self, made: Callable[[str], ServedBackend[Any]]) -> None:
+    def __init__(self, made: Callable[[str], ServerBackend[Any]]) -> None:
         self._made = made
 
     def carry(self, given: jobs.Given, say: Say) -> Any:
@@ -113,7 +113,7 @@ class ServerJobs:
 class _Carrier(jobs.Carrier):
     """One process of a run; `store` is the address."""
 
-    def __init__(self, made: Callable[[str], ServedBackend[Any]], given: jobs.Given, say: Say) -> None:
+    def __init__(self, made: Callable[[str], ServerBackend[Any]], given: jobs.Given, say: Say) -> None:
         self._made = made
         super().__init__(given, say)
 
@@ -121,7 +121,7 @@ class _Carrier(jobs.Carrier):
         return Dying(self._made(self.given.get("store", "")), self.death)
 
 
-async def _used(backend: ServedBackend[Any]) -> str:
+async def _used(backend: ServerBackend[Any]) -> str:
     try:
         await backend.head(jobs.RUN)
     except StoreUnavailable as error:

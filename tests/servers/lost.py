@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from noetic_py.checkpoints import CheckpointBackend, Head
-from noetic_py.checkpoints.served import ServedBackend
+from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import CheckpointFailed, LeaseLost, PositionConflict, StoreUnavailable, VersionConflict
 from tests.properties.checks import FULL, SEED, examples
 from tests.servers.cutting_proxy import CuttingProxy, How
@@ -37,7 +37,7 @@ class LostConnections:
     sampled = 20
     statements = 100
 
-    def made(self, url: str, **settings: Any) -> ServedBackend[Any]:
+    def made(self, url: str, **settings: Any) -> ServerBackend[Any]:
         """A backend."""
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ class LostConnections:
         """A proxy before the server."""
         raise NotImplementedError
 
-    def through(self, proxy: CuttingProxy, space: str, **settings: float) -> ServedBackend[Any]:
+    def through(self, proxy: CuttingProxy, space: str, **settings: float) -> ServerBackend[Any]:
         """A backend whose connections the proxy can lose; its address has these settings."""
         more = "".join(f"&{name}={int(value)}" for name, value in settings.items())
         return self.made(self.server.url(space, port=proxy.port, more=more), blob_threshold=THRESHOLD)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from noetic_py.checkpoints.served import ServedBackend
+from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import RunBusy
 from tests.crash.children import Children, Ended, fork_server
 from tests.crash.folders import quick_folder
@@ -76,7 +76,7 @@ class Processes:
     server: ServerOfTests
     jobs: str
 
-    def made(self, url: str) -> ServedBackend[Any]:
+    def made(self, url: str) -> ServerBackend[Any]:
         """A backend."""
         raise NotImplementedError
 

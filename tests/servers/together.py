@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from noetic_py.checkpoints import CheckpointBackend, Transaction
-from noetic_py.checkpoints.served import ServedBackend
+from noetic_py.checkpoints.server import ServerBackend
 from noetic_py.errors import RunBusy
 from tests.properties.checks import examples
 from tests.servers.journeys import journal, record
@@ -34,7 +34,7 @@ class SeveralAtOnce:
     pytestmark: pytest.MarkDecorator = pytest.mark.anyio
     server: ServerOfTests
 
-    def made(self, url: str, **settings: Any) -> ServedBackend[Any]:
+    def made(self, url: str, **settings: Any) -> ServerBackend[Any]:
         """A backend."""
         raise NotImplementedError
 

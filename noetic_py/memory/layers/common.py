@@ -6,15 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from noetic_py.codec.text import is_dict
+from noetic_py.core.codec.text import is_dict
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.core.reducers import Conflict, by_key, join, reducer
+from noetic_py.core.tokens import EstimatedCounter, TokenCounter
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.memory.blocks import escape
-from noetic_py.tokens import EstimatedCounter, TokenCounter
 
 if TYPE_CHECKING:
-    from noetic_py.memory.hooks import Returned
-    from noetic_py.memory.layer import MemoryLayer
+    from noetic_py.memory.layer import MemoryLayer, Returned
 
 __all__ = [
     "COUNTER",
@@ -26,6 +26,7 @@ __all__ = [
     "clipped",
     "fits",
     "is_one_of",
+    "latest",
     "merged",
     "newest_within",
     "not_blank",
@@ -136,7 +137,7 @@ def changed_by(
 ) -> dict[str, V]:
     """`now` with what leads from `before` to `after`; mappings inside of both are merged likewise, where it is deep.
 
-    Where nobody knows what there was before, what is there after it counts, and nothing is taken away.
+    Where it is not known what there was before, what is there after it counts, and nothing is taken away.
     """
     known: Mapping[str, V] = {} if before is None else before
     made = dict(now)
@@ -154,6 +155,22 @@ def _entry(now: Any, after: Any, before: Any) -> Any:
     if not is_dict(now) or not is_dict(after):
         return after
     return changed_by(now, after, before if is_dict(before) else None)
+
+
+def latest(base: Any, mine: Any, theirs: Any) -> Any:
+    """Of two who have written side by side what both have changed, and of one and the same value the later one's.
+
+    For layers whose functions put a value in place of another: there the last one counts one after the other, too.
+    """
+    try:
+        return join(base, mine, theirs)
+    except Conflict:
+        if not (is_dict(mine) and is_dict(theirs)):
+            return mine
+    return _BY_KEY.apply(base if is_dict(base) else None, mine, theirs)
+
+
+_BY_KEY: Final = by_key(reducer(latest, later=True))
 
 
 def patched(values: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from logging import WARNING
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
+from noetic_py.context.context import CURRENT
+from noetic_py.core.items import FunctionCallOutput, Item, Message
+from noetic_py.core.logs import NOWHERE, Where, log
 from noetic_py.errors import BudgetExceeded, CodecError, LimitExceeded, ModelError, UnknownPrice
-from noetic_py.items import FunctionCallOutput, Item, Message
 from noetic_py.memory.blocks import made_id, weigh
 from noetic_py.memory.functions import function
 from noetic_py.memory.history import HistoryIndex
-from noetic_py.memory.hooks import HookName
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import HookName, MemoryLayer, Returned
 from noetic_py.memory.layers.common import COUNTER, at_least, clipped, not_blank, transcript, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.redaction import logger
 
 if TYPE_CHECKING:
-    from noetic_py.models.base import Model
+    from noetic_py.models.model import Model
 
 __all__ = ["Compacted", "Compaction", "Tier"]
 
@@ -121,6 +122,13 @@ class Compaction(MemoryLayer[Compacted]):
         if not self.tiers or [tier for tier in TIERS if tier in self.tiers] != list(self.tiers):
             raise wrong(self, f"tiers={self.tiers!r} are none, or in another order", code, f"some of {TIERS}")
 
+    def merge(self, base: Compacted, mine: Compacted, theirs: Compacted) -> Compacted:
+        """What was decided last: each is a whole decision about a conversation."""
+        return mine
+
+    async def on_return(self, child: Returned[Compacted]) -> None:
+        """What was decided about a child's conversation is of no use in another one."""
+
     @property
     def summary(self) -> str:
         """The summary of what is left out, `""` when there is none."""
@@ -205,9 +213,15 @@ class Compaction(MemoryLayer[Compacted]):
         try:
             made = await self.ask(self.model, text, instructions=self.instructions, output=str)
         except (ModelError, CodecError, LimitExceeded, BudgetExceeded, UnknownPrice) as error:
-            logger().warning("layer %r could not summarise: %s", self.id, error.message)
+            log("memory", WARNING, "layer %r could not summarise: %s", self.id, error.message, where=_where())
             return state
         return evolve(state, summary=clipped(made.strip(), self.most_summary), covers=state.cut)
+
+
+def _where() -> Where:
+    """The step for which the layer works."""
+    ctx = CURRENT.get()
+    return NOWHERE if ctx is None else Where(ctx.run_id, ctx.path, 1)
 
 
 @define(eq=False)
@@ -290,7 +304,7 @@ def _shorter(item: FunctionCallOutput, gone: bool, first: dict[str, str]) -> Fun
 def _applied(layer: Compaction, items: Sequence[Item], state: Compacted) -> Sequence[Item]:
     """The conversation as the markers say."""
     cut = _after(items, state.cut)
-    # An output that is left out can be referred to by nobody.
+    # An output that is left out cannot be referred to.
     rest = _replaced(items[cut:], state)
     if not cut:
         return rest

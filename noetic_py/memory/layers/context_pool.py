@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protoc
 
 from attrs import field
 
-from noetic_py._types import T2
+from noetic_py.core.types import T2
 from noetic_py.errors import InvalidEntry, NameNotFound
 from noetic_py.memory.layers.common import newest_within
-from noetic_py.memory.layers.context_item import ContextItem, T, T_co
 from noetic_py.memory.layers.entries import (
     INHERIT,
     EntryLayer,
@@ -19,7 +18,19 @@ from noetic_py.memory.layers.entries import (
     check_limit,
     open_limit_field,
 )
-from noetic_py.memory.listeners import Added, Adding, Cleared, Clearing, Evicting, Listener, Removed, Removing
+from noetic_py.memory.listeners import (
+    Added,
+    Adding,
+    Cleared,
+    Clearing,
+    ContextItem,
+    Evicting,
+    Listener,
+    Removed,
+    Removing,
+    T,
+    T_co,
+)
 from noetic_py.memory.scopes import Slot
 from noetic_py.tools.calling import MISSING
 
@@ -163,7 +174,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         told: list[ContextItem[T]] = []
         announced = False
         while True:
-            base = layer._look()
+            base = layer._held_now()
             # Anew after each listener: others may have written while it was at work.
             going = _going(base, key, self.limit)
             untold = next((each for each in going if not any(each is one for one in told)), None)
@@ -193,7 +204,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         layer = self._writable()
         entry = layer.get(id)
         await self._tell(Removing(layer, entry))
-        base = layer._look()
+        base = layer._held_now()
         layer._replace({key: each for key, each in base.items() if key != id}, base)
         await self._tell(Removed(layer, entry))
 
@@ -206,7 +217,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         """
         layer = self._writable()
         await self._tell(Clearing(layer, layer.entries))
-        layer._replace({}, layer._look())
+        layer._replace({}, layer._held_now())
         await self._tell(Cleared(layer))
 
     def branch(
@@ -233,18 +244,18 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
             check_limit(limit)
         return self._branch(limit, listeners)
 
-    def join(
-        self, base: dict[str, ContextItem[T]], changed: dict[str, ContextItem[T]], now: dict[str, ContextItem[T]]
+    def merge(
+        self, base: dict[str, ContextItem[T]], mine: dict[str, ContextItem[T]], theirs: dict[str, ContextItem[T]]
     ) -> dict[str, ContextItem[T]]:
         """The state where two paths have written side by side; what is too old for the limit goes unannounced.
 
         Args:
             base: What both began with.
-            changed: What one has made of it; of two entries of one id this one's is kept.
-            now: What the other has.
+            mine: What one has made of it; of two entries of one id this one's is kept.
+            theirs: What the other has.
         """
-        kept = {key: each for key, each in now.items() if key in changed or key not in base}
-        kept |= {key: each for key, each in changed.items() if key not in base or each != base[key]}
+        kept = {key: each for key, each in theirs.items() if key in mine or key not in base}
+        kept |= {key: each for key, each in mine.items() if key not in base or each != base[key]}
         return kept if self.limit is None else dict(list(kept.items())[-self.limit :])
 
     async def recall(self, query: str, budget: int) -> str | None:

@@ -10,9 +10,8 @@ from attrs import field
 
 from noetic_py.errors import ConfigError
 from noetic_py.memory.layers.common import newest_within
-from noetic_py.memory.layers.context_item import ContextItem, T
 from noetic_py.memory.layers.entries import INHERIT, EntryLayer, Inherit, check_entry, check_limit, limit_field
-from noetic_py.memory.listeners import Appended, Appending, Cleared, Clearing, Evicting, Listener
+from noetic_py.memory.listeners import Appended, Appending, Cleared, Clearing, ContextItem, Evicting, Listener, T
 from noetic_py.memory.scopes import Slot
 
 __all__ = ["ContextQueue"]
@@ -70,7 +69,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         await self._tell(Appending(layer, items, layer.entries))
         told: Counter[int] = Counter()
         while True:
-            base = layer.entries
+            base = layer._held_now()
             joined = (*base, *items)
             # What others have appended while listeners were at work counts too.
             place = _first_untold(joined[: -self.limit], told)
@@ -91,7 +90,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         """
         layer = self._writable()
         await self._tell(Clearing(layer, layer.entries))
-        layer._replace((), layer.entries)
+        layer._replace((), layer._held_now())
         await self._tell(Cleared(layer))
 
     def render(self, *, last: int | None = None) -> str:
@@ -132,18 +131,18 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         check_limit(limit)
         return self._branch(limit, listeners)
 
-    def join(
-        self, base: tuple[ContextItem[T], ...], changed: tuple[ContextItem[T], ...], now: tuple[ContextItem[T], ...]
+    def merge(
+        self, base: tuple[ContextItem[T], ...], mine: tuple[ContextItem[T], ...], theirs: tuple[ContextItem[T], ...]
     ) -> tuple[ContextItem[T], ...]:
         """The state where two paths have written side by side; what is too old for the limit goes unannounced.
 
         Args:
             base: What both began with.
-            changed: What one has made of it.
-            now: What the other has.
+            mine: What one has made of it.
+            theirs: What the other has.
         """
-        gone, new = _difference(base, changed), _difference(changed, base)
-        return (*_difference(now, gone), *new)[-self.limit :]
+        gone, new = _difference(base, mine), _difference(mine, base)
+        return (*_difference(theirs, gone), *new)[-self.limit :]
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The contents, the newest last, as many of the newest as there is room for."""
@@ -163,7 +162,7 @@ def _difference(entries: Iterable[ContextItem[T]], without: Iterable[ContextItem
 
 
 def _first_untold(dropped: tuple[ContextItem[Any], ...], told: Counter[int]) -> int | None:
-    """The place of the first that has to go and of which nobody was told; the same entry may stand there twice."""
+    """The place of the first that has to go and was not reported; the same entry may stand there twice."""
     open_ = told.copy()
     for place, entry in enumerate(dropped):
         if not open_[id(entry)]:

@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, 
 from attrs import Attribute, field, frozen
 
 from noetic_py.errors import CodecError, ConfigError, NameNotFound, ReadOnlyMemory, StateTypeError
-from noetic_py.memory.binding import Alone, Binding, Draft, Through
+from noetic_py.memory.binding import Alone, Binding, Other, Through
 from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.context_item import ContextItem, T, codec_or_own
-from noetic_py.memory.listeners import EVERYWHERE, Attach, E, LayerEvent, Listener, Listeners, as_tags, tell
+from noetic_py.memory.listeners import (
+    EVERYWHERE,
+    Attach,
+    ContextItem,
+    E,
+    LayerEvent,
+    Listener,
+    Listeners,
+    T,
+    as_tags,
+    codec_or_own,
+    tell,
+)
 
 if TYPE_CHECKING:
-    from noetic_py.codec import Codec
+    from noetic_py.core.codec import Codec
 
 __all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit"]
 
@@ -68,37 +79,22 @@ def _as_listeners(listeners: Iterable[Listener]) -> Listeners:
     return listeners if isinstance(listeners, Listeners) else Listeners(listeners)
 
 
-class _Shown(Through):
-    """The state as a listener is to see it while a call is under way; what it writes is written below."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, below: Binding, value: Any) -> None:
-        super().__init__(below)
-        self._value = value
-
-    def read(self) -> Any:
-        return self._value
-
-
 class _ReadOnly(Through):
     """A state that can be read."""
 
     __slots__ = ()
 
     def read(self) -> Any:
-        return peek(self.below)
+        return self.below.read()
+
+    def set(self, value: Any) -> None:
+        self.write(value, None)
 
     def write(self, value: Any, base: Any) -> None:
         raise ReadOnlyMemory(
             "a pool that was injected can only be read",
             hint="return a ContextItem with id and description, and the run adds it",
         )
-
-
-def peek(binding: Binding) -> Any:
-    """The state, to be read only; no copy is made of it, even where a hook would get one."""
-    return binding.peek() if isinstance(binding, Draft) else binding.read()
 
 
 @frozen
@@ -172,7 +168,12 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
 
     def _look(self) -> S:
         """The state, to be read only."""
-        state: S = peek(self.binding)
+        state: S = self.binding.read()
+        return state
+
+    def _held_now(self) -> S:
+        """The state that a change is made of, and that is changed by nothing else."""
+        state: S = self.binding.peek()
         return state
 
     def _replace(self, state: S, base: S) -> None:
@@ -185,7 +186,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
             ReadOnlyMemory: The layer can only be read here.
         """
         binding = self.binding
-        while isinstance(binding, _Shown):
+        while isinstance(binding, Other):
             binding = binding.below
         if isinstance(binding, _ReadOnly):
             binding.write(None, None)
@@ -194,7 +195,7 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
 
     def _shown(self, state: S) -> Self:
         """The same layer with another state, for a listener to look at."""
-        shown: Self = self.bound(_Shown(self.binding, state))
+        shown: Self = self.bound(Other(self.binding, state))
         return shown
 
     def read_only(self) -> Self:

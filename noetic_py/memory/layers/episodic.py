@@ -10,14 +10,15 @@ from typing import Final
 
 from attrs import frozen
 
-from noetic_py.items import Item, Message
+from noetic_py.core.items import Item, Message
+from noetic_py.core.runtime import Runtime
 from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import Returned
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import MemoryLayer, Returned
 from noetic_py.memory.layers.common import (
     MergeMode,
     check_counts,
     is_one_of,
+    latest,
     merged,
     one_line,
     plain,
@@ -26,7 +27,6 @@ from noetic_py.memory.layers.common import (
     wrong,
 )
 from noetic_py.memory.scopes import Scope, Slot
-from noetic_py.runtime import Runtime
 
 __all__ = ["Episode", "Episodic"]
 
@@ -126,7 +126,7 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         return within(self, [_line(self.state[key]) for key in newest if key in chosen], budget) or None
 
     async def on_complete(self) -> None:
-        """Makes an episode of the execution that is over, when somebody has asked something in it."""
+        """Makes an episode of the execution that is over, when the user has asked something in it."""
         ctx = self.ctx
         asked, outcome = _of_conversation(ctx.items)
         if ctx.aborted:
@@ -134,6 +134,12 @@ class Episodic(MemoryLayer[dict[str, Episode]]):
         if asked:
             # By the execution's id, so that one that went on after a crash is one episode.
             self._add(ctx.id, asked, outcome or "no answer")
+
+    def merge(
+        self, base: dict[str, Episode], mine: dict[str, Episode], theirs: dict[str, Episode]
+    ) -> dict[str, Episode]:
+        """The newest episodes of both."""
+        return self._newest(latest(base, mine, theirs))
 
     async def on_return(self, child: Returned[dict[str, Episode]]) -> None:
         """The child's episodes, where `children` says so."""

@@ -1,20 +1,341 @@
-"""`Filesystem`: the files below one folder, for code and for the model, and none elsewhere."""
+"""`Filesystem`: the files below one folder, for code and for the model, and files outside of it refused."""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from threading import Lock
+from typing import Final, TypeVar
 
 from anyio import to_thread
+from attrs import define, frozen
 
+from noetic_py.errors import LayerError
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import COUNTER, at_least, clipped, wrong
-from noetic_py.memory.layers.rooted import FileRefused, Limits, Rooted, is_supported
 
-__all__ = ["Filesystem"]
+__all__ = ["FileRefused", "Filesystem", "Limits", "Rooted", "is_supported"]
+
+_FOLDER: Final = (
+    os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+# Opening a named pipe must not wait.
+_FILE: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_TEMPORARY: Final = ".noetic-"
+_MOST_PATH: Final = 1024
+_MOST_NAME: Final = 255
+
+# A limit on the number or the size of all files is looked at and used in one piece.
+_writing: Final = Lock()
+
+
+def is_supported() -> bool:
+    """Whether this system opens files relative to folders, and can refuse links."""
+    return os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW") and hasattr(os, "O_DIRECTORY")
+
+
+class FileRefused(LayerError):
+    """A [`Filesystem`][noetic_py.memory.Filesystem] does not read or write this.
+
+    Args:
+        message: What happened; a model sees it as the call's output.
+        layer: The layer's id.
+        reason: A short stable word: `"name"`, `"missing"`, `"kind"`, `"size"`, `"count"`, `"text"`, `"read-only"` or
+            `"system"`.
+        hint: The next thing to try.
+    """
+
+    reason: str
+
+    def __init__(self, message: str, *, layer: str, reason: str, hint: str | None = None) -> None:
+        super().__init__(message, layer=layer, hint=hint)
+        self.reason = reason
+
+
+@frozen
+class Limits:
+    """What there may be below the root.
+
+    Attributes:
+        file_bytes: Bytes of one file.
+        total_bytes: Bytes of all of them.
+        files: How many files.
+        depth: Folders in one another.
+        entries: Names that a walk looks at, links and other things that are no files among them.
+    """
+
+    file_bytes: int
+    total_bytes: int
+    files: int
+    depth: int
+    entries: int = 100_000
+
+
+@define
+class Rooted:
+    """One folder, and what may be done below it; everything here waits for the disk.
+
+    Attributes:
+        root: The folder.
+        layer: Who is named in errors.
+        limits: What there may be.
+    """
+
+    root: Path
+    layer: str
+    limits: Limits
+
+    # -- paths
+
+    def refused(self, what: str, reason: str, hint: str | None = None) -> FileRefused:
+        """An error that says what is not allowed."""
+        return FileRefused(what, layer=self.layer, reason=reason, hint=hint)
+
+    def parts(self, path: str) -> tuple[str, ...]:
+        """The parts of a path relative to the root; none for the root itself.
+
+        Raises:
+            FileRefused: It leads out of the root, or is no plain path.
+        """
+        shown = ascii(path[:80])
+        try:
+            size = len(path.encode())
+        except UnicodeEncodeError:
+            raise self.refused(f"the path {shown} is no text", "name") from None
+        if size > _MOST_PATH:
+            raise self.refused(f"the path {shown}... is longer than {_MOST_PATH} bytes", "name")
+        if path.startswith(("/", "~")) or "\\" in path or not path.isprintable():
+            raise self.refused(
+                f"the path {shown} is not allowed", "name", "relative to the root, such as notes/plan.md"
+            )
+        parts = tuple(part for part in path.split("/") if part not in ("", "."))
+        if ".." in parts:
+            raise self.refused(f"the path {shown} leads out of the root", "name", "relative to the root, without ..")
+        if any(part.startswith(_TEMPORARY) or len(part.encode()) > _MOST_NAME for part in parts):
+            raise self.refused(f"the path {shown} has a name that is not allowed", "name")
+        if len(parts) > self.limits.depth:
+            raise self.refused(f"the path {shown} is deeper than {self.limits.depth} folders", "name")
+        return parts
+
+    def _file_parts(self, path: str) -> tuple[str, ...]:
+        parts = self.parts(path)
+        if not parts:
+            raise self.refused("this is the root, and no file", "kind")
+        return parts
+
+    @contextmanager
+    def _told(self, path: str) -> Generator[None, None, None]:
+        """What the system says, as a refusal."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise self.refused(f"there is no {path!a}", "missing") from None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.EEXIST):
+                raise self.refused(f"{path!a} is no plain file or folder, or lies below one", "kind") from None
+            raise self.refused(f"{path!a}: {error.strerror or 'the system refuses'}", "system") from error
+
+    @contextmanager
+    def _folder(self, parts: tuple[str, ...], *, make: bool = False) -> Generator[int, None, None]:
+        """A folder below the root, opened part by part."""
+        if make:
+            self.root.mkdir(parents=True, exist_ok=True)
+        # The root is the user's word, so it may be a link.
+        opened = os.open(self.root, _FOLDER & ~os.O_NOFOLLOW)
+        try:
+            for part in parts:
+                if make:
+                    _make_folder(part, opened)
+                below = os.open(part, _FOLDER, dir_fd=opened)
+                os.close(opened)
+                opened = below
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _check(self, found: os.stat_result, path: str) -> os.stat_result:
+        """Refuse what is no file of the root's own: links, pipes, devices, a second name of a file elsewhere."""
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise self.refused(f"{path!a} is no plain file", "kind")
+        return found
+
+    def _size(self, name: str, folder: int, path: str) -> int | None:
+        """The size of a file, `None` when there is none."""
+        try:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return self._check(found, path).st_size
+
+    # -- reading
+
+    def read(self, path: str) -> bytes:
+        """A file's bytes.
+
+        Raises:
+            FileRefused: There is none, it is no plain file, or too large.
+        """
+        *folders, name = self._file_parts(path)
+        with self._told(path), self._folder(tuple(folders)) as folder:
+            if self._size(name, folder, path) is None:
+                raise FileNotFoundError
+            opened = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
+            with os.fdopen(opened, "rb") as file:
+                # It may be another one than a moment ago.
+                self._check(os.fstat(file.fileno()), path)
+                data = file.read(self.limits.file_bytes + 1)
+        if len(data) > self.limits.file_bytes:
+            raise self.refused(f"{path!a} is larger than {self.limits.file_bytes} bytes", "size")
+        return data
+
+    def walk(self, path: str = "") -> dict[str, int]:
+        """The plain files below a folder and their sizes, by path, up to the limit of files.
+
+        Raises:
+            FileRefused: There is no such folder.
+        """
+        found: dict[str, int] = {}
+        parts = self.parts(path)
+        looked = 0
+        try:
+            with self._told(path), self._folder(parts) as folder:
+                for name, size in self._below(folder, "/".join(parts), self.limits.depth - len(parts)):
+                    looked += 1
+                    if looked > self.limits.entries or len(found) >= self.limits.files:
+                        break
+                    if size is not None:
+                        found[name] = size
+        except FileRefused as error:
+            # A root that was never written to need not be there.
+            if parts or error.reason != "missing":
+                raise
+        return dict(sorted(found.items()))
+
+    def _below(self, folder: int, prefix: str, depth: int) -> Iterator[tuple[str, int | None]]:
+        # Read out before anything is opened, so that no more than one folder of a level is open.
+        with os.scandir(folder) as entries:
+            names = [(entry.name, about) for entry in entries if (about := _about(entry)) is not None]
+        for name, about in sorted(names, key=lambda each: each[0]):
+            path = f"{prefix}/{name}" if prefix else name
+            if not name.isprintable():
+                # No path that is allowed names it, and a line break would make two of one line.
+                yield path, None
+            elif stat.S_ISDIR(about.st_mode) and depth > 0:
+                yield path, None
+                yield from self._inside(name, folder, path, depth - 1)
+            elif stat.S_ISREG(about.st_mode) and about.st_nlink == 1 and not name.startswith(_TEMPORARY):
+                yield path, about.st_size
+            else:
+                yield path, None
+
+    def _inside(self, name: str, folder: int, path: str, depth: int) -> Iterator[tuple[str, int | None]]:
+        try:
+            opened = os.open(name, _FOLDER, dir_fd=folder)
+        except OSError:
+            # Gone, exchanged for a link, or closed to us: then it is not listed.
+            return
+        try:
+            yield from self._below(opened, path, depth)
+        finally:
+            os.close(opened)
+
+    # -- writing
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a file there, in place of another one as a whole.
+
+        Raises:
+            FileRefused: The path, its size or the number of files is not allowed.
+        """
+        *folders, name = self._file_parts(path)
+        with _writing, self._told(path):
+            self._check_room(path, len(data), append=False)
+            with self._folder(tuple(folders), make=True) as folder:
+                self._size(name, folder, path)
+                self._replace(name, folder, data)
+
+    def _replace(self, name: str, folder: int, data: bytes) -> None:
+        temporary = f"{_TEMPORARY}{sha256(name.encode()).hexdigest()[:16]}-{os.getpid()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
+        try:
+            opened = os.open(temporary, flags, 0o666, dir_fd=folder)
+        except FileExistsError:
+            # Left by a process that was killed: no other task of this one writes now.
+            os.unlink(temporary, dir_fd=folder)
+            opened = os.open(temporary, flags, 0o666, dir_fd=folder)
+        try:
+            with os.fdopen(opened, "wb") as file:
+                file.write(data)
+            # A link that was put there is replaced, and not followed.
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.unlink(temporary, dir_fd=folder)
+            raise
+
+    def append(self, path: str, data: bytes) -> None:
+        """Put bytes behind a file's, or make it.
+
+        Raises:
+            FileRefused: The path, its size or the number of files is not allowed.
+        """
+        *folders, name = self._file_parts(path)
+        with _writing, self._told(path):
+            self._check_room(path, len(data), append=True)
+            with self._folder(tuple(folders), make=True) as folder:
+                self._size(name, folder, path)
+                opened = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FILE, 0o666, dir_fd=folder)
+                with os.fdopen(opened, "ab") as file:
+                    self._check(os.fstat(file.fileno()), path)
+                    file.write(data)
+
+    def _check_room(self, path: str, size: int, *, append: bool) -> None:
+        limits, there = self.limits, self.walk()
+        before = there.get("/".join(self.parts(path)))
+        whole = size + (before or 0 if append else 0)
+        if whole > limits.file_bytes:
+            raise self.refused(f"{path!a} would be larger than {limits.file_bytes} bytes", "size")
+        if before is None and len(there) >= limits.files:
+            raise self.refused(f"there are {limits.files} files already", "count", "delete one")
+        if sum(there.values()) - (before or 0) + whole > limits.total_bytes:
+            raise self.refused(f"all files would be larger than {limits.total_bytes} bytes", "size", "delete one")
+
+    def delete(self, path: str) -> None:
+        """Take a file away, or an empty folder.
+
+        Raises:
+            FileRefused: There is none, or it is neither.
+        """
+        *folders, name = self._file_parts(path)
+        with _writing, self._told(path), self._folder(tuple(folders)) as folder:
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISDIR(found.st_mode):
+                os.rmdir(name, dir_fd=folder)
+            else:
+                self._check(found, path)
+                os.unlink(name, dir_fd=folder)
+
+
+def _about(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        # It is gone by now.
+        return None
+
+
+def _make_folder(name: str, folder: int) -> None:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        # What it is shows when it is opened.
+        return
+
 
 R = TypeVar("R")
 
@@ -80,7 +401,7 @@ class Filesystem(MemoryLayer[None]):
             raise wrong(
                 self, "this system cannot open files relative to a folder", "filesystem-platform", "Linux, macOS"
             )
-        # Whoever changes the working directory later does not move the root.
+        # A later change of the working directory does not move the root.
         self.__dict__["root"] = Path(root).absolute()
 
     @property

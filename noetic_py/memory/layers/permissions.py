@@ -1,21 +1,19 @@
-"""`Permissions`: which tools a conversation may call, which need somebody's leave, and what was allowed for good."""
+"""`Permissions`: which tools a conversation may call, which need approval, and what was allowed for good."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from attrs import evolve, frozen
 
-from noetic_py.codec.text import is_dict
-from noetic_py.items import FunctionCall
+from noetic_py.core.codec.text import is_dict
+from noetic_py.core.items import FunctionCall
 from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import Halt, NeedsApproval
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import Halt, MemoryLayer, NeedsApproval, Returned
 from noetic_py.memory.layers.common import check_counts, is_one_of, refused, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.permissions import PermissionAction, PermissionRule, decide
+from noetic_py.tools.permissions import PermissionAction, PermissionRule, decide
 
 __all__ = ["PermissionState", "Permissions"]
 
@@ -80,12 +78,16 @@ class Permissions(MemoryLayer[PermissionState]):
         return self.state.mode or self.otherwise
 
     def decide(self, call: FunctionCall) -> tuple[PermissionAction, PermissionRule | None]:
-        """What becomes of a call, and the rule that says so; `None` when none does."""
+        """What becomes of a call, and the rule that says so; `None` when none does.
+
+        Args:
+            call: The call, with the arguments that the tool will receive.
+        """
         try:
-            arguments: Any = json.loads(call.arguments)
-        except ValueError:
-            arguments = {}
-        known = arguments if is_dict(arguments) else {}
+            arguments: object = json.loads(call.arguments)
+        except (ValueError, RecursionError):
+            arguments = None
+        known = arguments if is_dict(arguments) else None
         return decide((*self.rules, *self.state.rules), call.name, known, otherwise=self.mode)
 
     @function(model=False)
@@ -155,6 +157,15 @@ class Permissions(MemoryLayer[PermissionState]):
             return call
         why = "no rule allows it" if rule is None else f"a rule for {rule.tool!r} says so"
         return NeedsApproval(why) if action == "ask" else f"The call was refused: {why}."
+
+    def merge(self, base: PermissionState, mine: PermissionState, theirs: PermissionState) -> PermissionState:
+        """The rules that either has added, without those that either has taken back; of two modes the later one."""
+        added = tuple(each for each in mine.rules if each not in base.rules and each not in theirs.rules)
+        kept = tuple(each for each in theirs.rules if each in mine.rules or each not in base.rules)
+        return PermissionState((*kept, *added), theirs.mode if mine.mode == base.mode else mine.mode)
+
+    async def on_return(self, child: Returned[PermissionState]) -> None:
+        """What a child is allowed stays there."""
 
     def _add(self, rule: PermissionRule) -> None:
         added = (*(each for each in self.state.rules if each != rule), rule)

@@ -9,9 +9,18 @@ from typing import Final, Literal, TypeAlias
 from attrs import evolve, frozen
 
 from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import Returned
-from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.common import MergeMode, check_counts, fits, is_one_of, merged, one_line, refused, within
+from noetic_py.memory.layer import MemoryLayer, Returned
+from noetic_py.memory.layers.common import (
+    MergeMode,
+    check_counts,
+    fits,
+    is_one_of,
+    latest,
+    merged,
+    one_line,
+    refused,
+    within,
+)
 
 __all__ = ["Plan", "PlanItem", "PlanStatus"]
 
@@ -149,6 +158,13 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         if not fits(self, list(lines.values()), budget):
             ranked.sort(key=lambda key: self.state[key].status not in ("pending", "in_progress"))
         return within(self, [lines[key] for key in ranked], budget) or None
+
+    def merge(
+        self, base: dict[str, PlanItem], mine: dict[str, PlanItem], theirs: dict[str, PlanItem]
+    ) -> dict[str, PlanItem]:
+        """The items that either has; of one that both have changed what the later has made of it."""
+        plan: dict[str, PlanItem] = latest(base, mine, theirs)
+        return plan
 
     async def on_return(self, child: Returned[dict[str, PlanItem]]) -> None:
         """What the child has changed, where `children` says so."""

@@ -9,26 +9,26 @@ from typing import Final, TypeVar
 
 from attrs import frozen
 
+from noetic_py.core.items import Item, Message
 from noetic_py.errors import ConfigError, LayerError, NoeticError
-from noetic_py.items import Item, Message
 from noetic_py.memory.binding import Alone, Draft
 from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import HookName
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import HookName, MemoryLayer, Returned
 from noetic_py.memory.layers.common import COUNTER, at_least, unseen, wrong
-from noetic_py.memory.layers.embedders import Embedder, WordEmbedder
 from noetic_py.memory.layers.vectors import (
+    Embedder,
     Found,
     LocalShelf,
     Passages,
     Shelf,
     VectorQuery,
     VectorStore,
+    WordEmbedder,
     split,
     unit,
 )
 from noetic_py.memory.scopes import Slot
-from noetic_py.models.base import ModelResponse
+from noetic_py.models.model import ModelResponse
 
 __all__ = ["Remembered", "SemanticRecall"]
 
@@ -119,7 +119,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     @property
     def _database(self) -> VectorStore | None:
-        """Where the passages are when they are not on the shelf; in no run nobody says whose they are."""
+        """Where the passages are when they are not on the shelf; outside of a run they have no owner."""
         return None if self._is_alone else self.vectors
 
     @property
@@ -161,7 +161,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
 
     @function(model=False)
     async def forget(self) -> int:
-        """Remove all that is kept for the layer's scope: of this thread, this user, everybody or this execution.
+        """Remove all that is kept for the layer's scope: of this thread, this user, all users or this execution.
 
         What was said before is not stored again; what is said from now on is.
 
@@ -210,6 +210,13 @@ class SemanticRecall(MemoryLayer[Remembered]):
         # Counted on the shelf: what a process had stored before it died is not new to the next one.
         there = await self._kept.count(self._shelf) if self._database is None else self.state.passages + new
         self.state = Remembered(fresh[-1].id, there)
+
+    def merge(self, base: Remembered, mine: Remembered, theirs: Remembered) -> Remembered:
+        """The later of the two; the passages themselves are in the storage, where nothing of them was lost."""
+        return Remembered(mine.last, max(mine.passages, theirs.passages))
+
+    async def on_return(self, child: Returned[Remembered]) -> None:
+        """How far a child's conversation was stored says nothing of another one."""
 
     async def _store(self, passages: Sequence[Found]) -> int:
         passages = passages[-self.limit :]

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias
 
 from typing_extensions import TypeIs
 
-from noetic_py.items import Item, ItemBase
+from noetic_py.context.read import ReadContext
+from noetic_py.core.items import Item, ItemBase
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import wrong
 from noetic_py.memory.scopes import Scope, Slot
-from noetic_py.reading import ReadContext
 
 __all__ = ["StaticContent"]
 
@@ -52,7 +52,7 @@ class StaticContent(MemoryLayer[None]):
         elif _is_sequence(given):
             if not given or not all(isinstance(item, ItemBase) for item in given):
                 raise wrong(self, "content= is no sequence of items", "static-content", "[Message.developer(...)]")
-            # Of its own, so that nobody changes what is anchored.
+            # Of its own, so that what is anchored does not change.
             self.__dict__["content"] = tuple(given)
         elif not _is_async(given):
             raise wrong(

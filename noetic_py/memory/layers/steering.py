@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from attrs import frozen
 from typing_extensions import TypedDict
 
+from noetic_py.core.items import FunctionCall, Message
 from noetic_py.errors import CheckpointError, ConcurrentStepCall, ConfigError, Stopped
-from noetic_py.items import FunctionCall, Message
 from noetic_py.memory.binding import Alone
 from noetic_py.memory.blocks import escape
-from noetic_py.memory.hooks import Guide, Halt, HookName
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import Guide, Halt, HookName, MemoryLayer
 from noetic_py.memory.layers.common import at_least, clipped, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.models.base import ModelResponse
+from noetic_py.models.model import ModelResponse
 
 if TYPE_CHECKING:
-    from noetic_py.models.base import Model
-    from noetic_py.reading import ReadContext
+    from noetic_py.context.read import ReadContext
+    from noetic_py.models.model import Model
 
 __all__ = ["Judgement", "Rule", "Steering", "Verdict"]
 
@@ -121,7 +120,7 @@ class Steering(MemoryLayer[None]):
 
     Attributes:
         rules: The rules.
-        model: Who answers the questions of rules that name nobody; the harness's model when left out.
+        model: Who answers the questions of rules without a model; the harness's model when left out.
         most_input: Characters of a call or an answer that a question shows; of a longer one the middle is left out.
 
     Raises:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Mapping
-from typing import Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
+import attrs
+from attrs import frozen
 from typing_extensions import TypeVar
 
-from noetic_py.codec.text import is_dict
-from noetic_py.errors import LayerError
-from noetic_py.items import JsonValue
+from noetic_py.core.codec.text import is_dict
+from noetic_py.core.items import JsonValue
+from noetic_py.core.state import copy_state
+from noetic_py.errors import ConfigError, LayerError
 from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import Returned
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import MemoryLayer, Returned
 from noetic_py.memory.layers.common import (
     changed_by,
     check_counts,
     is_one_of,
+    latest,
     merged,
     patched,
     readable,
@@ -26,10 +29,133 @@ from noetic_py.memory.layers.common import (
     within,
     wrong,
 )
-from noetic_py.memory.layers.shape import shape_of
-from noetic_py.state import copy_state
 
-__all__ = ["TaskState"]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["Shape", "TaskState", "shape_of"]
+
+ShapeT = TypeVar("ShapeT")
+
+_SHOWN = 10
+_SHAPES: dict[type[Any], Shape[Any]] = {}
+
+
+@frozen(eq=False)
+class Shape(Generic[ShapeT]):
+    """What a class says of values by name.
+
+    Attributes:
+        kind: A pydantic model, an attrs class, a dataclass or a `TypedDict`.
+        names: Its fields.
+    """
+
+    kind: type[ShapeT]
+    names: frozenset[str]
+    _adapter: TypeAdapter[Any]
+
+    def problems(self, values: Mapping[str, Any], *, strict: bool = True, partial: bool = False) -> list[str]:
+        """What does not fit, a line each.
+
+        Args:
+            values: Plain data, as JSON has it.
+            strict: Whether `"3"` is no number.
+            partial: Whether fields may be missing.
+        """
+        from pydantic import ValidationError
+
+        known = ", ".join(sorted(self.names))
+        found = [f"{name}: no such field (fields: {known})" for name in sorted(set(values) - self.names)]
+        try:
+            self._adapter.validate_json(json.dumps(values), strict=strict)
+        except ValidationError as error:
+            errors = error.errors(include_url=False, include_context=False, include_input=False)
+            wanted = [each for each in errors if not (partial and each["type"] == "missing")]
+            found += [f"{'.'.join(map(str, each['loc'])) or 'all'}: {each['msg']}" for each in wanted]
+        return found[:_SHOWN]
+
+    def make(self, values: Mapping[str, Any]) -> ShapeT:
+        """A value of the class.
+
+        Raises:
+            ValueError: The values do not fit.
+        """
+        made: Any = self._adapter.validate_json(json.dumps(values), strict=True)
+        if attrs.has(self.kind):
+            names = {field.name: field.alias or field.name for field in attrs.fields(self.kind) if field.init}
+            made = self.kind(**{names[name]: getattr(made, name) for name in made.model_fields_set if name in names})
+        result: ShapeT = made
+        return result
+
+    def plain(self, value: ShapeT) -> dict[str, Any]:
+        """A value as plain data.
+
+        Raises:
+            ValueError: It is none of the class, or has no form in JSON.
+        """
+        given: Any = value
+        if attrs.has(self.kind):
+            if not isinstance(value, self.kind):
+                raise ValueError(f"{value!r} is no {self.kind.__name__}")
+            given = {field.name: getattr(value, field.name) for field in attrs.fields(self.kind)}
+        checked = self._adapter.validate_python(given)
+        found: dict[str, Any] = self._adapter.dump_python(checked, mode="json", by_alias=True)
+        return found
+
+
+def shape_of(kind: type[ShapeT]) -> Shape[ShapeT]:
+    """The shape of a class; made once.
+
+    Raises:
+        ConfigError: It says nothing of its fields, or one has a type without a JSON form; code `"layer-schema"`.
+    """
+    found = _SHAPES.get(kind)
+    if found is None:
+        found = _SHAPES[kind] = _made(kind)
+    return found
+
+
+def _made(kind: type[Any]) -> Shape[Any]:
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+
+    try:
+        names = _names(kind)
+        adapter: TypeAdapter[Any] = TypeAdapter(_model_of(kind) if attrs.has(kind) else kind)
+        adapter.json_schema()
+    except (PydanticUserError, PydanticUndefinedAnnotation, NameError, TypeError) as error:
+        raise ConfigError(
+            f"{kind!r} cannot be the form of a layer's values: {error}",
+            code="layer-schema",
+            hint="use a pydantic model, a dataclass, a TypedDict, or an attrs class whose fields are plain values",
+        ) from error
+    return Shape(kind, names, adapter)
+
+
+def _names(kind: type[Any]) -> frozenset[str]:
+    if attrs.has(kind):
+        return frozenset(field.name for field in attrs.fields(kind))
+    fields: Mapping[str, Any] | None = getattr(kind, "model_fields", None)
+    if fields is not None:
+        return frozenset(getattr(field, "alias", None) or name for name, field in fields.items())
+    found: Mapping[str, Any] = getattr(kind, "__annotations__", {})
+    if not (hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__required_keys__")):
+        raise TypeError("it has no fields")
+    return frozenset(found)
+
+
+def _model_of(kind: type[Any]) -> type[Any]:
+    """A pydantic model with the fields of an attrs class."""
+    from pydantic import create_model
+
+    attrs.resolve_types(kind, include_extras=True)
+    fields: dict[str, Any] = {}
+    for field in attrs.fields(kind):
+        default = ... if field.default is attrs.NOTHING else None
+        fields[field.name] = (field.type, default)
+    model: type[Any] = create_model(kind.__name__, **fields)
+    return model
+
 
 T = TypeVar("T", default=dict[str, JsonValue])
 
@@ -51,13 +177,13 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         ctx.memory.task.value.pages
 
     It is kept as plain data, which an interrupted run has again when it goes on. A child begins with the state of its
-    parent; `merge` says what comes back of it when it has succeeded.
+    parent; `children` says what comes back of it when it has succeeded.
 
     Attributes:
         type: A pydantic model, an attrs class, a dataclass or a `TypedDict`; without one the state is a dict.
         start: What the state begins with; left out, what the class makes of nothing.
-        merge: `"shallow"` takes each field that a child has changed, `"namespaced"` puts what it has changed into the
-            field `namespace`, under the child's id, `"ignore"` takes nothing.
+        children: `"shallow"` takes each field that a child has changed, `"namespaced"` puts what it has changed into
+            the field `namespace`, under the child's id, `"ignore"` takes nothing.
         namespace: The field for what children have changed; the class needs it, a mapping, for `"namespaced"`.
         max_bytes: How large the state may become, as bytes of JSON.
 
@@ -68,15 +194,15 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
 
     type: builtins.type[T] | None = None
     start: T | None = None
-    merge: Literal["shallow", "namespaced", "ignore"] = "shallow"
+    children: Literal["shallow", "namespaced", "ignore"] = "shallow"
     namespace: str = "children"
     max_bytes: int = 65_536
 
     def __attrs_post_init__(self) -> None:
         check_counts(self, "task-state", max_bytes=self.max_bytes)
-        is_one_of(self, "task-state", "merge", self.merge, _MERGES)
+        is_one_of(self, "task-state", "children", self.children, _MERGES)
         self.initial()
-        if self.merge == "namespaced" and self.type is not None and self.namespace not in shape_of(self.type).names:
+        if self.children == "namespaced" and self.type is not None and self.namespace not in shape_of(self.type).names:
             raise wrong(
                 self,
                 f"{self.type.__name__} has no field {self.namespace!r} for what children have changed",
@@ -152,11 +278,18 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
         """The state by field, as much as there is room for."""
         return within(self, readable(self.state), budget) or None
 
+    def merge(
+        self, base: dict[str, JsonValue], mine: dict[str, JsonValue], theirs: dict[str, JsonValue]
+    ) -> dict[str, JsonValue]:
+        """The fields that either has changed; of one that both have changed what the later has made of it."""
+        state: dict[str, JsonValue] = latest(base, mine, theirs)
+        return state
+
     async def on_return(self, child: Returned[dict[str, JsonValue]]) -> None:
-        """What the child has changed, as `merge` says."""
-        if self.merge == "shallow":
+        """What the child has changed, as `children` says."""
+        if self.children == "shallow":
             self._set("on_return", merged(self.state, child, child.state, deep=False))
-        elif self.merge == "namespaced":
+        elif self.children == "namespaced":
             known = child.began
             gone = dict.fromkeys(sorted(set(known) - set(child.state)))
             changes = {key: value for key, value in child.state.items() if key not in known or known[key] != value}
@@ -173,7 +306,7 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
             problems = shape_of(self.type).problems(state)
             if problems:
                 raise refused(self, name, "\n".join(["the state does not fit:", *problems]))
-        self.state = state
+        self.binding.write(state, self.binding.peek())
 
 
 def _as_dict(layer: TaskState[Any]) -> dict[str, JsonValue]:

@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from attrs import evolve, frozen
 
-from noetic_py.items import Item, Message
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.core.items import Item, Message
+from noetic_py.core.runtime import Runtime
+from noetic_py.memory.layer import MemoryLayer, Returned
 from noetic_py.memory.layers.common import is_one_of, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.models.base import ModelResponse
-from noetic_py.runtime import Runtime
+from noetic_py.models.model import ModelResponse
 
 __all__ = ["Moments", "Temporal"]
 
@@ -101,6 +101,19 @@ class Temporal(MemoryLayer[Moments]):
             ("The conversation began", known.began if known.before is not None else None),
         )
         return "\n".join([*lines, *(f"{what}: {self._ago(now, at)}" for what, at in told if at is not None)])
+
+    def merge(self, base: Moments, mine: Moments, theirs: Moments) -> Moments:
+        """The newest moments of both, and the first beginning."""
+        said = sorted({each for of in (mine, theirs) for each in (of.before, of.newest) if each is not None})
+        return Moments(
+            min((each.began for each in (mine, theirs) if each.began is not None), default=None),
+            said[-1] if said else None,
+            said[-2] if len(said) > 1 else None,
+            max((each.answered for each in (mine, theirs) if each.answered is not None), default=None),
+        )
+
+    async def on_return(self, child: Returned[Moments]) -> None:
+        """What was said to a child was said there."""
 
     def _ago(self, now: datetime, at: datetime) -> str:
         least = dict(_UNITS)[self.precision]

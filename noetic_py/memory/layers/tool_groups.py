@@ -7,12 +7,13 @@ from typing import Any, Final, TypeAlias
 
 from attrs import field, frozen
 
+from noetic_py.core.tracebacks import where_defined
 from noetic_py.errors import ConfigError
 from noetic_py.memory.functions import function
-from noetic_py.memory.layer import MemoryLayer
-from noetic_py.memory.layers.common import one_line, refused, within, wrong
+from noetic_py.memory.layer import MemoryLayer, Returned
+from noetic_py.memory.layers.common import latest, one_line, refused, within, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.tools.base import Tool, ToolSource
+from noetic_py.tools.definition import Tool, ToolSource
 
 __all__ = ["ToolGroup", "ToolGroups"]
 
@@ -56,7 +57,9 @@ class ToolGroup:
             raise _bad(f"{name!r:.60} is no name of a group of tools", 'ToolGroup("files", [read, write])')
         for each in self.tools:
             if not isinstance(each, Tool) and not hasattr(each, "tools"):
-                raise _bad(f"group {name!r} holds {each!r:.60}, which is no tool", "put @tool on the function")
+                raise _bad(
+                    f"group {name!r} holds {where_defined(each):.120}, which is no tool", "put @tool on the function"
+                )
 
 
 class ToolGroups(MemoryLayer[dict[str, bool]]):
@@ -180,6 +183,14 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
             if group.by_model
         ]
         return within(self, ["Groups of tools that you may switch:", *lines], budget) if lines else None
+
+    def merge(self, base: dict[str, bool], mine: dict[str, bool], theirs: dict[str, bool]) -> dict[str, bool]:
+        """What either has decided; of one group the later decision."""
+        groups: dict[str, bool] = latest(base, mine, theirs)
+        return groups
+
+    async def on_return(self, child: Returned[dict[str, bool]]) -> None:
+        """What a child switches stays its own."""
 
     # -- what the engine asks
 

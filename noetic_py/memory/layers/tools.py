@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from noetic_py.core.items import FunctionCall, FunctionCallOutput
+from noetic_py.core.reducers import by_key, reducer
 from noetic_py.errors import NoContextError
-from noetic_py.items import FunctionCall, FunctionCallOutput
 from noetic_py.memory.functions import functions_of
-from noetic_py.memory.hooks import Returned
-from noetic_py.memory.layer import MemoryLayer, layers_of
+from noetic_py.memory.layer import MemoryLayer, Returned, layers_of
 from noetic_py.memory.layers.common import (
     MergeMode,
     canonical,
@@ -24,8 +25,8 @@ from noetic_py.memory.layers.common import (
     wrong,
 )
 from noetic_py.memory.scopes import Slot
-from noetic_py.models.base import ModelResponse
-from noetic_py.tools.base import wire_name
+from noetic_py.models.model import ModelResponse
+from noetic_py.tools.definition import wire_name
 
 __all__ = ["ToolMemory", "ToolUse"]
 
@@ -128,6 +129,12 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
         lines = [f"{use.name}({use.arguments}){_times(use)} gave: {use.output}" for use in self.calls]
         return within(self, lines, budget) or None
 
+    def merge(
+        self, base: dict[str, ToolUse], mine: dict[str, ToolUse], theirs: dict[str, ToolUse]
+    ) -> dict[str, ToolUse]:
+        """The calls of both; a call that both have made is counted for both."""
+        return self._newest(_BY_KEY.apply(base, mine, theirs))
+
     async def on_return(self, child: Returned[dict[str, ToolUse]]) -> None:
         """The child's calls, where `children` says so."""
         if self.children == "merge":
@@ -138,6 +145,14 @@ class ToolMemory(MemoryLayer[dict[str, ToolUse]]):
             return dict(uses)
         kept = set(sorted(uses, key=lambda key: (-uses[key].number, key))[: self.max_calls])
         return {key: use for key, use in uses.items() if key in kept}
+
+
+def _of_both(base: ToolUse | None, mine: ToolUse, theirs: ToolUse) -> ToolUse:
+    newer = theirs if theirs.number > mine.number else mine
+    return evolve(newer, times=theirs.times + mine.times - (0 if base is None else base.times))
+
+
+_BY_KEY: Final = by_key(reducer(_of_both, later=True))
 
 
 def _newest_first(uses: Mapping[str, ToolUse]) -> list[ToolUse]:

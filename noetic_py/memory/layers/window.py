@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from noetic_py.items import Item, Message
+from noetic_py.core.items import Item, Message
+from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.memory.history import HistoryIndex
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import check_counts, wrong
 from noetic_py.memory.scopes import Scope
-from noetic_py.tokens import EstimatedCounter
 
 __all__ = ["HistoryWindow"]
 

@@ -8,22 +8,22 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
-from noetic_py.items import JsonValue
+from noetic_py.core.items import JsonValue
+from noetic_py.core.state import copy_state
 from noetic_py.memory.functions import function
-from noetic_py.memory.hooks import Returned
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import MemoryLayer, Returned
 from noetic_py.memory.layers.common import (
     MergeMode,
     check_counts,
     is_one_of,
+    latest,
     merged,
     patched,
     readable,
     refused,
     within,
 )
-from noetic_py.memory.layers.shape import shape_of
-from noetic_py.state import copy_state
+from noetic_py.memory.layers.task import shape_of
 
 __all__ = ["NestedMemory", "WorkingMemory"]
 
@@ -52,6 +52,11 @@ class Notes(MemoryLayer[dict[str, ValueT]]):
     async def recall(self, query: str, budget: int) -> str | None:
         """The notes by key, as many as there is room for."""
         return within(self, readable(self.state), budget) or None
+
+    def merge(self, base: dict[str, ValueT], mine: dict[str, ValueT], theirs: dict[str, ValueT]) -> dict[str, ValueT]:
+        """The notes of both; of a note that both have written the later one."""
+        notes: dict[str, ValueT] = latest(base, mine, theirs)
+        return notes
 
     async def on_return(self, child: Returned[dict[str, ValueT]]) -> None:
         """What the child has changed, where `children` says so."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Record
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import NoeticError, RunNotFound
+from noetic_py.journal.stored import Record
 
 __all__ = ["Suite", "equal", "everything", "fill", "journal", "payloads", "record"]
 

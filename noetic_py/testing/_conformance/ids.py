@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record
 from noetic_py.checkpoints.checks import MAX_ID, MAX_KEY, MAX_SCOPE
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import InvalidId, NoeticError
+from noetic_py.journal.stored import Lease, Record
 from noetic_py.testing._conformance.base import Suite, equal, everything, fill, record
 
 KEPT = {
@@ -202,7 +203,7 @@ class HostileIds(Suite):
         equal([each.value for each in await backend.scan(scope)], [b"v"])
 
     async def test_an_error_tells_nothing_of_other_runs(self, backend: CheckpointBackend) -> None:
-        await fill(backend, "secret-run-of-somebody", 1)
+        await fill(backend, "secret-run-of-ada", 1)
         for call in (
             lambda: backend.read("mine"),
             lambda: backend.fork("mine", at=0, new_run_id="f"),

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Head, Record, Transaction
 from noetic_py.checkpoints.checks import MAX_BYTES, MAX_CARD, MAX_STATUS
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import (
     ConfigError,
     InvalidId,
@@ -19,6 +19,7 @@ from noetic_py.errors import (
     RunNotFound,
     StoreUnavailable,
 )
+from noetic_py.journal.stored import Head, Record, Transaction
 from noetic_py.testing._conformance.base import Suite, equal, everything, fails, fill, journal, payloads, record
 
 LARGE = bytes(range(256)) * 4096
@@ -150,7 +151,7 @@ class Appending(Suite):
                 Transaction("b", 0, 0, [record("stale")]),
                 Transaction("b", 0, lease.fence, [record("b0")], card=b"card", status="running"),
                 Transaction("a", 3, 0, [record("a3")]),
-                Transaction("", 0, 0, [record("nobody")]),
+                Transaction("", 0, 0, [record("none")]),
                 Transaction("c", 0, 0, [Record("K", (), bytes(MAX_BYTES + 1))]),
             ]
         )

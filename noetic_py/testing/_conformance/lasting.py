@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Head, Record
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import CheckpointError, LeaseLost, NoeticError, RunBusy
+from noetic_py.journal.stored import Head, Record
 from noetic_py.testing._conformance.base import SCOPE, Suite, equal, everything, fill, journal, payloads, record
 
 LARGE = b"large" * 20_000
@@ -105,7 +106,7 @@ class Damaging(Suite):
     """After `damage`, everything that can be read is as it was, or an error says that it is not."""
 
     async def damage(self, folder: Path, seed: int) -> None:
-        raise NotImplementedError("damage(folder, seed) has to change stored bytes while nobody has them open")
+        raise NotImplementedError("damage(folder, seed) has to change stored bytes while they are not open")
 
     async def _write(self, backend: CheckpointBackend) -> dict[str, list[Record]]:
         for n in range(8):
@@ -133,7 +134,8 @@ class Damaging(Suite):
                         continue
                     equal(seen == records, True)
                     equal(None if head is None else head.position, len(records))
-                equal(await backend.list(), listed)
+                # What is damaged is listed as that, and the others as they are.
+                equal([each for each in await backend.list() if not each.problem and each not in listed], [])
                 equal(await backend.scan(SCOPE), values)
         except NoeticError as error:
             equal(isinstance(error, CheckpointError), True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Head, Lease
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import ConfigError, LeaseLost, RunBusy
+from noetic_py.journal.stored import Head, Lease
 from noetic_py.testing._conformance.base import Suite, equal, everything, fill, record
 
 

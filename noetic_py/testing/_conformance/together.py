@@ -8,8 +8,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from noetic_py.checkpoints.backend import CheckpointBackend, Lease, Record, Transaction
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import NoeticError, PositionConflict, RunBusy, RunNotFound, VersionConflict
+from noetic_py.journal.stored import Lease, Record, Transaction
 from noetic_py.testing._conformance.base import (
     SCOPE,
     Suite,
@@ -212,7 +213,7 @@ class Together(Suite):
         await together(5, work)
         equal(payloads(await everything(backend, "r")), [b"r/%d" % n for n in range(20)])
 
-    async def test_one_refused_writer_hurts_nobody_beside_it(self, backend: CheckpointBackend) -> None:
+    async def test_one_refused_writer_hurts_nothing_beside_it(self, backend: CheckpointBackend) -> None:
         def work(index: int) -> Awaitable[object]:
             expected = 7 if index % 3 == 0 else 0
             return backend.append(f"r{index}", expected_position=expected, fence=0, records=[record("x")])
@@ -304,7 +305,7 @@ class Cancelling(Suite):
         equal((found.value, found.version == old) in ((b"old", True), (b"new" * 50_000, False)), True)
 
     @pytest.mark.parametrize("turns", TURNS)
-    async def test_a_cancelled_reader_disturbs_nobody(self, backend: CheckpointBackend, turns: int) -> None:
+    async def test_a_cancelled_reader_disturbs_nothing(self, backend: CheckpointBackend, turns: int) -> None:
         written = await fill(backend, "r", 5, 5)
         await cancelled_after(turns, lambda: backend.read("r"))
         await cancelled_after(turns, backend.list)

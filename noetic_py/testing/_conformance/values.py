@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from noetic_py.checkpoints.backend import CheckpointBackend, StoredValue
 from noetic_py.checkpoints.checks import MAX_BYTES
+from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import ConfigError, LimitExceeded, VersionConflict
+from noetic_py.journal.stored import StoredValue
 from noetic_py.testing._conformance.base import SCOPE, Suite, equal
 
 TWINS = [

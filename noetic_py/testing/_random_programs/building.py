@@ -10,15 +10,15 @@ from anyio.lowlevel import checkpoint
 from attrs import frozen
 
 import noetic_py.until as until
-from noetic_py.context import Context, current_context
+from noetic_py.context.context import Context, current_context
+from noetic_py.context.step import Retry, Step
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Message
 from noetic_py.errors import BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
-from noetic_py.items import FunctionCall, FunctionCallOutput, Message
 from noetic_py.steps.code import step
 from noetic_py.steps.flow import branch, each, parallel, race, sequence, settle
 from noetic_py.steps.loop import loop
 from noetic_py.steps.model import call_model
 from noetic_py.steps.spawn import spawn
-from noetic_py.steps.step import Retry, Step
 from noetic_py.testing._random_programs.description import (
     Ask,
     Both,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 
 ItemText: TypeAlias = tuple[str, ...]
 """An item, as far as it can be foretold: a message with its text, a call with its name, an output with its text."""

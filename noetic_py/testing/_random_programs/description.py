@@ -73,7 +73,7 @@ class Give:
 
 @frozen
 class Hang:
-    """Do nothing for ever; whoever can give it up does so at once."""
+    """Do nothing for ever; a section that can cancel it does so at once."""
 
 
 @frozen
@@ -112,7 +112,7 @@ class Pair:
 
 @frozen
 class Open:
-    """Write a function call that nobody answers."""
+    """Write a function call that is not answered."""
 
 
 Op: TypeAlias = (

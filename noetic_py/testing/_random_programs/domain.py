@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from noetic_py.control import RunStatus
+from noetic_py.core.control import RunStatus
 from noetic_py.testing._random_programs.conversation import ItemText
 from noetic_py.testing.ledger import Attempt
 
@@ -54,12 +54,15 @@ class Stopped(Exception):
 
 @define(eq=False)
 class Domain:
-    """A conversation and a state, what of them is written, and the domain around."""
+    """A conversation and a state, what of them is written, and the domain around; items may be written before a state.
+
+    Its version counts how many times items were written, and how many times the state.
+    """
 
     items: list[ItemText]
     state: State
     up: Domain | None = None
-    version: int = 0
+    version: tuple[int, int] = (0, 0)
     written: tuple[list[ItemText], State] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -70,7 +73,7 @@ class Domain:
         return list(self.items), deepcopy(self.state)
 
     def put(self, contents: tuple[list[ItemText], State]) -> None:
-        """Go back to earlier contents, in place: somebody may share them."""
+        """Go back to earlier contents, in place: they may be shared."""
         items, state = contents
         self.items[:] = items
         self.state.clear()
@@ -81,13 +84,33 @@ class Domain:
         node: Domain | None = self
         while node is not None:
             node.written = node.now()
-            node.version += 1
+            node.version = node.version[0] + 1, node.version[1] + 1
             node = node.up
 
-    def back(self, start: tuple[list[ItemText], State], version: int, written: tuple[list[ItemText], State]) -> None:
+    def commit_items(self) -> None:
+        """A model was asked: the items that stand here and around are written, and no state."""
+        node: Domain | None = self
+        while node is not None:
+            node.written = list(node.items), node.written[1]
+            node.version = node.version[0] + 1, node.version[1]
+            node = node.up
+
+    def since(
+        self, version: tuple[int, int], before: tuple[list[ItemText], State], after: tuple[list[ItemText], State]
+    ) -> tuple[list[ItemText], State]:
+        """Of two contents the first, as far as nothing was written since a version, and else the second."""
+        items, state = self.version
+        return before[0] if items == version[0] else after[0], before[1] if state == version[1] else after[1]
+
+    def back(
+        self,
+        start: tuple[list[ItemText], State],
+        version: tuple[int, int],
+        written: tuple[list[ItemText], State],
+    ) -> None:
         """A step has failed: all is as at its start, what was written meanwhile too, here and where this is shared."""
         self.put(start)
-        self.written = written if self.version == version else start
+        self.written = self.since(version, written, start)
         node = self.up
         while node is not None:
             items, state = node.written

@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from decimal import Decimal
 from types import TracebackType
 
-from noetic_py.context import current_context
+from noetic_py.context.context import current_context
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.errors import ModelUnavailable
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
-from noetic_py.models.base import ModelRequest, ModelStream
+from noetic_py.models.model import ModelRequest, ModelStream
 from noetic_py.testing._random_programs.conversation import valid
 from noetic_py.testing._random_programs.observations import Observations
 from noetic_py.testing.ledger import attempt_of

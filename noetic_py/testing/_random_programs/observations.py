@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from attrs import define, field, frozen
 
-from noetic_py.checkpoints.records import Pending, StepFailed, StepFinished, StepStopped
-from noetic_py.context import current_context
+from noetic_py.context.context import current_context
+from noetic_py.journal.records import Pending, StepFailed, StepFinished, StepStopped
 from noetic_py.testing.ledger import Attempt, attempt_of
 
 if TYPE_CHECKING:
     import anyio
 
-    from noetic_py._engine.frame import Frame
-    from noetic_py.checkpoints.records import JournalRecord
-    from noetic_py.items import Item
+    from noetic_py.core.items import Item
+    from noetic_py.engine.frame import Frame
+    from noetic_py.journal.records import JournalRecord
 
 Asked: TypeAlias = tuple[Attempt, int]
 """A call of a model: the attempt of the body that made it, and the number of the operation there."""
@@ -36,7 +36,7 @@ class Observations:
     and knows nothing else of a run.
 
     Attributes:
-        bodies: How many bodies have begun, each round of a model among them.
+        bodies: How many attempts have begun, each round of a model among them.
         calls: How many times a model was asked.
         cost: What the model says that its calls have cost.
         deaths: How many processes have died.
@@ -77,7 +77,7 @@ class Observations:
 
         Args:
             journal: What the journal of the run holds by now, as
-                [`Runs.journal`][noetic_py.Runs.journal] gives it.
+                [`Runs.journal`][noetic_py.runner.runs.Runs.journal] gives it.
 
         Returns:
             New observations, to build the program with that the next process carries.
@@ -95,10 +95,12 @@ class Observations:
         left.refused = {ask for ask in self.refused if _model_round(ask) in found.ended}
         left.answered = {ask for ask in self.answered if _model_round(ask) in found.ended}
         left.done = {key for key in self.done if key in found.ended}
-        left.starts = +Counter({key: min(count, found.ended[key]) for key, count in self.starts.items()})
-        left.bodies = sum(left.starts.values())
+        # What waits is known too, though it has come to no end: a race may be won without it.
+        waits = {key[:at] for key in found.asked for at in range(1, len(key) + 1)}
+        left.starts = Counter({key: count for key, count in self.starts.items() if key in found.ended or key in waits})
+        left.bodies = len(left.starts)
         left.calls, left.cost, left.deaths = self.calls, self.cost, self.deaths + 1
-        # A model round that starts again finds its answer, and nobody notes that it has started.
+        # A model round that starts again finds its answer, and its start is not noted.
         open_rounds = sum(key[-1][0] == "answer" and not found.ended[key[:-1]] for key in found.ended)
         left.cancelled = self.cancelled + open_rounds
         left.bad_requests, left.unexpected = self.bad_requests, self.unexpected
@@ -108,8 +110,9 @@ class Observations:
         """A body begins; for an answer its model round does."""
         frame: Any = current_context(required=True)
         key = attempt_of(frame)
+        # An attempt that another process starts again is the same one.
         self.starts[key[:-1] if frame.step.kind == "answer" else key] += 1
-        self.bodies += 1
+        self.bodies = len(self.starts)
 
     def wait(self, ctx: object, scope: anyio.CancelScope) -> None:
         """A body waits for a child that it gives up when that hangs."""

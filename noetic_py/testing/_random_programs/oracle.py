@@ -3,8 +3,9 @@
 Where a run had a choice the oracle looks up what was chosen. The rules it follows: a sequence, a loop and a branch
 share their parent's state and conversation; a path of a section has copies, of which only a race's winner's come back;
 a spawn has a conversation and a state as it asks for. A step that fails leaves nothing for who handles it. What is
-stopped, or ends in a failure that nobody handles, leaves what had been committed: whenever a step finishes, all that
-stands around it at that moment counts as written.
+stopped, or ends in a failure that is not handled, leaves what had been committed: whenever a step finishes, all that
+stands around it at that moment counts as written. What a model is asked stays too, whether or not it answers, and the
+items before it; the state counts as written when something has finished.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from noetic_py.control import RunStatus
+from noetic_py.core.control import RunStatus
 from noetic_py.testing._random_programs import description as p
 from noetic_py.testing._random_programs.conversation import renumbered
 from noetic_py.testing._random_programs.description import Node
@@ -200,13 +201,19 @@ class Oracle:
         if stop is not None:
             domain.commit()
             raise stop
-        if self.wrote(key):
-            domain.commit()
+        self.commit_around(domain, key)
         if failures and mode == "all":
             raise self.first(failures)
         if unfinished:
             raise Unfinished(key)
         return results, domains
+
+    def commit_around(self, domain: Domain, key: Attempt) -> None:
+        """What stands around a section is written as far as something below it was."""
+        if self.wrote(key):
+            domain.commit()
+        elif any(each[: len(key)] == key and each[-1][0].startswith("ask") for each in self.seen.starts):
+            domain.commit_items()
 
     def wrote(self, key: Attempt) -> bool:
         """Whether a step below a section was committed, or the stop of a spawn there, or what a step waits for."""
@@ -235,8 +242,7 @@ class Oracle:
                 pass
             except AmbiguousOutcome:
                 open_end = True
-        if self.wrote(key):
-            domain.commit()
+        self.commit_around(domain, key)
         if len(failures) == len(paths):
             raise self.first(failures)
         winner = self.seen.winners.get((key[:-1], node.id))
@@ -297,7 +303,7 @@ class Body:
                 if not self.asked:
                     raise
                 # A failure after the stop is none; the body's own unwritten work is gone, what stood before is written.
-                self.domain.put(begin if self.domain.version == version else self.domain.written)
+                self.domain.put(self.domain.since(version, begin, self.domain.written))
                 self.domain.commit()
                 raise Stopped(self.execution) from None
         return acc
@@ -354,7 +360,7 @@ class Body:
         try:
             return mix(acc, self.oracle.call(op.node, acc, self.domain, self.key, name, self.execution))
         except GivenUp:
-            self.domain.put(start if self.domain.version == version else self.domain.written)
+            self.domain.put(self.domain.since(version, start, self.domain.written))
             self.oracle.loops = ends
             return mix(acc, 8888)
 
@@ -395,7 +401,7 @@ class Body:
         if control[0] == self.key:
             self.asked = True
         else:
-            # Somebody else was first, so this body ends at its next wait or, without one, right behind its end.
+            # Another path was first, so this body ends at its next wait or, without one, right behind its end.
             raise Unfinished(self.key)
 
     def wait(self) -> None:
@@ -436,11 +442,11 @@ class Body:
         seen, items = self.oracle.seen, self.domain.items
         if self.oracle.program.model_calls is not None:
             if (self.key, index) in seen.refused:
-                raise Failed("BudgetExceeded")
+                raise self.unanswered(op, acc, "BudgetExceeded")
             if (self.key, index) not in seen.answered:
                 raise Unfinished(self.key)
         if op.how == "down":
-            raise Failed("ModelUnavailable")
+            raise self.unanswered(op, acc, "ModelUnavailable")
         items.append(("message", question(op.how, acc)))
         if op.how != "agent":
             items.append(("message", f"re:{acc}"))
@@ -455,6 +461,16 @@ class Body:
             items.append(("message", f"re:{acc}"))
         self.domain.commit()
         return mix(acc, len(f"re:{acc}"))
+
+    def unanswered(self, op: p.Ask, acc: int, kind: str) -> Failed:
+        """A question that fails: it stays, unless the failure is handled."""
+        failure, domain = Failed(kind), self.domain
+        start, version, written = domain.now(), domain.version, domain.written
+        domain.items.append(("message", question(op.how, acc)))
+        domain.commit_items()
+        failure.note(domain)
+        domain.back(start, version, written)
+        return failure
 
     def halt(self, index: int) -> None:
         """A tool that asks for the end: its output is written, nothing comes after it."""

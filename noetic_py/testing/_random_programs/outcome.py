@@ -16,8 +16,8 @@ from noetic_py.testing._random_programs.program import RandomProgram
 from noetic_py.testing._random_programs.states import plain_state
 
 if TYPE_CHECKING:
-    from noetic_py.checkpoints.records import JournalRecord
-    from noetic_py.control import RunResult
+    from noetic_py.core.control import RunResult
+    from noetic_py.journal.records import JournalRecord
 
 
 def assert_expected_outcome(
@@ -36,7 +36,7 @@ def assert_expected_outcome(
         journal: The journal of the run, when it was kept: of paths that end at the same moment it says which was first.
 
     Returns:
-        What must come out; `None` when two outcomes are right and nobody noted which was chosen, as it is with one
+        What must come out; `None` when two outcomes are right and it was not noted which was chosen, as it is with one
         program in a hundred. Then only counts, cost and the conversation's form are compared.
 
     Raises:
@@ -71,9 +71,9 @@ def _within(what: str, least: Any, found: Any, most: Any) -> None:
 
 def _check_books(program: RandomProgram, seen: Observations, result: RunResult[Any, Any]) -> None:
     """Every attempt is counted once, and no limit is passed."""
-    # A round that was cancelled right before its model was asked has been counted, and has met nobody who notes it.
+    # A round that was cancelled right before its model was asked has been counted, and was not noted.
     _within("steps", seen.bodies, result.steps, seen.bodies + seen.cancelled)
-    # What a call in flight has cost when its process died, nobody could tell.
+    # What a call in flight has cost when its process died is not known.
     _within("cost", 0 if seen.deaths else seen.cost, result.cost, seen.cost)
     if program.model_calls is not None:
         _within("model calls", 0, result.model_calls, program.model_calls)

@@ -6,8 +6,8 @@ from typing import Any
 
 from attrs import frozen
 
-from noetic_py.budget import Budget
-from noetic_py.steps.step import Step
+from noetic_py.context.step import Step
+from noetic_py.core.budget import Budget
 from noetic_py.testing._random_programs.building import Builder
 from noetic_py.testing._random_programs.description import Node
 from noetic_py.testing._random_programs.observations import Observations

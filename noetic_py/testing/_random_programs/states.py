@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import define, field
 
-from noetic_py.state import StateBag
+from noetic_py.core.state import StateBag
 
 Kind: TypeAlias = Literal["bag", "dict", "attrs"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from noetic_py.core.reducers import by_key
+from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import MemoryLayer, Scope, function
-from noetic_py.tokens import EstimatedCounter
 
 __all__ = ["Glossary"]
 
@@ -71,6 +72,11 @@ class Glossary(MemoryLayer[dict[str, str]]):
         there = key in self.state
         self.state = {known: meaning for known, meaning in self.state.items() if known != key}
         return there
+
+    def merge(self, base: dict[str, str], mine: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
+        """The terms of both; of a term that both have defined the later meaning."""
+        terms: dict[str, str] = by_key().apply(base, mine, theirs)
+        return terms
 
     async def recall(self, query: str, budget: int) -> str | None:
         """The terms that the query speaks of, the longer ones first, as far as the budget reaches."""

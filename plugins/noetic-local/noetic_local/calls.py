@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 from noetic_openai.narrow import is_array, is_object
 
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.models import (
     ItemDone,
     ModelEvent,

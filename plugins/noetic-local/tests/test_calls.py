@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from noetic_local.calls import needs_packing, pack, unpack
 
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.models import ModelRequest, ModelResponse, ModelSettings, OutputSchema
 
 ADD: dict[str, Any] = {

@@ -11,9 +11,9 @@ import pytest
 from noetic_local import LocalModel, LocalServer
 from pydantic import BaseModel
 
-from noetic_py.budget import TokenUsage
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.errors import ContextOverflow, RealModelRefused
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message
 from noetic_py.models import (
     ItemDone,
     ModelProfile,

@@ -17,8 +17,8 @@ from noetic_local import LocalModel, LocalServer, process
 from noetic_local.process import release_server, shared_server
 from noetic_local.weights import find_weights
 
+from noetic_py.core.items import Message
 from noetic_py.errors import ModelUnavailable
-from noetic_py.items import Message
 from noetic_py.models import ModelRequest, allow_real_models
 
 HI = ModelRequest(items=[Message.user("hi")], settings={"max_output_tokens": 1})

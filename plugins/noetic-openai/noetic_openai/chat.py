@@ -9,8 +9,7 @@ from attrs import define, field
 
 from noetic_openai.caching import UNTOLD, Caching, mark
 from noetic_openai.wire import Server, file_data, image_url, output_schema, tool_fields
-from noetic_py.errors import ConfigError
-from noetic_py.items import (
+from noetic_py.core.items import (
     ContentPart,
     FunctionCall,
     FunctionCallOutput,
@@ -21,8 +20,9 @@ from noetic_py.items import (
     OutputText,
     Refusal,
 )
+from noetic_py.core.secrets import revealed
+from noetic_py.errors import ConfigError
 from noetic_py.models import ModelRequest
-from noetic_py.secret import revealed
 
 __all__ = ["chat_messages", "chat_request"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from attrs import define, field
 
-from noetic_openai.stream import Malformed, Reading, array, count, mapping, money, text
-from noetic_py.budget import TokenUsage
-from noetic_py.items import ContentPart, FunctionCall, Item, Message, OutputText, Reasoning, Refusal, Status
+from noetic_openai.stream import Malformed, Reading, array, mapping, money, text, tokens_of
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import ContentPart, FunctionCall, Item, Message, OutputText, Reasoning, Refusal, Status
 from noetic_py.models import (
     ItemDone,
     ModelEvent,
@@ -131,6 +131,7 @@ class ChatReading(Reading):
         refused = text(delta, "refusal")
         if refused:
             self._refusal.append(refused)
+            self.unheard += len(refused)
         for piece in array(delta.get("tool_calls"), "tool_calls"):
             yield from self._piece(mapping(piece, "tool_calls"))
 
@@ -149,6 +150,7 @@ class ChatReading(Reading):
                 call = self._latest()
             else:
                 call = self._calls[index] = _Call(call_id or self.new_id(), name)
+                self.unheard += len(call_id) + len(name)
         arguments = text(function, "arguments")
         if arguments:
             call.arguments += arguments
@@ -160,13 +162,6 @@ class ChatReading(Reading):
         return self._calls[max(self._calls)]
 
     def _count(self, usage: Mapping[str, Any]) -> None:
-        read = mapping(usage.get("prompt_tokens_details") or {}, "prompt_tokens_details")
-        written = mapping(usage.get("completion_tokens_details") or {}, "completion_tokens_details")
-        self._usage = TokenUsage(
-            input=count(usage, "prompt_tokens") or 0,
-            output=count(usage, "completion_tokens") or 0,
-            cached_input=count(read, "cached_tokens"),
-            cache_write=count(read, "cache_write_tokens"),
-            reasoning=count(written, "reasoning_tokens"),
-        )
+        names, details = ("prompt_tokens", "completion_tokens"), ("prompt_tokens_details", "completion_tokens_details")
+        self._usage = tokens_of(usage, names, details)
         self._cost = money(usage, "cost")

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
 from anyio.lowlevel import current_token
 from attrs import define
 
+from noetic_openai.bodies import CLOSE_TIMEOUT, limit_bodies_of
 from noetic_openai.wire import Server
 
 if TYPE_CHECKING:
-    import httpx2
     from openai import AsyncOpenAI
 
     from noetic_py import Secret
 
-__all__ = ["CONNECT_TIMEOUT", "Clients", "end_reading"]
+__all__ = ["CONNECT_TIMEOUT", "Clients"]
 
 CONNECT_TIMEOUT = 10.0
 """Seconds a connection may take to open."""
-
-_CLOSE_TIMEOUT = 5.0
 
 
 @define
@@ -93,15 +92,26 @@ class Clients:
     def _new(self) -> AsyncOpenAI:
         import openai
 
+        address, auth = _without_password(self._server.base_url)
         http = openai.DefaultAsyncHttpxClient(
-            timeout=_timeout(), trust_env=not self._server.is_loopback, verify=_certificates()
+            timeout=_timeout(), trust_env=not self._server.is_loopback, verify=_certificates(), auth=auth
         )
-        return openai.AsyncOpenAI(
-            api_key=self._api_key.reveal(), base_url=self._server.base_url, http_client=http, max_retries=0
-        )
+        limit_bodies_of(http)
+        return openai.AsyncOpenAI(api_key=self._api_key.reveal(), base_url=address, http_client=http, max_retries=0)
+
+
+def _without_password(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
+    """An address without the user and the password in it, and these: the client writes addresses to its log."""
+    parts = urlsplit(address or "")
+    if "@" not in parts.netloc:
+        return address, None
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host)), (unquote(parts.username or ""), unquote(parts.password or ""))
 
 
 def _tuned(client: AsyncOpenAI) -> AsyncOpenAI:
+    # The SDK has no public name for its HTTP client; it reads the body of an error before anybody can bound it.
+    limit_bodies_of(client._client)  # pyright: ignore[reportPrivateUsage]
     # Repeating is the framework's business, and so is waiting: the budget and the journal see each attempt.
     return client.with_options(max_retries=0, timeout=_timeout())
 
@@ -119,23 +129,7 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-async def end_reading(response: httpx2.Response, chunks: AsyncIterator[bytes]) -> None:
-    """Close a response, also one that was left in the middle.
-
-    Args:
-        response: The response.
-        chunks: The iterator it is being read with.
-    """
-    with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
-        await response.aclose()
-        # A chain of generators stands behind the iterator, and not each of them closes the next. Reading from what is
-        # closed now ends them all; with which error does not matter, since the answer is over.
-        with suppress(Exception):
-            while await anext(chunks, None) is not None:
-                pass
-
-
 async def _close(client: AsyncOpenAI) -> None:
     # Also when the call was cancelled: what it opened has to be closed, and that must not take for ever.
-    with anyio.move_on_after(_CLOSE_TIMEOUT, shield=True):
+    with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await client.close()

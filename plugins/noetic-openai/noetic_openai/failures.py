@@ -10,8 +10,8 @@ from typing import Any
 
 from noetic_openai.narrow import is_object
 from noetic_py import redact
+from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
-from noetic_py.runtime import SYSTEM
 
 __all__ = ["Failures", "retry_after"]
 
@@ -73,10 +73,12 @@ class Failures:
 
     Args:
         model: The model's name.
+        where: Host and port of the server.
+        key: Where its API key comes from.
     """
 
-    def __init__(self, model: str) -> None:
-        self._model = model
+    def __init__(self, model: str, where: str, key: str) -> None:
+        self._model, self._where, self._key = model, where, key
 
     def status(self, status: int, headers: Mapping[str, str], body: object) -> ModelStatusError:
         """The error for a response with an error status.
@@ -119,9 +121,11 @@ class Failures:
             # The account is empty: waiting does not fill it.
             limited.retryable = _codes(detail).isdisjoint(_SPENT_CODES)
             return limited
-        hint = "check the API key" if status in (401, 403) else None
+        hint = f"check the API key: {self._key}" if status in (401, 403) else None
+        if status == 404:
+            hint = f"check the model's name, {self._model!r}, and base_url=; a server lists its models at /models"
         return ModelStatusError(
-            f"the provider answered with status {status}: {text}",
+            f"the provider at {self._where} answered with status {status}: {text}",
             model=self._model,
             status=status,
             body=text,
@@ -135,9 +139,12 @@ class Failures:
 
 def _detail(body: object) -> Mapping[str, Any]:
     """The part of a body that tells what is wrong; servers wrap it in `error`, or do not."""
-    if is_object(body):
+    # A loop: a body may be nested deeper than functions may call each other.
+    while is_object(body):
         inner = body.get("error")
-        return _detail(inner) if inner else body
+        if not inner:
+            return body
+        body = inner
     return {"message": str(body) if body else ""}
 
 

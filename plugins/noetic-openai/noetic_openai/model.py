@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
+from noetic_openai.bodies import ACCEPTED, end_reading, limited
 from noetic_openai.caching import PromptCache, caching_of
 from noetic_openai.chat import chat_request
 from noetic_openai.chat_reading import ChatReading
-from noetic_openai.connection import Clients, end_reading
+from noetic_openai.connection import Clients
 from noetic_openai.failures import Failures
 from noetic_openai.sse import EventReader
 from noetic_openai.stream import Answer, Reading
@@ -83,6 +84,8 @@ class OpenAIModel:
         if not idle_timeout > 0:
             raise ConfigError(f"idle_timeout={idle_timeout!r} is not above 0", code="model-timeout")
         address = base_url or os.environ.get("OPENAI_BASE_URL") if client is None else str(client.base_url)
+        # Held for as long as the model lives, so that no text shows the password of an address.
+        self._address_secrets = Secret.in_address(address or "")
         self._server = Server(base_url=address, schema_in_extra_body=schema_in_extra_body, store=store)
         self._caching = caching_of(prompt_cache, model, self._server, api)
         self._model = model
@@ -94,7 +97,7 @@ class OpenAIModel:
         # Known as a secret for as long as the model lives, so that no text shows it, wherever it is repeated.
         key = given if isinstance(given, Secret) else Secret(given)
         self._clients = Clients(self._server, key, client)
-        self._failures = Failures(self._name)
+        self._failures = Failures(self._name, self._server.where, key_source(self._name, self._server))
 
     @property
     def name(self) -> str:
@@ -174,16 +177,19 @@ class OpenAIModel:
             else client.responses.with_streaming_response.create
         )
         try:
-            response = await stack.enter_async_context(create(**params))
+            with limited():
+                response = await stack.enter_async_context(
+                    create(**params, extra_headers={"Accept-Encoding": ACCEPTED})
+                )
         except openai.APIStatusError as error:
             # Not chained: the SDK's text repeats the body, and a body may repeat the key.
             raise self._failures.status(error.status_code, error.response.headers, error.body) from None
         except openai.APIConnectionError as error:
             reason = self._failures.clean(str(error.__cause__ or error)) or type(error).__name__
             raise ModelUnavailable(
-                f"the provider could not be reached: {reason}",
+                f"the provider at {self._server.where} could not be reached: {reason}",
                 model=self._name,
-                hint="check the address and the network, or give the step retry=",
+                hint="check that a server runs there, the address (base_url=) and the network, or give the step retry=",
             ) from error
         chunks = response.http_response.aiter_bytes()
         stack.push_async_callback(end_reading, response.http_response, chunks)
@@ -213,6 +219,14 @@ def _key(base_url: str | None, server: Server, name: str) -> str:
             hint="set the environment variable OPENAI_API_KEY, or pass api_key= to OpenAIModel",
         )
     return found or _NO_KEY
+
+
+def key_source(name: str, server: Server) -> str:
+    """Where the key of a model comes from, for those who have to mend it."""
+    if name.startswith("openrouter:"):
+        return "the environment variable OPENROUTER_API_KEY"
+    given = "api_key= of OpenAIModel"
+    return f"{given}, or the environment variable OPENAI_API_KEY" if server.is_openai else given
 
 
 def _profile(model: str, server: Server) -> ModelProfile:

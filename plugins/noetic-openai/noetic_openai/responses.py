@@ -9,12 +9,13 @@ from typing import Any
 from attrs import define, field
 
 from noetic_openai.caching import UNTOLD, Caching, mark
-from noetic_openai.stream import Malformed, ProviderError, Reading, array, count, mapping, money, text
+from noetic_openai.stream import Malformed, ProviderError, Reading, array, mapping, money, text, tokens_of
 from noetic_openai.wire import Server, output_schema, tool_fields, typed
-from noetic_py.budget import TokenUsage
-from noetic_py.codec import from_wire, to_wire
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.codec import from_wire, to_wire
+from noetic_py.core.items import Extension, FunctionCall, Item, Message, Reasoning, Refusal
+from noetic_py.core.secrets import revealed
 from noetic_py.errors import CodecError, LimitExceeded
-from noetic_py.items import Extension, FunctionCall, Item, Message, Reasoning, Refusal
 from noetic_py.models import (
     ItemDone,
     ModelEvent,
@@ -25,7 +26,6 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
-from noetic_py.secret import revealed
 
 __all__ = ["ResponsesReading", "responses_input", "responses_request"]
 
@@ -241,7 +241,9 @@ class ResponsesReading(Reading):
     def _added(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
         item = mapping(event.get("item"), "item")
         if item.get("type") == "function_call":
-            self._calls[text(item, "id")] = (text(item, "call_id"), text(item, "name"))
+            own, call_id, name = text(item, "id"), text(item, "call_id"), text(item, "name")
+            self._calls[own] = (call_id, name)
+            self.unheard += len(own) + len(call_id) + len(name)
         return ()
 
     def _done(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
@@ -274,12 +276,4 @@ def _usage(response: Mapping[str, Any]) -> TokenUsage | None:
     if response.get("usage") is None:
         return None
     usage = mapping(response["usage"], "usage")
-    read = mapping(usage.get("input_tokens_details") or {}, "input_tokens_details")
-    written = mapping(usage.get("output_tokens_details") or {}, "output_tokens_details")
-    return TokenUsage(
-        input=count(usage, "input_tokens") or 0,
-        output=count(usage, "output_tokens") or 0,
-        cached_input=count(read, "cached_tokens"),
-        cache_write=count(read, "cache_write_tokens"),
-        reasoning=count(written, "reasoning_tokens"),
-    )
+    return tokens_of(usage, ("input_tokens", "output_tokens"), ("input_tokens_details", "output_tokens_details"))

@@ -52,20 +52,24 @@ class SSEDecoder:
         if others:
             lines = [bytes(self._rest), *others[:-1]]
             self._rest = bytearray(others[-1])
-        events = [data for line in lines if (data := self._line(line.decode())) is not None]
+        events = [data for line in lines if (data := self._line(line)) is not None]
         if len(self._rest) + self._size > MAX_EVENT:
             raise ValueError(f"an event is larger than {MAX_EVENT} bytes")
         return events
 
-    def _line(self, line: str) -> str | None:
+    def _line(self, line: bytes) -> str | None:
         if line:
-            name, _, value = line.partition(":")
+            name, _, value = line.decode().partition(":")
             if name == "data":
                 self._data.append(value.removeprefix(" "))
-                self._size += len(value)
+            # Lines without data count too: an event ends at some time.
+            self._size += len(line) + 1
             return None
-        data, self._data, self._size = self._data, [], 0
-        return "\n".join(data) if data else None
+        data, self._data = self._data, []
+        if not data:
+            return None
+        self._size = 0
+        return "\n".join(data)
 
 
 class EventReader:
@@ -82,7 +86,7 @@ class EventReader:
         self, chunks: AsyncIterator[bytes], *, model: str, idle: float, broken: tuple[type[Exception], ...]
     ) -> None:
         self._chunks = chunks
-        self._model = model
+        self.model = model
         self._idle = idle
         self._broken = broken
         self._decoder = SSEDecoder()
@@ -124,7 +128,7 @@ class EventReader:
 
     def malformed(self, what: str) -> ModelError:
         """The error for an event that cannot be understood."""
-        return ModelStreamError(f"the stream is malformed: {what}", model=self._model)
+        return ModelStreamError(f"the stream is malformed: {what}", model=self.model)
 
     async def _read(self) -> bytes | None:
         chunk: bytes | None = None
@@ -133,12 +137,12 @@ class EventReader:
                 chunk = await anext(self._chunks, None)
             except self._broken as error:
                 raise ModelStreamError(
-                    f"the stream broke before the answer was complete: {type(error).__name__}", model=self._model
+                    f"the stream broke before the answer was complete: {type(error).__name__}", model=self.model
                 ) from error
         if scope.cancelled_caught:
             raise ModelStreamError(
                 f"the stream stalled: nothing came for {self._idle:g} s",
-                model=self._model,
+                model=self.model,
                 hint="raise idle_timeout= of the model if it may be silent for longer",
             )
         return chunk

@@ -13,11 +13,12 @@ from attrs import define, field
 from noetic_openai.failures import Failures
 from noetic_openai.narrow import is_array, is_object
 from noetic_openai.sse import EventReader
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import ID_SOURCE
 from noetic_py.errors import ModelError
-from noetic_py.items import ID_SOURCE
-from noetic_py.models import ModelEvent, ModelResponse
+from noetic_py.models import AnswerSize, ModelEvent, ModelResponse
 
-__all__ = ["Answer", "Malformed", "ProviderError", "Reading", "array", "count", "mapping", "money", "text"]
+__all__ = ["Answer", "Malformed", "ProviderError", "Reading", "array", "mapping", "money", "text", "tokens_of"]
 
 
 class Malformed(Exception):
@@ -41,6 +42,8 @@ class Reading(ABC):
     """Puts the events of one answer together; one class per interface."""
 
     complete: bool = field(default=False, init=False)
+    # Bytes of the last event that are kept and are in no event of the framework's.
+    unheard: int = field(default=0, init=False)
 
     @abstractmethod
     def feed(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
@@ -88,6 +91,7 @@ class Answer:
         self._failures = failures
         self._ready: deque[ModelEvent] = deque()
         self._error: ModelError | None = None
+        self._size = AnswerSize(events.model)
 
     def __aiter__(self) -> AsyncIterator[ModelEvent]:
         return self
@@ -120,7 +124,15 @@ class Answer:
             raise self._error
         try:
             event = await self._events.next()
-            self._ready.extend(self._reading.end() if event is None else self._reading.feed(event))
+            said = False
+            for part in self._reading.end() if event is None else self._reading.feed(event):
+                self._size.add(part)
+                self._ready.append(part)
+                said = True
+            unheard, self._reading.unheard = self._reading.unheard, 0
+            if unheard or not said:
+                # An event that says nothing counts as a piece, so that they come to an end.
+                self._size.count(unheard)
         except Malformed as error:
             self._error = self._events.malformed(str(error))
         except ProviderError as error:
@@ -145,22 +157,57 @@ def text(event: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def count(event: Mapping[str, Any], name: str) -> int | None:
-    """A field's number of tokens, `None` when it is absent, null or no number."""
+def tokens_of(usage: Mapping[str, Any], names: tuple[str, str], details: tuple[str, str]) -> TokenUsage | None:
+    """A usage as the provider reports it; `None` where that does not say how much was read and written.
+
+    What is no number of tokens stays as it is: the engine refuses it by name, and books what was reserved.
+
+    Args:
+        usage: The object.
+        names: What it calls the tokens read and written.
+        details: What it calls the objects with their parts.
+    """
+    read, written = (_count(usage, name) for name in names)
+    if read is None or written is None:
+        return None
+    of_read, of_written = (mapping(usage.get(name) or {}, name) for name in details)
+    reasoning = _count(of_written, "reasoning_tokens")
+    if _stands_apart(usage, read, written, reasoning):
+        written += reasoning
+    return TokenUsage(
+        input=read,
+        output=written,
+        cached_input=_count(of_read, "cached_tokens"),
+        cache_write=_count(of_read, "cache_write_tokens"),
+        reasoning=reasoning,
+        input_audio=_count(of_read, "audio_tokens"),
+        output_audio=_count(of_written, "audio_tokens"),
+        input_image=_count(of_read, "image_tokens"),
+        output_image=_count(of_written, "image_tokens"),
+    )
+
+
+def _stands_apart(usage: Mapping[str, Any], read: Any, written: Any, reasoning: Any) -> bool:
+    """Whether a provider counts reasoning beside what was written, as its total says."""
+    numbers = (read, written, reasoning)
+    return reasoning != 0 and all(type(each) is int for each in numbers) and usage.get("total_tokens") == sum(numbers)
+
+
+def _count(event: Mapping[str, Any], name: str) -> Any:
+    """A field's number of tokens, `None` when it is absent or null."""
     value = event.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def money(event: Mapping[str, Any], name: str) -> Decimal | None:
-    """A field's amount, `None` when it is absent, null or no amount."""
+    """A field's amount, `None` when it is absent or null; "not a number", which the engine refuses, when it is none."""
     value = event.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if value is None:
         return None
     try:
-        amount = Decimal(str(value))
+        return Decimal("NaN") if isinstance(value, bool) else Decimal(str(value))
     except InvalidOperation:
-        return None
-    return amount if amount.is_finite() and amount >= 0 else None
+        return Decimal("NaN")
 
 
 def mapping(value: object, name: str) -> Mapping[str, Any]:

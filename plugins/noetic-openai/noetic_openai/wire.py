@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from attrs import frozen
 
 from noetic_openai.narrow import is_array, is_object
-from noetic_py.items import InputFile, InputImage
+from noetic_py.core.items import InputFile, InputImage
 from noetic_py.models import ModelRequest, OutputSchema
 
 __all__ = [
@@ -50,6 +50,13 @@ class Server:
     def host(self) -> str:
         """The host's name; empty for OpenAI's own address."""
         return (urlsplit(self.base_url).hostname or "") if self.base_url else ""
+
+    @property
+    def where(self) -> str:
+        """Host and port, as errors name them; of an address with a password nothing, however it is read."""
+        if self.base_url is None or "@" not in self.base_url:
+            return urlsplit(self.base_url or "https://api.openai.com").netloc or repr(self.base_url)
+        return "the address of base_url="
 
     @property
     def is_openai(self) -> bool:

@@ -25,7 +25,6 @@ def nothing_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "anyio_backend" in request.fixturenames:
         gc.collect()
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
@@ -29,7 +29,7 @@ def sse(*events: Any, done: bool = False) -> list[bytes]:
 class Reply:
     """What the scripted server answers to one request."""
 
-    pieces: Sequence[Piece] = ()
+    pieces: Iterable[Piece] = ()
     status: int = 200
     headers: dict[str, str] = field(factory=dict[str, str])
 

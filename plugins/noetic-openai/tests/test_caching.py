@@ -18,9 +18,9 @@ from noetic_openai.wire import Server
 from proxy import Connections, Reply, scripted, sse
 
 from noetic_py import Harness, Memory, MemoryLayer, call_model
-from noetic_py.budget import TokenUsage
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputImage, Item, Message, Reasoning
 from noetic_py.errors import ConfigError
-from noetic_py.items import FunctionCall, FunctionCallOutput, InputImage, Item, Message, Reasoning
 from noetic_py.models import ModelRequest, allow_real_models
 
 pytestmark = pytest.mark.anyio

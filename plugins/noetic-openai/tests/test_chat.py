@@ -11,9 +11,8 @@ from noetic_openai.chat_reading import ChatReading
 from noetic_openai.stream import Malformed, ProviderError
 from noetic_openai.wire import Server
 
-from noetic_py.budget import TokenUsage
-from noetic_py.errors import ConfigError
-from noetic_py.items import (
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import (
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -27,6 +26,8 @@ from noetic_py.items import (
     Refusal,
     Role,
 )
+from noetic_py.core.usage import problem_of
+from noetic_py.errors import ConfigError
 from noetic_py.models import (
     ItemDone,
     ModelEvent,
@@ -365,6 +366,72 @@ def test_an_answer_with_everything() -> None:
     assert response.usage == TokenUsage(input=10, output=5, cached_input=4, reasoning=2)
     assert response.cost == Decimal("0.00012")
     assert (response.stop_reason, response.model, response.response_id) == ("tool_calls", "m-1", "r1")
+
+
+@pytest.mark.parametrize(
+    ("usage", "known"),
+    [
+        ({}, None),
+        ({"prompt_tokens": 10}, None),
+        ({"prompt_tokens": None, "completion_tokens": 5}, None),
+        ({"prompt_tokens": 10, "completion_tokens": 5.0}, TokenUsage(10, 5)),
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 5,
+                "prompt_tokens_details": {"audio_tokens": 3, "image_tokens": 2, "cache_write_tokens": 1},
+                "completion_tokens_details": {"audio_tokens": 1, "image_tokens": 4},
+            },
+            TokenUsage(10, 5, cache_write=1, input_audio=3, output_audio=1, input_image=2, output_image=4),
+        ),
+        (
+            # Some count reasoning beside what was written.
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 5,
+                "total_tokens": 22,
+                "completion_tokens_details": {"reasoning_tokens": 7},
+            },
+            TokenUsage(10, 12, reasoning=7),
+        ),
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 7,
+                "total_tokens": 17,
+                "completion_tokens_details": {"reasoning_tokens": 7},
+            },
+            TokenUsage(10, 7, reasoning=7),
+        ),
+    ],
+)
+def test_what_a_usage_says(usage: dict[str, Any], known: TokenUsage | None) -> None:
+    reading, _ = read(chunk({"content": "x"}, "stop"), {"choices": [], "usage": usage})
+    assert reading.response().usage == known
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt_tokens": -10},
+        {"prompt_tokens": "10"},
+        {"completion_tokens": 1.5},
+        {"completion_tokens": True},
+        {"prompt_tokens": 1e300},
+        {"prompt_tokens_details": {"cached_tokens": 11}},
+        {"cost": "much"},
+        {"cost": True},
+        {"cost": -1},
+        {"cost": []},
+    ],
+)
+def test_a_usage_that_cannot_be_booked_is_left_to_the_engine_to_refuse(wrong: dict[str, Any]) -> None:
+    reading, _ = read(
+        chunk({"content": "x"}, "stop"),
+        {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, **wrong}},
+    )
+    response = reading.response()
+    assert problem_of(response.usage, response.cost)
 
 
 def test_a_refusal() -> None:

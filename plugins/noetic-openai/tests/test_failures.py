@@ -11,6 +11,10 @@ from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, Mode
 NOW = "Fri, 21 Nov 2025 12:00:00 GMT"
 
 
+def failures() -> Failures:
+    return Failures("m", "localhost:8931", "api_key= of OpenAIModel")
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -45,27 +49,27 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_request_that_is_too_large(error: dict[str, Any], wrapped: bool) -> None:
     body = {"error": error} if wrapped else error
-    found = Failures("m").status(400, {}, body)
+    found = failures().status(400, {}, body)
     assert isinstance(found, ContextOverflow)
     assert (found.status, found.retryable, found.model) == (400, False, "m")
-    assert isinstance(Failures("m").event(body), ContextOverflow)
+    assert isinstance(failures().event(body), ContextOverflow)
 
 
 def test_too_many_requests() -> None:
-    found = Failures("m").status(429, {"retry-after": "2"}, {"message": "slow down"})
+    found = failures().status(429, {"retry-after": "2"}, {"message": "slow down"})
     assert isinstance(found, RateLimited)
     assert (found.retry_after, found.retryable, found.body) == (2.0, True, "slow down")
 
 
 def test_an_empty_account_is_not_worth_waiting_for() -> None:
-    found = Failures("m").status(429, {}, {"message": "pay", "code": "insufficient_quota"})
+    found = failures().status(429, {}, {"message": "pay", "code": "insufficient_quota"})
     assert isinstance(found, RateLimited)
     assert not found.retryable
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(400, False), (401, False), (404, False), (500, True), (503, True)])
 def test_other_statuses(status: int, retryable: bool) -> None:
-    found = Failures("m").status(status, {}, "<html>oops</html>")
+    found = failures().status(status, {}, "<html>oops</html>")
     assert type(found) is ModelStatusError
     assert (found.status, found.retryable, found.body) == (status, retryable, "<html>oops</html>")
 
@@ -82,13 +86,13 @@ def test_other_statuses(status: int, retryable: bool) -> None:
     ],
 )
 def test_errors_inside_a_stream(error: object, kind: type[ModelError]) -> None:
-    assert type(Failures("m").event(error)) is kind
+    assert type(failures().event(error)) is kind
 
 
 def test_no_secret_in_any_text() -> None:
     body = {"message": f"bad key sk-secret {'x' * 1000}"}
     key = Secret("sk-secret")
-    found = Failures("m").status(401, {}, body)
+    found = failures().status(401, {}, body)
     assert key.reveal() == "sk-secret"
     assert "sk-secret" not in str(found)
     assert "sk-secret" not in found.body

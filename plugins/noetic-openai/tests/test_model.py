@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -12,9 +13,13 @@ import attrs
 import openai
 import pytest
 from noetic_openai import OpenAIModel
+from noetic_openai.model import key_source
+from noetic_openai.wire import Server
 from proxy import CUT, STALL, Connections, Piece, Reply, error_reply, scripted, sse
 
-from noetic_py.budget import TokenUsage
+from noetic_py import Harness, call_model
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.items import InputImage, Message
 from noetic_py.errors import (
     ConfigError,
     ContextOverflow,
@@ -24,7 +29,6 @@ from noetic_py.errors import (
     RateLimited,
     RealModelRefused,
 )
-from noetic_py.items import InputImage, Message
 from noetic_py.models import (
     ModelProfile,
     ModelRequest,
@@ -215,6 +219,41 @@ async def test_an_error_status(api: Api, reply: Reply, kind: type[ModelStatusErr
         assert caught.value.retry_after == 7
 
 
+# As OpenAI's servers and those like them word it; some repeat the key.
+MISTAKES: dict[int, tuple[dict[str, str], tuple[str, ...]]] = {
+    404: (
+        {"message": "The model `m` does not exist or you do not have access to it.", "code": "model_not_found"},
+        ("The model `m` does not exist", "check the model's name, 'openai:m', and base_url="),
+    ),
+    401: (
+        {"message": "Incorrect API key provided: sk-secret.", "code": "invalid_api_key"},
+        ("Incorrect API key provided: [secret]", "check the API key: api_key= of OpenAIModel"),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("status", MISTAKES)
+async def test_a_wrong_name_and_a_wrong_key_say_what_where_and_the_remedy(api: Api, status: int) -> None:
+    error, says = MISTAKES[status]
+    async with scripted(error_reply(status, error)) as server, Harness(plugins=[]) as harness:
+        with pytest.raises(ModelStatusError) as caught, allow_real_models():
+            await harness.run(call_model(model_at(server, api)), "hi")
+    text = "".join(traceback.format_exception(caught.value))
+    host = server.url.partition("//")[2].partition("/")[0]
+    for part in (f"the provider at {host} answered with status {status}", "[at call_model/answer]", *says):
+        assert part in text
+    assert "sk-secret" not in text
+    assert len(text.splitlines()) < 20
+
+
+def test_the_remedy_for_a_key_names_a_variable_only_where_it_is_read() -> None:
+    openai_, own = Server(base_url=None), Server(base_url="http://localhost:1")
+    assert key_source("openai:m", openai_).endswith("the environment variable OPENAI_API_KEY")
+    assert key_source("openai:m", own) == "api_key= of OpenAIModel"
+    assert key_source("openrouter:m", own) == "the environment variable OPENROUTER_API_KEY"
+
+
 async def test_a_rate_limit_inside_the_stream() -> None:
     error = {"error": {"code": "rate_limit_exceeded", "message": "slow"}}
     async with scripted(Reply(sse(error))) as server, nothing_leaks(server):
@@ -345,6 +384,18 @@ async def test_a_server_gets_no_key_that_was_not_meant_for_it(monkeypatch: pytes
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         await answer(OpenAIModel("m", api="chat"))
         assert server.requests[1].headers["authorization"] == "Bearer sk-env"
+
+
+async def test_the_password_of_an_address_goes_to_the_server_and_to_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(0)
+    async with scripted(Reply(HELLO["chat"]), error_reply(500, "http://ada:CaNaRy-0815@here failed")) as server:
+        address = server.url.replace("://", "://ada:CaNaRy-0815@")
+        model = OpenAIModel("m", api="chat", base_url=address, api_key="sk-secret")
+        await answer(model)
+        assert server.requests[0].headers["authorization"] == "Basic YWRhOkNhTmFSeS0wODE1"
+        with pytest.raises(ModelStatusError) as caught:
+            await answer(model)
+    assert "CaNaRy" not in f"{caught.value} {caught.value!r} {model!r} {caplog.text}"
 
 
 async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

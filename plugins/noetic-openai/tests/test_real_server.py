@@ -14,8 +14,8 @@ from noetic_local import LocalServer
 from noetic_openai import OpenAIModel
 from proxy import proxied
 
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from noetic_py.errors import ContextOverflow, ModelStatusError, ModelStreamError
-from noetic_py.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
 from noetic_py.models import (
     ItemDone,
     ModelRequest,

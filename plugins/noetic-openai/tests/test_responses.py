@@ -11,9 +11,9 @@ from noetic_openai.responses import ResponsesReading, responses_input, responses
 from noetic_openai.stream import Malformed, ProviderError
 from noetic_openai.wire import Server
 
-from noetic_py.budget import TokenUsage
-from noetic_py.codec import from_wire
-from noetic_py.items import (
+from noetic_py.core.budget import TokenUsage
+from noetic_py.core.codec import from_wire
+from noetic_py.core.items import (
     Extension,
     FunctionCall,
     FunctionCallOutput,

@@ -37,7 +37,7 @@ class Address:
         schema: The schema that everything is in.
         connections: How many connections there may be at once.
         timeout: How many seconds an operation may take, with everything that is tried again.
-        password: The password in it, held so that no text shows it.
+        secrets: The passwords in it, held so that no text shows them.
     """
 
     parameters: Mapping[str, Any] = field(repr=False)
@@ -45,7 +45,7 @@ class Address:
     schema: str
     connections: int
     timeout: float
-    password: Secret[str] | None = field(default=None, repr=False)
+    secrets: tuple[Secret[str], ...] = field(default=(), repr=False)
 
     def connection_text(self, *, name: str, seconds: float) -> str:
         """What the driver connects with.
@@ -73,6 +73,7 @@ def address_of(
         ConfigError: It is none, or a setting is wrong; codes `"postgres-address"` and `"postgres-setting"`.
     """
     text = address.reveal() if isinstance(address, Secret) else address
+    secrets = Secret.in_address(text)
     rest, found = _own_parameters(text)
     parameters = _parsed(rest)
     if parameters is None:
@@ -98,8 +99,9 @@ def address_of(
             hint="leave them out",
         )
     password = parameters.get("password")
-    secret = Secret(str(password)) if password else None
-    return Address(parameters, _where(parameters, name), name, int(size), float(seconds), secret)
+    if password:
+        secrets = (*secrets, Secret(str(password)))
+    return Address(parameters, _where(parameters, name), name, int(size), float(seconds), secrets)
 
 
 def _parsed(text: str) -> Mapping[str, Any] | None:

@@ -9,19 +9,20 @@ import psycopg
 
 from noetic_postgres.address import Address, address_of
 from noetic_postgres.doing import Doer, Keeper
+from noetic_postgres.journals import Numbers
 from noetic_postgres.link import Link
-from noetic_postgres.operations import PostgresOperations
 from noetic_postgres.schema import VERSION, Found
 from noetic_postgres.statements import statements_of
+from noetic_postgres.store import PostgresStore
 from noetic_py import Secret
-from noetic_py.checkpoints.backend import BackendDurability
-from noetic_py.checkpoints.checks import MAX_BYTES
-from noetic_py.checkpoints.served import ServedBackend, check_settings
+from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
+from noetic_py.checkpoints.contract import BackendDurability
+from noetic_py.checkpoints.server import ServerBackend
 
 __all__ = ["PostgresBackend"]
 
 
-class PostgresBackend(ServedBackend[Link]):
+class PostgresBackend(ServerBackend[PostgresStore]):
     """Keeps journals and values in one schema of a PostgreSQL database, version 15 or newer.
 
     The server is reached when it is first needed; `async with` reaches it at once, and makes the schema if it is not
@@ -54,19 +55,18 @@ class PostgresBackend(ServedBackend[Link]):
         blob_threshold: int = 16 * 1024,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        check_settings(blob_threshold, max_bytes, "postgres-setting")
+        check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, most=4 * MAX_BYTES, code="postgres-setting")
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         self._meeting = _Meeting(self._address)
         keeper = Keeper(self._address.where, self._address.timeout, self._meeting.connect)
         super().__init__(
-            PostgresOperations(),
+            partial(PostgresStore, numbers=Numbers(), threshold=blob_threshold),
             connections=self._address.connections,
             name="noetic-postgres",
             where=self._address.where,
             timeout=self._address.timeout,
             doer=partial(Doer, keeper),
             ended=keeper.watch.close,
-            blob_threshold=blob_threshold,
             max_bytes=max_bytes,
         )
 

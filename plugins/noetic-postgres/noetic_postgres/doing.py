@@ -11,10 +11,10 @@ from typing import TypeVar
 import psycopg
 from attrs import field, frozen
 
-from noetic_postgres.failures import from_server, is_lost, is_passing, unknown_outcome
+from noetic_postgres.failures import from_server, is_busy, is_lost, is_passing, unknown_outcome
 from noetic_postgres.link import Link, Pending
 from noetic_postgres.watch import Watch
-from noetic_py.checkpoints.threads import LOST, connected
+from noetic_py.checkpoints.server import LOST, connected
 from noetic_py.errors import StoreUnavailable
 
 __all__ = ["Doer", "Keeper"]
@@ -105,7 +105,9 @@ class Doer:
             self._lose()
         else:
             self._undo()
-        if (lost or is_passing(error)) and time.monotonic() < end:
+        left = end - time.monotonic()
+        # A lock is waited for again where there is time for all of that: cut off, it would look like a lost connection.
+        if left > (self._keeper.timeout / 2 if is_busy(error) else 0) and (lost or is_passing(error) or is_busy(error)):
             return unsettled
         # The driver's text may quote what is in a row.
         raise (unknown_outcome(where) if unsettled else from_server(error, where)) from None

@@ -9,7 +9,7 @@ import psycopg
 
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
-__all__ = ["from_connecting", "from_server", "is_lost", "is_passing", "unknown_outcome"]
+__all__ = ["from_connecting", "from_server", "is_busy", "is_lost", "is_passing", "unknown_outcome"]
 
 _Case = tuple[str, str, str]
 
@@ -29,7 +29,7 @@ _SERVER: dict[str, _Case] = {
     "53200": ("memory", "the server's memory ran out", "give the server more memory"),
     "53300": ("connections", "the server has no connection left", "lower connections=, or raise its max_connections"),
     "54000": ("limit", "a limit of the server was reached", "store less at once"),
-    "55P03": ("busy", "a lock was not given in time", "look for a transaction that hangs"),
+    "55P03": ("busy", "a lock was not given in time", "look for a transaction that hangs, or raise timeout="),
     "57014": ("timeout", "the server gave the statement up", "raise its statement_timeout, or look what is slow"),
     "0A000": ("server", "the server cannot do this", "use PostgreSQL 15 or newer"),
 }
@@ -136,6 +136,11 @@ def is_lost(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return error.diag.severity_nonlocalized in ("FATAL", "PANIC") or error.sqlstate[:2] == "08"
+
+
+def is_busy(error: psycopg.Error) -> bool:
+    """Whether the statement was undone because it waited too long for a lock."""
+    return error.sqlstate == "55P03"
 
 
 def is_passing(error: psycopg.Error) -> bool:

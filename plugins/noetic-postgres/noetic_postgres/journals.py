@@ -9,12 +9,14 @@ from attrs import define
 
 from noetic_postgres.link import Link, Row, Values
 from noetic_postgres.sums import FARTHEST, int8
-from noetic_py.checkpoints.backend import Head, Record, Transaction
-from noetic_py.checkpoints.packing import unpack
-from noetic_py.checkpoints.served import Given
-from noetic_py.errors import CorruptRecord, LeaseLost, NoeticError, PositionConflict, RunNotFound
+from noetic_py.checkpoints.checks import no_run
+from noetic_py.checkpoints.rules import refusal
+from noetic_py.checkpoints.server import PackedTransaction
+from noetic_py.errors import CorruptRecord, NoeticError
+from noetic_py.journal.packing import unpack
+from noetic_py.journal.stored import Head, Record, Transaction
 
-__all__ = ["RESTORE", "Numbers", "append", "head", "parts_of", "read", "run_of"]
+__all__ = ["RESTORE", "Found", "Journals", "Numbers"]
 
 RESTORE = "restore a copy of the database"
 _PAGE_BYTES = 32 * 1024 * 1024
@@ -56,211 +58,6 @@ class Numbers:
         self._known.pop(run_id, None)
 
 
-def run_of(link: Link, run_id: str, row: Row) -> Found:
-    """A run's row: its number, position, fence and checksum.
-
-    Raises:
-        CorruptRecord: It is not what was written.
-    """
-    number, position, fence, crc = row[:4]
-    if crc != link.sums.head(number, run_id, position, fence):
-        raise CorruptRecord("the row of a run is damaged", hint=RESTORE)
-    return Found(number, position, fence)
-
-
-def find(link: Link, run_id: str) -> Found | None:
-    """A run."""
-    rows = link.rows(link.sql["find"], {"run_id": run_id})
-    return run_of(link, run_id, rows[0]) if rows else None
-
-
-def head(link: Link, run_id: str) -> Head | None:
-    """Where a journal ends."""
-    run = find(link, run_id)
-    return None if run is None else Head(run.position, run.fence)
-
-
-# ---------------------------------------------------------------------------------------------------- appending
-
-
-def append(link: Link, all_given: Sequence[Given], numbers: Numbers) -> list[int | NoeticError]:
-    """Append transactions, each with an outcome of its own: one in one statement, several in one transaction."""
-    if len(all_given) == 1:
-        return [_append_one(link, all_given[0], numbers)]
-    outcomes: dict[int, int | NoeticError] = {}
-    for wave in _waves(all_given):
-        begin = [] if outcomes else [(b"BEGIN", None)]
-        found = _append_several(link, [all_given[index] for index in wave], numbers, begin)
-        outcomes.update(zip(wave, found, strict=True))
-    result = [outcomes[index] for index in range(len(all_given))]
-    link.commit(result)
-    return result
-
-
-def _waves(all_given: Sequence[Given]) -> list[list[int]]:
-    """The places of what is appended together; of one run only once, because each transaction stands on the one before.
-
-    Everybody takes the rows of several runs in the same order, so that nobody waits for somebody who waits for him.
-    """
-    waves: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for index in sorted(range(len(all_given)), key=lambda index: all_given[index].what.run_id):
-        run_id = all_given[index].what.run_id
-        place = seen[run_id] = seen.get(run_id, -1) + 1
-        if place == len(waves):
-            waves.append([])
-        waves[place].append(index)
-    return waves
-
-
-def _append_one(link: Link, given: Given, numbers: Numbers) -> int | NoeticError:
-    what = given.what
-    number = numbers.get(what.run_id)
-    while True:
-        if number is not None:
-            if link.write(_statement(link, given), _values(link, given, number), [_end(what)]):
-                return _end(what)
-            numbers.drop(what.run_id)
-        found = find(link, what.run_id)
-        refused = _refusal(what, found)
-        if refused is not None:
-            return refused
-        if found is not None:
-            number = found.id
-            numbers.put(what.run_id, number)
-            continue
-        (number,) = link.ticks()
-        if link.write(link.sql.append_new, _new_values(link, given, number), [_end(what)]):
-            numbers.put(what.run_id, number)
-            return _end(what)
-        number = None
-
-
-def _append_several(
-    link: Link, all_given: Sequence[Given], numbers: Numbers, begin: Sequence[tuple[bytes, None]]
-) -> list[int | NoeticError]:
-    """Append transactions of different runs in a transaction of the server, which is left open."""
-    known, missing = _numbered(link, [given.what.run_id for given in all_given], numbers)
-    statements: list[tuple[bytes, Values | None]] = [*begin]
-    if any(given.packed.blobs for given in all_given):
-        statements.append((link.sql["keep"], {"lock": link.lock}))
-    begun = len(statements)
-    for given in all_given:
-        what, number = given.what, known[given.what.run_id]
-        if what.run_id in missing and (what.expected_position, what.fence) == (0, 0):
-            missing.discard(what.run_id)
-            # The lock is taken already, if it is needed.
-            statements.append((link.sql.batch_append_new, {**_new_values(link, given, number), "lock": None}))
-        else:
-            query = link.sql.batch_append_blobs if given.packed.blobs else link.sql.batch_append
-            statements.append((query, _values(link, given, number)))
-    results = link.batch(statements)[begun:]
-    outcomes: list[int | NoeticError] = []
-    for given, ((count,),) in zip(all_given, results, strict=True):
-        outcomes.append(_end(given.what) if count else _append_again(link, given, numbers))
-    return outcomes
-
-
-def _append_again(link: Link, given: Given, numbers: Numbers) -> int | NoeticError:
-    """Why a transaction was refused in a batch; or append it, if only its run's number was another one."""
-    what = given.what
-    while True:
-        numbers.drop(what.run_id)
-        found = find(link, what.run_id)
-        refused = _refusal(what, found)
-        if refused is not None:
-            return refused
-        if found is None:
-            (number,) = link.ticks()
-            query, values = link.sql.batch_append_new, {**_new_values(link, given, number), "lock": None}
-        else:
-            query, values = link.sql.batch_append_blobs, _values(link, given, found.id)
-        if link.rows(query, values)[0][0]:
-            return _end(what)
-
-
-def _numbered(link: Link, run_ids: Sequence[str], numbers: Numbers) -> tuple[dict[str, int], set[str]]:
-    """The numbers of runs, and which of them are not there, so that their numbers are new ones."""
-    known = {run_id: number for run_id in run_ids if (number := numbers.get(run_id)) is not None}
-    unknown = list({run_id: None for run_id in run_ids if run_id not in known})
-    if not unknown:
-        return known, set()
-    rows, ticks = link.batch(
-        [(link.sql["find_all"], {"run_ids": unknown}), (link.sql["tick"], {"count": len(unknown)})]
-    )
-    for run_id, *row in rows:
-        known[run_id] = run_of(link, run_id, tuple(row)).id
-        numbers.put(run_id, known[run_id])
-    missing = [run_id for run_id in unknown if run_id not in known]
-    known.update(zip(missing, (row[0] for row in ticks), strict=False))
-    return known, set(missing)
-
-
-def _end(what: Transaction) -> int:
-    return what.expected_position + len(what.records)
-
-
-def _refusal(what: Transaction, found: Found | None) -> NoeticError | None:
-    """Why a transaction is not taken; `None` when nothing is against it."""
-    position, fence = (0, 0) if found is None else (found.position, found.fence)
-    if what.fence != fence:
-        return LeaseLost(f"fence {what.fence} is not {fence}, the latest", hint="acquire the run again")
-    if what.expected_position != position:
-        return PositionConflict(
-            f"the journal ends at {position}, not at {what.expected_position}", hint="read it again, then append"
-        )
-    return None
-
-
-def _statement(link: Link, given: Given) -> bytes:
-    if given.packed.blobs:
-        return link.sql.append_blobs
-    bare = given.what.card is None and given.what.status is None
-    return link.sql.append if bare else link.sql.append_card
-
-
-def _values(link: Link, given: Given, number: int) -> dict[str, Any]:
-    what, sums, body = given.what, link.sums, given.packed.body
-    position, fence, count = int8(what.expected_position), int8(what.fence), len(what.records)
-    new = min(position + count, FARTHEST)
-    digests = sorted(given.packed.blobs)
-    return {
-        "id": number,
-        "position": position,
-        "fence": fence,
-        "new": new,
-        "crc": sums.head(number, what.run_id, new, fence),
-        "card": what.card,
-        "card_crc": None if what.card is None else sums.card(number, what.card),
-        "status": what.status,
-        "status_crc": None if what.status is None else sums.status(number, what.status),
-        "count": count,
-        "size": given.size,
-        "body": body,
-        "body_crc": sums.transaction(number, new, count, body),
-        "digests": digests,
-        "payloads": [given.packed.blobs[digest] for digest in digests],
-        "lock": link.lock,
-    }
-
-
-def _new_values(link: Link, given: Given, number: int) -> dict[str, Any]:
-    what = given.what
-    card = what.card or b""
-    return {
-        **_values(link, given, number),
-        "run_id": what.run_id,
-        "ttl": None,
-        "card": card,
-        "card_crc": link.sums.card(number, card),
-        "status_crc": link.sums.status(number, what.status),
-        "lock": link.lock if given.packed.blobs else None,
-    }
-
-
-# ---------------------------------------------------------------------------------------------------- reading
-
-
 class _Page:
     """A page of records while it is read."""
 
@@ -276,78 +73,272 @@ class _Page:
         return len(self.records) >= self.limit or self.bytes >= _PAGE_BYTES
 
 
-def read(link: Link, run_id: str, after: int, limit: int) -> list[Record]:
-    """A page of records, all as they were at one moment."""
-    values = {"run_id": run_id}
-    rows, parts = link.batch(
-        [
-            (b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None),
-            (link.sql["find"], values),
-            (link.sql["parts_of"], values),
-        ]
-    )[1:]
-    if not rows:
-        raise RunNotFound("there is no such run", hint="look at the run's id, and at the backend it was written to")
-    run = run_of(link, run_id, rows[0])
-    page = _Page(after, limit)
-    for stream, upto in parts_of(link, run, parts):
-        while page.at < upto and not page.full:
-            _read_part(link, stream, upto, page)
-    beyond, _ = link.batch([(link.sql["beyond"], {"stream": run.id, "upto": run.position}), (b"COMMIT", None)])
-    if beyond:
-        raise CorruptRecord("a run has records beyond its end", hint=RESTORE)
-    return page.records[:limit]
+class Journals:
+    """Writes and reads journals, on one connection in one thread.
 
-
-def parts_of(link: Link, run: Found, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The streams that a journal is made of, each with the position up to which it is.
-
-    Raises:
-        CorruptRecord: A row is not what was written.
+    Args:
+        link: The connection.
+        numbers: The numbers of runs that the threads know.
+        threshold: Payloads longer than this, in bytes, are stored once, by their content.
     """
-    for upto, stream, crc in rows:
-        if crc != link.sums.shared(run.id, upto, stream):
-            raise CorruptRecord("what a run shares is damaged", hint=RESTORE)
-        yield stream, upto
-    yield run.id, run.position
 
+    def __init__(self, link: Link, numbers: Numbers, threshold: int) -> None:
+        self.link = link
+        self.numbers = numbers
+        self._threshold = threshold
 
-def _read_part(link: Link, stream: int, upto: int, page: _Page) -> None:
-    wanted = page.limit - len(page.records)
-    rows = link.rows(
-        link.sql["page"],
-        {
-            "stream": stream,
-            "after": page.at,
-            "upto": upto,
-            "until": min(page.at + wanted, FARTHEST),
-            "most": _PAGE_ROWS,
-            "bytes": _PAGE_BYTES - page.bytes,
-        },
-    )
-    if not rows:
-        raise CorruptRecord(f"a run has lost records after position {page.at}", hint=RESTORE)
-    seen: dict[bytes, bytes] = {}
-    for last, count, crc, body in rows:
-        first = last - count
-        if (
-            crc != link.sums.transaction(stream, last, count, body)
-            or not first <= page.at < last
-            or (page.records and first != page.at)
-        ):
-            raise CorruptRecord(f"a run is damaged after position {page.at}", hint=RESTORE)
-        found = unpack(body, count, lambda digest: _blob(link, digest, seen), skip=page.at - first)
-        page.records += found
-        page.bytes += sum(len(record.payload) for record in found)
-        page.at = last
-        if page.full:
-            return
+    def append_many(self, given: Sequence[Transaction]) -> Sequence[int | NoeticError]:
+        """Append transactions, each with an outcome of its own: one in one statement, several in one transaction."""
+        packed = [PackedTransaction.of(each, self._threshold) for each in given]
+        if len(packed) == 1:
+            return [self._append_one(packed[0])]
+        outcomes: dict[int, int | NoeticError] = {}
+        for wave in _waves(packed):
+            begin = [] if outcomes else [(b"BEGIN", None)]
+            found = self._append_several([packed[index] for index in wave], begin)
+            outcomes.update(zip(wave, found, strict=True))
+        result = [outcomes[index] for index in range(len(packed))]
+        self.link.commit(result)
+        return result
 
+    def _append_one(self, given: PackedTransaction) -> int | NoeticError:
+        what = given.what
+        number = self.numbers.get(what.run_id)
+        while True:
+            if number is not None:
+                if self.link.write(self._statement(given), self._values(given, number), [_end(what)]):
+                    return _end(what)
+                self.numbers.drop(what.run_id)
+            found = self._find(what.run_id)
+            refused = _refusal(what, found)
+            if refused is not None:
+                return refused
+            if found is not None:
+                number = found.id
+                self.numbers.put(what.run_id, number)
+                continue
+            (number,) = self.link.ticks()
+            if self.link.write(self.link.sql.append_new, self._new_values(given, number), [_end(what)]):
+                self.numbers.put(what.run_id, number)
+                return _end(what)
+            number = None
 
-def _blob(link: Link, digest: bytes, seen: dict[bytes, bytes]) -> bytes:
-    if digest not in seen:
-        rows = link.rows(link.sql["blob"], {"sha256": digest})
+    def _append_several(
+        self, all_given: Sequence[PackedTransaction], begin: Sequence[tuple[bytes, None]]
+    ) -> list[int | NoeticError]:
+        """Append transactions of different runs in a transaction of the server, which is left open."""
+        known, missing = self._numbered([given.what.run_id for given in all_given])
+        statements: list[tuple[bytes, Values | None]] = [*begin]
+        if any(given.packed.blobs for given in all_given):
+            statements.append((self.link.sql["keep"], {"lock": self.link.lock}))
+        begun = len(statements)
+        for given in all_given:
+            what, number = given.what, known[given.what.run_id]
+            if what.run_id in missing and (what.expected_position, what.fence) == (0, 0):
+                missing.discard(what.run_id)
+                # The lock is taken already, if it is needed.
+                statements.append((self.link.sql.batch_append_new, {**self._new_values(given, number), "lock": None}))
+            else:
+                query = self.link.sql.batch_append_blobs if given.packed.blobs else self.link.sql.batch_append
+                statements.append((query, self._values(given, number)))
+        results = self.link.batch(statements)[begun:]
+        outcomes: list[int | NoeticError] = []
+        for given, ((count,),) in zip(all_given, results, strict=True):
+            outcomes.append(_end(given.what) if count else self._append_again(given))
+        return outcomes
+
+    def _append_again(self, given: PackedTransaction) -> int | NoeticError:
+        """Why a transaction was refused in a batch; or append it, if only its run's number was another one."""
+        what = given.what
+        while True:
+            self.numbers.drop(what.run_id)
+            found = self._find(what.run_id)
+            refused = _refusal(what, found)
+            if refused is not None:
+                return refused
+            if found is None:
+                (number,) = self.link.ticks()
+                query, values = self.link.sql.batch_append_new, {**self._new_values(given, number), "lock": None}
+            else:
+                query, values = self.link.sql.batch_append_blobs, self._values(given, found.id)
+            if self.link.rows(query, values)[0][0]:
+                return _end(what)
+
+    def _numbered(self, run_ids: Sequence[str]) -> tuple[dict[str, int], set[str]]:
+        """The numbers of runs, and which of them are not there, so that their numbers are new ones."""
+        known = {run_id: number for run_id in run_ids if (number := self.numbers.get(run_id)) is not None}
+        unknown = list({run_id: None for run_id in run_ids if run_id not in known})
+        if not unknown:
+            return known, set()
+        rows, ticks = self.link.batch(
+            [(self.link.sql["find_all"], {"run_ids": unknown}), (self.link.sql["tick"], {"count": len(unknown)})]
+        )
+        for run_id, *row in rows:
+            known[run_id] = self.run_of(run_id, tuple(row)).id
+            self.numbers.put(run_id, known[run_id])
+        missing = [run_id for run_id in unknown if run_id not in known]
+        known.update(zip(missing, (row[0] for row in ticks), strict=False))
+        return known, set(missing)
+
+    def _statement(self, given: PackedTransaction) -> bytes:
+        if given.packed.blobs:
+            return self.link.sql.append_blobs
+        bare = given.what.card is None and given.what.status is None
+        return self.link.sql.append if bare else self.link.sql.append_card
+
+    def _values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
+        what, sums, body = given.what, self.link.sums, given.packed.body
+        position, fence, count = int8(what.expected_position), int8(what.fence), len(what.records)
+        new = min(position + count, FARTHEST)
+        digests = sorted(given.packed.blobs)
+        return {
+            "id": number,
+            "position": position,
+            "fence": fence,
+            "new": new,
+            "crc": sums.head(number, what.run_id, new, fence),
+            "card": what.card,
+            "card_crc": None if what.card is None else sums.card(number, what.card),
+            "status": what.status,
+            "status_crc": None if what.status is None else sums.status(number, what.status),
+            "count": count,
+            "size": given.size,
+            "body": body,
+            "body_crc": sums.transaction(number, new, count, body),
+            "digests": digests,
+            "payloads": [given.packed.blobs[digest] for digest in digests],
+            "lock": self.link.lock,
+        }
+
+    def _new_values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
+        what = given.what
+        card = what.card or b""
+        return {
+            **self._values(given, number),
+            "run_id": what.run_id,
+            "ttl": None,
+            "card": card,
+            "card_crc": self.link.sums.card(number, card),
+            "status_crc": self.link.sums.status(number, what.status),
+            "lock": self.link.lock if given.packed.blobs else None,
+        }
+
+    def head(self, run_id: str) -> Head | None:
+        """Where a journal ends."""
+        run = self._find(run_id)
+        return None if run is None else Head(run.position, run.fence)
+
+    def read(self, run_id: str, after: int, limit: int) -> list[Record]:
+        """A page of records, all as they were at one moment."""
+        values = {"run_id": run_id}
+        rows, parts = self.link.batch(
+            [
+                (b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", None),
+                (self.link.sql["find"], values),
+                (self.link.sql["parts_of"], values),
+            ]
+        )[1:]
         if not rows:
-            raise CorruptRecord("a large payload is missing", hint=RESTORE)
-        seen[digest] = rows[0][0]
-    return seen[digest]
+            raise no_run(run_id)
+        run = self.run_of(run_id, rows[0])
+        page = _Page(after, limit)
+        for stream, upto in self.parts_of(run, parts):
+            while page.at < upto and not page.full:
+                self._read_part(stream, upto, page)
+        beyond, _ = self.link.batch(
+            [(self.link.sql["beyond"], {"stream": run.id, "upto": run.position}), (b"COMMIT", None)]
+        )
+        if beyond:
+            raise CorruptRecord("a run has records beyond its end", hint=RESTORE)
+        return page.records[:limit]
+
+    def _read_part(self, stream: int, upto: int, page: _Page) -> None:
+        wanted = page.limit - len(page.records)
+        rows = self.link.rows(
+            self.link.sql["page"],
+            {
+                "stream": stream,
+                "after": page.at,
+                "upto": upto,
+                "until": min(page.at + wanted, FARTHEST),
+                "most": _PAGE_ROWS,
+                "bytes": _PAGE_BYTES - page.bytes,
+            },
+        )
+        if not rows:
+            raise CorruptRecord(f"a run has lost records after position {page.at}", hint=RESTORE)
+        seen: dict[bytes, bytes] = {}
+        for last, count, crc, body in rows:
+            first = last - count
+            if (
+                crc != self.link.sums.transaction(stream, last, count, body)
+                or not first <= page.at < last
+                or (page.records and first != page.at)
+            ):
+                raise CorruptRecord(f"a run is damaged after position {page.at}", hint=RESTORE)
+            found = unpack(body, count, lambda digest: self._blob(digest, seen), skip=page.at - first)
+            page.records += found
+            page.bytes += sum(len(record.payload) for record in found)
+            page.at = last
+            if page.full:
+                return
+
+    def _blob(self, digest: bytes, seen: dict[bytes, bytes]) -> bytes:
+        if digest not in seen:
+            rows = self.link.rows(self.link.sql["blob"], {"sha256": digest})
+            if not rows:
+                raise CorruptRecord("a large payload is missing", hint=RESTORE)
+            seen[digest] = rows[0][0]
+        return seen[digest]
+
+    def _find(self, run_id: str) -> Found | None:
+        """A run."""
+        rows = self.link.rows(self.link.sql["find"], {"run_id": run_id})
+        return self.run_of(run_id, rows[0]) if rows else None
+
+    def run_of(self, run_id: str, row: Row) -> Found:
+        """A run's row: its number, position, fence and checksum.
+
+        Raises:
+            CorruptRecord: It is not what was written.
+        """
+        number, position, fence, crc = row[:4]
+        if crc != self.link.sums.head(number, run_id, position, fence):
+            raise CorruptRecord("the row of a run is damaged", hint=RESTORE)
+        return Found(number, position, fence)
+
+    def parts_of(self, run: Found, rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+        """The streams that a journal is made of, each with the position up to which it is.
+
+        Raises:
+            CorruptRecord: A row is not what was written.
+        """
+        for upto, stream, crc in rows:
+            if crc != self.link.sums.shared(run.id, upto, stream):
+                raise CorruptRecord("what a run shares is damaged", hint=RESTORE)
+            yield stream, upto
+        yield run.id, run.position
+
+
+def _waves(all_given: Sequence[PackedTransaction]) -> list[list[int]]:
+    """The places of what is appended together; of one run only once, because each transaction stands on the one before.
+
+    Everybody takes the rows of several runs in the same order, so that nobody waits for somebody who waits for him.
+    """
+    waves: list[list[int]] = []
+    seen: dict[str, int] = {}
+    for index in sorted(range(len(all_given)), key=lambda index: all_given[index].what.run_id):
+        run_id = all_given[index].what.run_id
+        place = seen[run_id] = seen.get(run_id, -1) + 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(index)
+    return waves
+
+
+def _end(what: Transaction) -> int:
+    return what.expected_position + len(what.records)
+
+
+def _refusal(what: Transaction, found: Found | None) -> NoeticError | None:
+    return refusal(what, 0, 0) if found is None else refusal(what, found.position, found.fence)

@@ -31,6 +31,9 @@ Row: TypeAlias = tuple[Any, ...]
 Values: TypeAlias = Mapping[str, Any]
 
 _ENDING = 2_000
+# Of an operation's time, how much the server may wait for a lock: less than after which the connection is cut, so that
+# the server says why.
+_LOCK = 0.4
 _END = (
     "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
     " WHERE right(application_name, 16) = %s AND pid <> pg_backend_pid()"
@@ -94,7 +97,7 @@ class Link:
             CheckpointError: The store cannot be used, or the connection was lost.
         """
         try:
-            found = prepare(self.connection, self.address.schema, self.address.where)
+            found = prepare(self.connection, self.address.schema, self.address.where, lock=self.address.timeout * _LOCK)
         except psycopg.Error as error:
             raise from_server(error, self.address.where) from None
         self.sums = Sums(found.salt)

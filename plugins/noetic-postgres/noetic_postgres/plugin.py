@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from noetic_py.plugins import hookimpl
 
 if TYPE_CHECKING:
-    from noetic_py import CheckpointBackend
+    from noetic_py.checkpoints import CheckpointBackend
     from noetic_py.plugins import BackendRegistry
 
 __all__ = ["register_checkpoint_backends"]

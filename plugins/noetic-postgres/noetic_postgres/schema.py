@@ -11,7 +11,7 @@ from attrs import frozen
 from psycopg import sql
 
 from noetic_postgres.failures import from_server
-from noetic_py.checkpoints.backend import BackendDurability
+from noetic_py.checkpoints.contract import BackendDurability
 from noetic_py.errors import CorruptRecord, StoreUnavailable
 
 __all__ = ["CREATING", "IDLE", "OLDEST", "VERSION", "Found", "check_server", "lock_of", "prepare"]
@@ -128,8 +128,8 @@ def check_server(version: int, where: str) -> None:
         )
 
 
-def prepare(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: str) -> Found:
-    """Set a connection up, and make the tables if they are not there.
+def prepare(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: str, *, lock: float) -> Found:
+    """Set a connection up, and make the tables if they are not there; a lock is waited for so many seconds.
 
     Raises:
         StoreUnavailable: They cannot be made, or are of a newer release.
@@ -142,6 +142,12 @@ def prepare(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where:
         " set_config('default_transaction_isolation', 'read committed', false),"
         " set_config('idle_in_transaction_session_timeout', %s, false)",
         [f"{IDLE * 1000:.0f}"],
+    )
+    # A shorter time, which an administrator or the address may have set, holds.
+    connection.execute(
+        "SELECT set_config('lock_timeout', LEAST(NULLIF(setting::bigint, 0), %s)::text, false)"
+        " FROM pg_settings WHERE name = 'lock_timeout'",
+        [max(1, int(lock * 1000))],
     )
     settings = _settings(connection)
     if settings["server_encoding"] != "UTF8":

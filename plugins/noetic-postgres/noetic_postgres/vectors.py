@@ -17,7 +17,8 @@ from noetic_postgres.link import Link
 from noetic_postgres.passages import VectorLink, checked_vectors, place_of
 from noetic_postgres.statements import statements_of
 from noetic_py import Secret
-from noetic_py.checkpoints.threads import Pool
+from noetic_py.checkpoints.server import ServerWorker
+from noetic_py.checkpoints.threads import Job, WorkerPool
 from noetic_py.memory import Found, Owner, VectorQuery
 
 __all__ = ["PgVectorStore"]
@@ -61,14 +62,16 @@ class PgVectorStore:
     ) -> None:
         self._address = address_of(address, schema=schema, connections=connections, timeout=timeout)
         keeper = Keeper(self._address.where, self._address.timeout, partial(_connected, self._address))
-        self._pool: Pool[Link] = Pool(
-            self._address.connections,
+        timeout_seconds = self._address.timeout
+
+        def worker() -> ServerWorker[Link, VectorLink]:
+            return ServerWorker(Doer(keeper), _own, timeout=timeout_seconds)
+
+        self._pool = WorkerPool[VectorLink](
+            worker,
+            size=self._address.connections,
             name="noetic-postgres",
             where=self._address.where,
-            timeout=self._address.timeout,
-            doer=partial(Doer, keeper),
-            together=_never,
-            leave=_nothing,
             ended=keeper.watch.close,
         )
         weakref.finalize(self, self._pool.abandon)
@@ -81,7 +84,7 @@ class PgVectorStore:
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
-        await self._pool.run(_nothing, write=False)
+        await self._pool.run(Job(_nothing, write=False))
         return self
 
     async def __aexit__(
@@ -153,7 +156,7 @@ class PgVectorStore:
         return await self._run(partial(passages.forget, owner=owner), write=True)
 
     async def _run(self, work: Callable[[VectorLink], T], *, write: bool) -> T:
-        return await self._pool.run(lambda link: work(_own(link)), write=write)
+        return await self._pool.run(Job(work, write=write))
 
 
 def _connected(address: Address, seconds: float) -> Link:
@@ -164,11 +167,6 @@ def _own(link: Link) -> VectorLink:
     if not isinstance(link, VectorLink):
         raise TypeError("a link of another store")
     return link
-
-
-def _never(link: Link, given: Sequence[object]) -> Sequence[object]:
-    """Nothing here is done together."""
-    raise NotImplementedError
 
 
 def _nothing(what: object) -> None:

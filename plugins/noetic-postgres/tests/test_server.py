@@ -343,6 +343,49 @@ async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServ
         assert await journal(backend, "a") == [b"a", b"a"]
 
 
+@pytest.mark.parametrize("mode", ["ROW EXCLUSIVE", "ACCESS EXCLUSIVE"])
+async def test_a_lock_that_is_held_for_too_long_is_busy(server: PostgresServer, schema: str, mode: str) -> None:
+    async with PostgresBackend(server.url(schema), timeout=2, connections=1) as backend:
+        assert await backend.append("r", expected_position=0, fence=0, records=[record("x")]) == 1
+        with server.connect() as stranger:
+            stranger.execute("BEGIN")
+            if mode == "ACCESS EXCLUSIVE":
+                stranger.execute(sql.SQL("LOCK TABLE {}").format(sql.Identifier(schema, "runs")))
+                with pytest.raises(StoreUnavailable) as caught:
+                    await backend.head("r")
+                assert caught.value.reason == "busy"
+                # One that connects meanwhile is told the same.
+                error = await refused(PostgresBackend(server.url(schema), timeout=2), "busy")
+                assert "55P03" in error.message
+            else:
+                runs = sql.SQL("SELECT 1 FROM {} FOR UPDATE").format(sql.Identifier(schema, "runs"))
+                stranger.execute(runs)
+            with pytest.raises(StoreUnavailable) as caught:
+                await backend.append("r", expected_position=1, fence=0, records=[record("y")])
+            assert (caught.value.reason, "transaction" in (caught.value.hint or "")) == ("busy", True)
+            stranger.execute("ROLLBACK")
+        assert await backend.append("r", expected_position=1, fence=0, records=[record("z")]) == 2
+        assert await journal(backend, "r") == [b"x", b"z"]
+
+
+async def test_a_lock_that_is_given_late_is_waited_for(server: PostgresServer, schema: str) -> None:
+    async with PostgresBackend(server.url(schema), timeout=30, connections=1) as backend:
+        await backend.append("r", expected_position=0, fence=0, records=[record("x")])
+        with server.connect() as stranger:
+            stranger.execute("BEGIN")
+            stranger.execute(sql.SQL("SELECT 1 FROM {} FOR UPDATE").format(sql.Identifier(schema, "runs")))
+            written: list[int] = []
+
+            async def write() -> None:
+                written.append(await backend.append("r", expected_position=1, fence=0, records=[record("y")]))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(write)
+                await server.somebody_waits()
+                stranger.execute("ROLLBACK")
+        assert written == [2]
+
+
 async def test_a_client_that_stops_in_a_transaction_holds_nothing(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

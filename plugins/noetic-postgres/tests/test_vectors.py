@@ -20,9 +20,9 @@ from postgres_server import PostgresServer
 from psycopg import sql
 
 from noetic_py import Context, Harness, Memory, call_model, step
+from noetic_py.core.events import LayerFailed
+from noetic_py.core.items import Message
 from noetic_py.errors import ConfigError, CorruptRecord, InvalidId, StoreUnavailable
-from noetic_py.events import LayerFailed
-from noetic_py.items import Message
 from noetic_py.memory import Found, Owner, Scope, SemanticRecall, VectorQuery, VectorStore
 from noetic_py.memory.layers.vectors import unit, words
 from noetic_py.testing import ScriptedModel

@@ -35,7 +35,7 @@ class Address:
         connections: How many connections there may be at once.
         timeout: How many seconds an operation may take, with everything that is tried again.
         require: What the server has to promise; `None` warns when that is not `"always"`.
-        password: The password in it, held so that no text shows it.
+        secrets: The passwords in it, held so that no text shows them.
     """
 
     url: str = field(repr=False)
@@ -44,7 +44,7 @@ class Address:
     connections: int
     timeout: float
     require: Require | None
-    password: Secret[str] | None = field(default=None, repr=False)
+    secrets: tuple[Secret[str], ...] = field(default=(), repr=False)
 
     def connection(self, seconds: float) -> Any:
         """A connection of the driver's, which is not connected yet.
@@ -79,7 +79,9 @@ def address_of(
     Raises:
         ConfigError: It is none, or a setting is wrong; codes `"redis-address"` and `"redis-setting"`.
     """
-    rest, found = _own_parameters(address.reveal() if isinstance(address, Secret) else address)
+    text = address.reveal() if isinstance(address, Secret) else address
+    secrets = Secret.in_address(text)
+    rest, found = _own_parameters(text)
     where = _where(rest)
     name = prefix if prefix is not None else found.get("prefix", "noetic")
     size = connections if connections is not None else _number(found, "connections", 4)
@@ -103,16 +105,10 @@ def address_of(
         connections=int(size),
         timeout=float(seconds),
         require=_require(require if require is not None else found.get("require")),
-        password=_password(rest),
+        secrets=secrets,
     )
     _try_out(made)
     return made
-
-
-def _password(url: str) -> Secret[str] | None:
-    parts = urlsplit(url)
-    found = unquote(parts.password or "") or dict(parse_qsl(parts.query)).get("password")
-    return Secret(found) if found else None
 
 
 def _require(text: str | None) -> Require | None:

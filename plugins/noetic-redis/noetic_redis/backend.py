@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Mapping
 from functools import partial
 
 import redis
 
 from noetic_py import Secret
-from noetic_py.checkpoints.backend import BackendDurability
-from noetic_py.checkpoints.checks import MAX_BYTES
-from noetic_py.checkpoints.served import ServedBackend, check_settings
-from noetic_py.errors import NoeticWarning
+from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
+from noetic_py.checkpoints.contract import BackendDurability
+from noetic_py.checkpoints.server import ServerBackend
+from noetic_py.core.tracebacks import warn
 from noetic_redis.address import Address, address_of
 from noetic_redis.doing import Doer, Keeper
 from noetic_redis.link import VERSION, Link
-from noetic_redis.operations import RedisOperations
 from noetic_redis.settings import Found, Persistence, Require
+from noetic_redis.store import RedisStore
 
 __all__ = ["RedisBackend"]
 
 
-class RedisBackend(ServedBackend[Link]):
+class RedisBackend(ServerBackend[RedisStore]):
     """Keeps journals and values under one prefix of a Redis server, version 7 or newer.
 
     The server is reached when it is first needed; `async with` reaches it at once. Every write is one script, which
@@ -63,7 +62,7 @@ class RedisBackend(ServedBackend[Link]):
         blob_threshold: int = 16 * 1024,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        check_settings(blob_threshold, max_bytes, "redis-setting")
+        check_settings(blob_threshold=blob_threshold, max_bytes=max_bytes, most=4 * MAX_BYTES, code="redis-setting")
         self._address = address_of(address, prefix=prefix, connections=connections, timeout=timeout, require=require)
         self._meeting = _Meeting(self._address)
         self._warned = self._address.require is not None
@@ -74,13 +73,12 @@ class RedisBackend(ServedBackend[Link]):
             reached=threading.Event(),
         )
         super().__init__(
-            RedisOperations(),
+            partial(RedisStore, threshold=blob_threshold),
             connections=self._address.connections,
             name="noetic-redis",
             where=self._address.where,
             timeout=self._address.timeout,
             doer=partial(Doer, keeper),
-            blob_threshold=blob_threshold,
             max_bytes=max_bytes,
         )
 
@@ -142,11 +140,9 @@ class RedisBackend(ServedBackend[Link]):
             return
         self._warned = True
         if found.persistence != "always":
-            warnings.warn(
+            warn(
                 f"{self._address.where}: {found.why}; set appendonly yes and appendfsync always there, "
-                "or say with require= that this is enough",
-                NoeticWarning,
-                stacklevel=4,
+                "or say with require= that this is enough"
             )
 
 

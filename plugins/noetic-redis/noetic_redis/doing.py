@@ -11,7 +11,7 @@ from typing import TypeVar
 import redis
 from attrs import frozen
 
-from noetic_py.checkpoints.threads import LOST, connected
+from noetic_py.checkpoints.server import LOST, connected
 from noetic_py.errors import CheckpointError, NoeticError, StoreUnavailable
 from noetic_redis.failures import from_server, is_lost, is_passing, unavailable, unknown_outcome
 from noetic_redis.link import Link

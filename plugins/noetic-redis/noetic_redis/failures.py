@@ -8,7 +8,7 @@ from __future__ import annotations
 import redis
 from redis import exceptions
 
-from noetic_py.checkpoints.threads import LOST
+from noetic_py.checkpoints.server import LOST
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
 __all__ = ["from_connecting", "from_server", "is_lost", "is_passing", "unavailable", "unknown_outcome"]

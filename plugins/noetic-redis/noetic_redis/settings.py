@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
-from noetic_py.checkpoints.backend import BackendDurability
+from noetic_py.checkpoints.contract import BackendDurability
 from noetic_py.errors import ConfigError, StoreUnavailable
 
 __all__ = ["ASKED", "OLDEST", "Found", "Persistence", "Require", "check"]

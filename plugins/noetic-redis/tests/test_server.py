@@ -200,6 +200,35 @@ async def test_half_a_store_is_not_made_anew(redis_server: RedisServer, prefix: 
         await RedisBackend(redis_server.url(prefix)).head("r")
 
 
+ODD: dict[str, tuple[str, ...]] = {
+    "gone": ("UNLINK",),
+    "another type": ("SET", "odd"),
+    "without a field": ("HDEL", "bytes"),
+    "another position": ("HSET", "pos", "-1"),
+    "another name": ("HSET", "id", "odd"),
+    "no time": ("HSET", "until", "soon"),
+    "another card": ("HSET", "card", "odd"),
+}
+
+
+@pytest.mark.parametrize("words", ODD.values(), ids=ODD)
+async def test_a_damaged_run_is_in_the_way_of_no_other(
+    redis_server: RedisServer, prefix: str, words: tuple[str, ...]
+) -> None:
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        for run_id in ("r1", "r2", "r3"):
+            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")], card=b"c", status="done")
+        number = int(redis_server.command("HGET", f"{{{prefix}}}:ids", "r2"))
+        redis_server.command(words[0], f"{{{prefix}}}:run:{number}", *words[1:])
+        for status in (None, "done"):
+            listed = await backend.list(status=status)
+            assert {each.run_id for each in listed if each.problem is None} == {"r1", "r3"}
+            assert [each.cursor for each in listed if each.problem] == [number]
+        assert (await backend.stats()).runs == 3
+        assert await backend.prune(keep=0) >= 2
+        assert [each.run_id for each in await backend.list() if each.problem is None] == []
+
+
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])
 async def test_a_server_that_throws_keys_away(redis_server: RedisServer, prefix: str, policy: str) -> None:
     with redis_server.configured(maxmemory_policy=policy):

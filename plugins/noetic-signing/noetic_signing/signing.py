@@ -214,6 +214,7 @@ def _about_end(end: JournalEnd) -> dict[str, Any]:
         "status": end.status,
         "card": hashlib.sha256(end.card).hexdigest(),
         "origins": [list(origin) for origin in end.origins],
+        **({} if end.store is None else {"store": end.store}),
     }
 
 

@@ -15,6 +15,7 @@ from noetic_py import Context, Harness, Memory, Message, StateBag, step
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, Record, RunEntry, SqliteBackend
 
 SIGNER = Signer.generate()
+STORE = (("noetic", "store"), "identity")
 
 
 @step
@@ -47,9 +48,15 @@ class Kept:
 
     records: tuple[Record, ...]
     entry: RunEntry
+    store: bytes
 
     async def put(self, backend: CheckpointBackend, records: Sequence[Record] | None = None, **parts: Any) -> None:
-        """Write it to a database, as somebody can who has no key: with other records, card, status or run id."""
+        """Write it to a database, as somebody can who has no key: with other records, card, status or run id.
+
+        The database passes for the one that it was in, unless `store` says otherwise.
+        """
+        if await backend.get(*STORE) is None:
+            await backend.put(*STORE, parts.get("store", self.store))
         await backend.append(
             parts.get("run_id", self.entry.run_id),
             expected_position=0,
@@ -66,7 +73,8 @@ async def kept(backend: CheckpointBackend, run_id: str = "r") -> Kept:
         records += page
     entry = await backend.entry(run_id)
     assert entry is not None
-    return Kept(tuple(records), entry)
+    store = await backend.get(*STORE)
+    return Kept(tuple(records), entry, b"" if store is None else store.value)
 
 
 async def signed_run(text: str = "go", run_id: str = "r", signing: Signing | None = None) -> Kept:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noetic_signing import canonical_json
 
-from noetic_py.codec.text import is_list, parse
+from noetic_py.core.codec.text import is_list, parse
 from noetic_py.errors import CodecError
 
 SEED = int(os.environ.get("NOETIC_SEED", "1"))

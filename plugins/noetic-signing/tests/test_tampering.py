@@ -15,9 +15,9 @@ from noetic_signing import Signer, Signing
 from signed_runs import SIGNER, Kept, database, flow, harness, kept, signed_run
 
 from noetic_py.checkpoints import InMemoryBackend, Record
-from noetic_py.checkpoints.sealing import NOTHING, Sealing, Seen, digest_of
-from noetic_py.checkpoints.transforms import JournalEnd
 from noetic_py.errors import RecordRefused, TransformMissing
+from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of
+from noetic_py.journal.transforms import JournalEnd
 
 pytestmark = pytest.mark.anyio
 

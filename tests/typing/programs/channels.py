@@ -5,7 +5,9 @@ from typing import Literal
 from attrs import define
 from typing_extensions import assert_type
 
-from noetic_py import Budget, Channel, ChannelHandle, Context, DetachedRun, Harness, Memory, RunResult, Step
+from noetic_py import Budget, Channel, Context, Harness, Memory, RunResult, Step
+from noetic_py.channels import ChannelHandle
+from noetic_py.context.detached import DetachedRun
 from noetic_py import call_model, every, loop, step, until
 
 

@@ -6,7 +6,8 @@ from typing import Literal
 from attrs import define
 from typing_extensions import assert_type
 
-from noetic_py import Context, Harness, Memory, ReadContext, Settled, Step, branch, each, parallel, race, sequence, settle, step
+from noetic_py import Context, Harness, Memory, ReadContext, Step, branch, each, parallel, race, sequence, settle, step
+from noetic_py.steps.flow import Settled
 
 
 class Mem(Memory): ...

@@ -2,27 +2,11 @@
 from attrs import define
 from typing_extensions import assert_type
 
-from noetic_py import (
-    Artifact,
-    ArtifactOwner,
-    ArtifactStore,
-    Context,
-    FunctionCall,
-    FunctionCallOutput,
-    Harness,
-    Hook,
-    HookContext,
-    Memory,
-    ModelInput,
-    ModelRequest,
-    ModelResponse,
-    Step,
-    StoredArtifacts,
-    call_model,
-    hooks,
-    step,
-    tool,
-)
+from noetic_py.context import hooks
+from noetic_py import Context, FunctionCall, FunctionCallOutput, Harness, HookContext, Memory, ModelRequest, ModelResponse, Step, call_model, step, tool
+from noetic_py.context.artifacts import Artifact, ArtifactOwner, ArtifactStore, StoredArtifacts
+from noetic_py.context.hooks import Hook
+from noetic_py.core.items import ModelInput
 from noetic_py.errors import ModelError
 
 

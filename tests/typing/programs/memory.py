@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from typing_extensions import assert_type
 
-from noetic_py import Context, Harness, Memory, MemoryLayer, SessionData, SessionKey, Step, spawn, step, tool, with_memory
+from noetic_py import Context, Harness, Memory, MemoryLayer, SessionKey, Step, spawn, step, tool, with_memory
+from noetic_py.sessions.export import SessionData
 from noetic_py.memory import Recall, Scope, ToolGroup, ToolGroups, function
 
 

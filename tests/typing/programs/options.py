@@ -3,8 +3,11 @@ from decimal import Decimal
 
 from typing_extensions import assert_type
 
-from noetic_py import Budget, Context, FunctionCall, Harness, Memory, Message, ModelSettings, Retry, RunOptions, Runtime, Step
-from noetic_py import StepOptions, Tool, call_model, sequence, step, tool
+from noetic_py import Budget, Context, FunctionCall, Harness, Memory, Message, ModelSettings, Retry, Step
+from noetic_py.core.runtime import Runtime
+from noetic_py.runner.options import RunOptions
+from noetic_py import Tool, call_model, sequence, step, tool
+from noetic_py.context.step import StepOptions
 
 
 @step(id="a", retry=3, timeout=1.5, replay="once", budget=Budget(steps=1), version="2", tags=["slow"])

@@ -4,7 +4,8 @@ from typing import Annotated
 from attrs import define
 from typing_extensions import assert_type
 
-from noetic_py import Context, Harness, Inject, Memory, ModelInput, Step, Tool, call_model, call_tool, loop, step, step_tool
+from noetic_py import Context, Harness, Inject, Memory, Step, Tool, call_model, call_tool, loop, step, step_tool
+from noetic_py.core.items import ModelInput
 from noetic_py import tool, until
 from noetic_py.errors import ModelRetry
 

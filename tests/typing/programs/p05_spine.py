@@ -5,7 +5,8 @@ from attrs import define
 from pydantic import BaseModel
 from typing_extensions import assert_type
 
-from noetic_py import Budget, Context, Harness, Memory, ModelInput, Step, call_model, loop, spawn, step, until
+from noetic_py import Budget, Context, Harness, Memory, Step, call_model, loop, spawn, step, until
+from noetic_py.core.items import ModelInput
 from noetic_py.until import Snapshot, Until, Verdict
 
 

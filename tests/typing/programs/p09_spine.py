@@ -3,7 +3,8 @@ from typing import Annotated
 
 from typing_extensions import assert_type
 
-from noetic_py import Context, Harness, Inject, Memory, ModelInput, Step, call_model, call_tool, loop, tool, until
+from noetic_py import Context, Harness, Inject, Memory, Step, call_model, call_tool, loop, tool, until
+from noetic_py.core.items import ModelInput
 
 
 class Db:

@@ -4,7 +4,8 @@ from contextlib import AbstractAsyncContextManager
 
 from typing_extensions import assert_type
 
-from noetic_py import Context, Extension, FunctionCall, Harness, Item, Message, Model, ModelRequest, ModelStream, extension_item
+from noetic_py import Context, Extension, FunctionCall, Harness, Item, Message, Model, ModelRequest, extension_item
+from noetic_py.models import ModelStream
 from noetic_py import step
 from noetic_py.plugins import ItemTypeRegistry, ModelRegistry, hookimpl
 

@@ -5,8 +5,11 @@ from decimal import Decimal
 from attrs import define
 from typing_extensions import assert_type
 
-from noetic_py import Checkpoint, Context, FunctionCall, Item, ItemLog, ItemView, JsonValue, Memory, Message, ReadContext
-from noetic_py import Remaining, RunResult, RunStatus, Services, StateBag, StepMeta, TokenUsage, current_context, step
+from noetic_py import Checkpoint, Context, FunctionCall, Item, JsonValue, Memory, Message, ReadContext
+from noetic_py.core.log import ItemLog, ItemView
+from noetic_py import RunResult, RunStatus, StateBag, TokenUsage, current_context, step
+from noetic_py.context.context import Services, StepMeta
+from noetic_py.core.budget import Remaining
 
 
 class Mem(Memory): ...
@@ -102,7 +105,7 @@ Context(sate=State())  # E
 
 def bag(state: StateBag) -> None:
     state["a"] = 3
-    assert_type(state.get("a"), object)
+    assert_type(state.get("a"), object | None)
     assert_type(state.get_as("a", int), int | None)
     assert_type(state.put("a", 3), StateBag)
     assert_type(dict(state.view()), dict[str, object])

@@ -5,7 +5,8 @@ from attrs import define
 from pydantic import BaseModel
 from typing_extensions import assert_type
 
-from noetic_py import Budget, Harness, InputImage, Memory, Message, Model, ModelInput, ModelSettings, ReadContext, Retry
+from noetic_py import Budget, Harness, InputImage, Memory, Message, Model, ModelSettings, ReadContext, Retry
+from noetic_py.core.items import ModelInput
 from noetic_py import Step, call_model, loop, sequence, step, until
 
 

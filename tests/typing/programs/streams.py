@@ -3,7 +3,7 @@ from attrs import define
 from typing_extensions import assert_type
 
 from noetic_py import Event, Harness, Item, StepStarted, TextDelta, ToolStarted, step
-from noetic_py.selections import ItemSnapshot, SelectOptions
+from noetic_py.core.selections import ItemSnapshot, SelectOptions
 
 
 @define

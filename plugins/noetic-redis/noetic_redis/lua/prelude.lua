@@ -97,10 +97,16 @@ local function load(n)
         end
         run[name] = found[index + 2]
     end
-    if found[1] ~= sealed(n, run) then
+    if found[1] ~= sealed(n, run) or (run['until'] ~= '' and not tonumber(run['until'])) then
         fail('corrupt')
     end
     return run
+end
+
+-- The same for lists: nothing for a run of which something else is stored than was written, so that it hides no other.
+local function readable(n)
+    local fine, run = pcall(load, n)
+    return fine and run or nil
 end
 
 local function find(run_id)

@@ -12,8 +12,9 @@ local before, keep, kept = tonumber(arg(3)), tonumber(arg(4)), tonumber(arg(5))
 local found = redis.call('ZREVRANGEBYSCORE', key('runs'), '(' .. arg(1), '-inf', 'LIMIT', 0, arg(2))
 local old = {}
 for _, n in ipairs(found) do
-    local run = load(n)
-    if arg(6) == 'all' or chosen[run.status] then
+    local run = readable(n)
+    -- What cannot be read is no reason to keep the others, and is left for whoever mends it.
+    if run and (arg(6) == 'all' or chosen[run.status]) then
         if keep and kept < keep then
             kept = kept + 1
         elseif (not before or tonumber(run.updated) < before) and not held(run, time) then

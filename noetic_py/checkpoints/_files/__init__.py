@@ -1,1 +1,0 @@
-"""The parts of the backend on plain files, private."""

@@ -1,0 +1,253 @@
+"""What stores journals: the contract that every backend keeps.
+
+A backend stores bytes and knows nothing of what they mean: the records of runs, each run with a summary for lists, and
+the values of scoped keys. Positions are counts of records. Ids, scopes and keys are data: two that differ in any
+character are different, and none is ever made of two others.
+
+Every method may raise [`StoreUnavailable`][noetic_py.errors.StoreUnavailable] when the store cannot be reached,
+[`CorruptRecord`][noetic_py.errors.CorruptRecord] when what it holds was damaged, and what the functions of
+`noetic_py.checkpoints.checks` refuse. A method that is cancelled has done all of its work or none of it, and a commit
+that has begun is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from noetic_py.errors import NoeticError
+
+from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+
+__all__ = [
+    "BackendDurability",
+    "CheckpointBackend",
+    "Scope",
+]
+
+BackendDurability: TypeAlias = Literal["none", "process", "power"]
+"""What a finished write survives: nothing, the death of the process, the loss of power."""
+
+Scope: TypeAlias = tuple[str, ...]
+"""Whose keys they are, such as `("user", "u-1", "layer", "facts")`."""
+
+
+class CheckpointBackend(Protocol):
+    """Stores journals, one a run, appended to at an expected position by the one owner of a lease; and scoped values.
+
+    Used as `async with backend`, or closed with `close`.
+    """
+
+    @property
+    def durability(self) -> BackendDurability:
+        """What a finished write survives."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether other machines see it."""
+        ...
+
+    async def describe(self) -> Mapping[str, str]:
+        """What it is and how it is set up, for people: versions, modes, and why it chose them. Holds no secrets."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was begun, give all leases back, and free what it holds; a second time is no error.
+
+        Everything else raises [`StoreUnavailable`][noetic_py.errors.StoreUnavailable] afterwards, reason `"closed"`.
+        """
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None, /
+    ) -> None: ...
+
+    # -- journals
+
+    async def append(
+        self,
+        run_id: str,
+        *,
+        expected_position: int,
+        fence: int,
+        records: Sequence[Record],
+        card: bytes | None = None,
+        status: str | None = None,
+    ) -> int:
+        """Append one transaction, whole or not at all; the first one makes the run.
+
+        Args:
+            run_id: The run.
+            expected_position: Where its journal has to end.
+            fence: The writer's fence; 0 for a run that never had an owner.
+            records: What is appended.
+            card: A small summary of the run, opaque here, that replaces the earlier one.
+            status: A short text that replaces the earlier one, and that `list` and `prune` can ask for.
+
+        Returns:
+            The new position.
+
+        Raises:
+            PositionConflict: The journal does not end at `expected_position`.
+            LeaseLost: `fence` is not the latest owner's.
+            CheckpointFailed: It was not taken, and why.
+            CodecError: A record holds what this backend cannot store.
+            LimitExceeded: The transaction, its card or its status is too large.
+        """
+        ...
+
+    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
+        """Append to several runs at once, each transaction with an outcome of its own.
+
+        Returns:
+            For each transaction the new position, or the error that
+            [`append`][noetic_py.checkpoints.CheckpointBackend.append]
+            would have raised.
+        """
+        ...
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = 1000) -> Sequence[Record]:
+        """A page of records, from position `after` on.
+
+        A page may be shorter than `limit`, and is empty only at the end.
+
+        Raises:
+            RunNotFound: There is no such run.
+            CorruptRecord: What is stored is not what was written.
+        """
+        ...
+
+    async def head(self, run_id: str) -> Head | None:
+        """Where the journal ends, `None` when there is no such run."""
+        ...
+
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What `list` says of one run, `None` when there is no such run."""
+        ...
+
+    async def list(
+        self, *, after: int | None = None, limit: int = 100, status: str | None = None
+    ) -> Sequence[RunEntry]:
+        """A page of the runs, the newest first; one whose entry is damaged has a `problem`, and hides no other.
+
+        Args:
+            after: The cursor of the last entry of the page before.
+            limit: How many at most.
+            status: Only those with this status.
+        """
+        ...
+
+    async def fork(
+        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+    ) -> None:
+        """Make a run whose journal is the first `at` records of another's; it has no owner yet.
+
+        Raises:
+            RunNotFound: There is no such run.
+            PositionConflict: `at` is no transaction's end, or the new run exists.
+        """
+        ...
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run; one that is not there is no error. Its forks keep what they share with it.
+
+        Raises:
+            RunBusy: An owner holds it.
+        """
+        ...
+
+    async def prune(
+        self, *, before: datetime | None = None, keep: int | None = None, statuses: Collection[str] | None = None
+    ) -> int:
+        """Delete old runs, but none that an owner holds.
+
+        Args:
+            before: Only runs that were last written before this moment.
+            keep: Leave so many of the newest runs, counted among those with one of the statuses.
+            statuses: Only runs with one of these; `None` takes all.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            ConfigError: Neither `before` nor `keep` was given; code `"prune"`.
+        """
+        ...
+
+    async def stats(self) -> Stats:
+        """How much it holds."""
+        ...
+
+    # -- leases
+
+    async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+        """Become the run's one writer, for at least `ttl` seconds; a run that is not there begins to be.
+
+        A backend that knows whether an owner lives may let it keep the run for longer.
+
+        Raises:
+            RunBusy: Another owner holds it.
+        """
+        ...
+
+    async def renew(self, lease: Lease, *, ttl: float) -> Lease:
+        """Keep a lease for another `ttl` seconds.
+
+        Raises:
+            LeaseLost: It ran out and another owner has the run, or it was released.
+        """
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back; one that is not held any more is no error."""
+        ...
+
+    # -- scoped values
+
+    async def get(self, scope: Scope, key: str) -> StoredValue | None:
+        """The value of a key, `None` when it has none."""
+        ...
+
+    async def put(self, scope: Scope, key: str, value: bytes, *, expected: int | None = None) -> int:
+        """Give a key a value.
+
+        Args:
+            scope: Whose key it is.
+            key: The key.
+            value: The bytes.
+            expected: The version that has to be there, 0 for none; `None` writes whatever is there.
+
+        Returns:
+            The new version.
+
+        Raises:
+            VersionConflict: Another version is there.
+        """
+        ...
+
+    async def remove(self, scope: Scope, key: str, *, expected: int | None = None) -> bool:
+        """Take a key's value away.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            VersionConflict: Another version than `expected` is there.
+        """
+        ...
+
+    async def scan(self, scope: Scope, *, after: str | None = None, limit: int = 100) -> Sequence[StoredValue]:
+        """A page of a scope's values, by key in the order of code points.
+
+        Args:
+            scope: Whose keys; scopes below it are others.
+            after: The last key of the page before.
+            limit: How many at most.
+        """
+        ...

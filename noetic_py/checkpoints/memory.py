@@ -1,0 +1,298 @@
+"""`InMemoryBackend`: journals and values in this process, for as long as the backend lives."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from anyio.lowlevel import checkpoint
+from attrs import define, field
+
+from noetic_py.checkpoints.adapter import PrunePage, StoreBackend
+from noetic_py.checkpoints.checks import MAX_BYTES, no_run
+from noetic_py.checkpoints.contract import BackendDurability, Scope
+from noetic_py.checkpoints.rules import check_turn, check_version, is_held, is_owned, is_taken, no_end, not_held
+from noetic_py.core.runtime import SYSTEM, Runtime
+from noetic_py.errors import NoeticError, StoreUnavailable
+from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+
+__all__ = ["InMemoryBackend"]
+
+T = TypeVar("T")
+
+
+@define(eq=False)
+class _Journal:
+    """A run's records, and who may append to them.
+
+    Attributes:
+        ends: Where transactions end.
+    """
+
+    number: int
+    created: datetime
+    updated: datetime
+    records: list[Record] = field(factory=list[Record])
+    ends: list[int] = field(factory=list[int])
+    status: str | None = None
+    card: bytes = b""
+    fence: int = 0
+    held: Lease | None = None
+    until: float = 0.0
+
+    @property
+    def position(self) -> int:
+        return len(self.records)
+
+
+class MemoryStore:
+    """Journals and values as the objects they are.
+
+    Args:
+        clock: The clock that leases run by.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.runs: dict[str, _Journal] = {}
+        self.values: dict[Scope, dict[str, StoredValue]] = {}
+        self._ticks = 0
+
+    def _tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    # -- journals
+
+    def _create(self, run_id: str, now: datetime) -> _Journal:
+        run = self.runs[run_id] = _Journal(self._tick(), now, now)
+        return run
+
+    def _get(self, run_id: str) -> _Journal:
+        run = self.runs.get(run_id)
+        if run is None:
+            raise no_run(run_id)
+        return run
+
+    def _is_held(self, run: _Journal) -> bool:
+        return run.held is not None and self._clock() < run.until
+
+    def append(self, given: Transaction, now: datetime) -> int:
+        """Append one transaction."""
+        run = self.runs.get(given.run_id)
+        position, fence = (0, 0) if run is None else (run.position, run.fence)
+        check_turn(given, position, fence)
+        if run is None:
+            run = self._create(given.run_id, now)
+        run.records.extend(given.records)
+        if given.records:
+            run.ends.append(run.position)
+        run.updated = now
+        run.card = run.card if given.card is None else bytes(given.card)
+        run.status = run.status if given.status is None else given.status
+        return run.position
+
+    def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
+        """A page of records."""
+        return self._get(run_id).records[after : after + limit]
+
+    def head(self, run_id: str) -> Head | None:
+        """Where the journal ends."""
+        run = self.runs.get(run_id)
+        return None if run is None else Head(run.position, run.fence)
+
+    def entry(self, run_id: str) -> RunEntry | None:
+        """One run, as lists show it."""
+        run = self.runs.get(run_id)
+        return None if run is None else self._entry(run_id, run)
+
+    def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
+        """A page of runs."""
+        page: list[RunEntry] = []
+        # Runs are kept in the order in which they were made.
+        for run_id, run in reversed(self.runs.items()):
+            if (after is None or run.number < after) and (status is None or run.status == status):
+                page.append(self._entry(run_id, run))
+            if len(page) == limit:
+                break
+        return page
+
+    def _entry(self, run_id: str, run: _Journal) -> RunEntry:
+        return RunEntry(
+            run_id=run_id,
+            position=run.position,
+            status=run.status,
+            card=run.card,
+            created=run.created,
+            updated=run.updated,
+            held=self._is_held(run),
+            cursor=run.number,
+        )
+
+    def fork(
+        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+    ) -> None:
+        """Make a run whose journal is another's beginning."""
+        run = self._get(run_id)
+        place = bisect_left(run.ends, at)
+        if at not in (0, run.position) and (place == len(run.ends) or run.ends[place] != at):
+            raise no_end(at)
+        if new_run_id in self.runs:
+            raise is_taken(new_run_id)
+        made = self._create(new_run_id, now)
+        made.records, made.ends = run.records[:at], [end for end in run.ends if end <= at]
+        made.card, made.status = card or b"", status
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run."""
+        run = self.runs.get(run_id)
+        if run is not None and self._is_held(run):
+            raise is_held()
+        self.runs.pop(run_id, None)
+
+    def prune(
+        self, page: PrunePage, before: datetime | None, keep: int | None, statuses: Sequence[str] | None
+    ) -> PrunePage:
+        """Delete what is old."""
+        old = [*self._old(before, keep or 0, statuses)]
+        for run_id in old:
+            del self.runs[run_id]
+        return PrunePage(None, deleted=len(old))
+
+    def _old(self, before: datetime | None, keep: int, statuses: Sequence[str] | None) -> Iterator[str]:
+        left = 0
+        for run_id, run in reversed(self.runs.items()):
+            if statuses is not None and run.status not in statuses:
+                continue
+            if left < keep:
+                left += 1
+            elif (before is None or run.updated < before) and not self._is_held(run):
+                yield run_id
+
+    def stats(self) -> Stats:
+        """How much there is; references count as no bytes."""
+        values = [value for scope in self.values.values() for value in scope.values()]
+        payloads = sum(len(record.payload) for run in self.runs.values() for record in run.records)
+        return Stats(
+            runs=len(self.runs),
+            records=sum(run.position for run in self.runs.values()),
+            values=len(values),
+            blobs=0,
+            bytes=payloads + sum(len(value.value) for value in values),
+        )
+
+    # -- leases
+
+    def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
+        """Become the owner for `ttl` seconds."""
+        run = self.runs.get(run_id) or self._create(run_id, now)
+        if self._is_held(run):
+            raise is_owned("its lease to run out")
+        run.fence = self._tick()
+        run.held = Lease(run_id, run.fence)
+        run.until = self._clock() + ttl
+        return run.held
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """Begin the time anew."""
+        run = self.runs.get(lease.run_id)
+        if run is None or run.held != lease:
+            raise not_held()
+        run.until = self._clock() + ttl
+        return lease
+
+    def release(self, leases: Collection[Lease]) -> None:
+        """End leases."""
+        for lease in leases:
+            run = self.runs.get(lease.run_id)
+            if run is not None and run.held == lease:
+                run.held = None
+
+    # -- scoped values
+
+    def get(self, scope: Scope, key: str) -> StoredValue | None:
+        """The value of a key."""
+        return self.values.get(scope, {}).get(key)
+
+    def put(self, scope: Scope, key: str, value: bytes, expected: int | None) -> int:
+        """Give a key a value."""
+        check_version(self.get(scope, key), expected)
+        stored = StoredValue(key, value, self._tick())
+        self.values.setdefault(scope, {})[key] = stored
+        return stored.version
+
+    def remove(self, scope: Scope, key: str, expected: int | None) -> bool:
+        """Take a key's value away."""
+        check_version(self.get(scope, key), expected)
+        values = self.values.get(scope, {})
+        removed = values.pop(key, None) is not None
+        if not values:
+            self.values.pop(scope, None)
+        return removed
+
+    def scan(self, scope: Scope, after: str, limit: int) -> Sequence[StoredValue]:
+        """A page of a scope's values, behind a key."""
+        values = self.values.get(scope, {})
+        keys = sorted(key for key in values if key > after)
+        return [values[key] for key in keys[:limit]]
+
+
+class InMemoryBackend(StoreBackend[MemoryStore]):
+    """Keeps journals and values in memory, records as the objects they are. Nothing survives the process.
+
+    `Harness(checkpoints=InMemoryBackend())` keeps the journals of its runs until `delete` or `prune` is called.
+
+    Args:
+        runtime: The clock that leases run by.
+        max_bytes: The largest transaction, and the largest value of a key, in bytes.
+    """
+
+    def __init__(self, *, runtime: Runtime = SYSTEM, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__(largest=max_bytes, runtime=runtime, payloads=False)
+        self._store = MemoryStore(runtime.monotonic)
+        self._closed = False
+
+    @property
+    def durability(self) -> BackendDurability:
+        """`"none"`: it dies with the process."""
+        return "none"
+
+    @property
+    def shared(self) -> bool:
+        """`False`: no other process sees it."""
+        return False
+
+    async def describe(self) -> Mapping[str, str]:
+        """What it is."""
+        await self._open()
+        return {"backend": "memory", "why": "nothing is kept longer than the backend"}
+
+    async def close(self) -> None:
+        """Forget everything; a second time is no error."""
+        await checkpoint()
+        self._closed = True
+        self._store = MemoryStore(self._runtime.monotonic)
+
+    async def _do(self, work: Callable[[MemoryStore], T], *, write: bool = False) -> T:
+        # Others get a turn, and after it nothing is waited for.
+        await checkpoint()
+        if self._closed:
+            raise StoreUnavailable("the backend was closed", where="memory", reason="closed", hint="make a new one")
+        return work(self._store)
+
+    async def _append(self, given: Transaction, size: int, now: datetime) -> int:
+        return await self._do(lambda store: store.append(given, now))
+
+    async def _append_many(
+        self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
+    ) -> Sequence[int | NoeticError]:
+        return await self._do(lambda store: [_outcome(store, each, now) for each in given])
+
+
+def _outcome(store: MemoryStore, given: Transaction, now: datetime) -> int | NoeticError:
+    try:
+        return store.append(given, now)
+    except NoeticError as error:
+        return error

@@ -1,0 +1,340 @@
+"""A backend whose store is a server: threads with a connection each, and what such backends have in common.
+
+For drivers that are synchronous, or asynchronous on one event loop only. What differs from server to server is a
+connection, the store that is used through it, and a `Doer`, which knows what becomes of a write whose connection was
+lost. Appends that wait at the same moment are given to one connection together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from attrs import frozen
+
+from noetic_py.checkpoints.adapter import BlockingStore, ThreadedBackend
+from noetic_py.checkpoints.checks import check_descriptors
+from noetic_py.checkpoints.threads import Job, WorkerPool
+from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
+from noetic_py.journal.packing import Packed, pack
+from noetic_py.journal.stored import Lease, Transaction
+
+__all__ = ["LOST", "Doer", "PackedTransaction", "ServerBackend", "ServerStore", "ServerWorker", "connected"]
+
+T = TypeVar("T")
+L = TypeVar("L")
+L_co = TypeVar("L_co", covariant=True)
+S = TypeVar("S")
+
+LOST = frozenset({"unreachable", "starting", "connections", "timeout", "lost"})
+"""Reasons of `StoreUnavailable` that may be gone in a moment."""
+
+_MOST_TOGETHER = 64
+_MOST_BYTES = 4 * 1024 * 1024
+_MANY = 256
+_MANY_BYTES = 8 * 1024 * 1024
+_LEAVING = 5.0
+# What these reasons say holds for every piece of a group as it holds for the group.
+_FOR_ALL = LOST | {"unknown"}
+_FIRST_WAIT = 0.02
+_LONGEST_WAIT = 1.0
+
+
+@frozen(eq=False)
+class PackedTransaction:
+    """A transaction as a server stores it.
+
+    Attributes:
+        what: The transaction.
+        packed: Its records.
+    """
+
+    what: Transaction
+    packed: Packed
+
+    @property
+    def size(self) -> int:
+        """How many bytes its records have."""
+        return len(self.packed.body) + sum(map(len, self.packed.blobs.values()))
+
+    @classmethod
+    def of(cls, what: Transaction, threshold: int) -> PackedTransaction:
+        """Pack a transaction; payloads longer than `threshold` go apart."""
+        return cls(what, pack(what.records, threshold=threshold))
+
+
+class ServerStore(BlockingStore, Protocol):
+    """A store that is used through a connection."""
+
+    def append_many(self, given: Sequence[Transaction], /) -> Sequence[int | NoeticError]:
+        """Append transactions, each with an outcome of its own."""
+        ...
+
+
+B = TypeVar("B", bound=ServerStore)
+
+
+class Doer(Protocol[L_co]):
+    """Does work on one connection, which it makes when it is needed, and again when it was lost. One thread has it."""
+
+    def do(self, work: Callable[[L_co], T], end: float) -> T:
+        """Do a piece of work once.
+
+        Args:
+            work: What is to be done.
+            end: Until when, by the monotonic clock.
+        """
+        ...
+
+    def leave(self, work: Callable[[L_co], object] | None, seconds: float) -> None:
+        """Do a last piece of work if that is possible, and end the connection; raises nothing of the server's.
+
+        Args:
+            work: Done only where there is a connection, or was one.
+            seconds: How long all of it may take.
+        """
+        ...
+
+
+def connected(
+    connect: Callable[[float], L], end: float, *, passing: Callable[[str], bool], late: Callable[[], StoreUnavailable]
+) -> L:
+    """Connect, and again after a while when that may help; the time between grows from 0.02 s to 1 s.
+
+    Args:
+        connect: Makes a connection within so many seconds.
+        end: Until when, by the monotonic clock.
+        passing: Whether a reason may be gone in a moment.
+        late: The error when there was no time to try.
+
+    Raises:
+        StoreUnavailable: There is no connection, and why.
+    """
+    wait = _FIRST_WAIT
+    while True:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise late()
+        try:
+            return connect(left)
+        except StoreUnavailable as error:
+            check_descriptors(error.where, error)
+            if not passing(error.reason) or end - time.monotonic() <= wait:
+                raise
+            time.sleep(wait)
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+
+class ServerWorker(Generic[L, S]):
+    """Does the jobs of one thread on a connection, one after another.
+
+    Args:
+        doer: Does one piece of work.
+        store: What pieces of work are given, made of the connection.
+        timeout: How many seconds one may take, counted from when it was handed over.
+    """
+
+    def __init__(self, doer: Doer[L], store: Callable[[L], S], *, timeout: float) -> None:
+        self._doer = doer
+        self._store = store
+        self._timeout = timeout
+
+    def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
+        """Take the next job."""
+        return [queue.popleft()]
+
+    def patience(self) -> None:
+        """A connection may be left alone for ever."""
+
+    def do(self, jobs: Sequence[Job[Any]]) -> None:
+        """Do jobs."""
+        for job in jobs:
+            try:
+                job.value = self._done(job.work, since=job.handed_over)
+            except Exception as error:  # noqa: BLE001  # it belongs to the one who waits, and the thread goes on
+                job.error = error
+
+    def _done(self, work: Callable[[S], T], *, since: float) -> T:
+        return self._doer.do(lambda link: work(self._store(link)), since + self._timeout)
+
+    def close(self, *, last: bool) -> None:
+        """End the connection."""
+        self._doer.leave(None, _LEAVING)
+
+
+class _AppendJob(Job[Sequence[int | NoeticError]]):
+    """An append, which may be done in one transaction with others.
+
+    Args:
+        given: What is appended.
+        size: How many bytes it has.
+    """
+
+    __slots__ = ("given", "size")
+
+    def __init__(self, given: Sequence[Transaction], size: int) -> None:
+        super().__init__(self._append, write=True)
+        self.given = given
+        self.size = size
+
+    def _append(self, store: ServerStore) -> Sequence[int | NoeticError]:
+        return store.append_many(self.given)
+
+
+class _BackendWorker(ServerWorker[L, B]):
+    """Does appends that wait at the same moment together, and gives leases back when it is the last one.
+
+    Args:
+        doer: Does one piece of work.
+        store: The store of a connection.
+        timeout: How many seconds a piece of work may take.
+        leases: Those that the backend has.
+    """
+
+    def __init__(self, doer: Doer[L], store: Callable[[L], B], *, timeout: float, leases: set[Lease]) -> None:
+        super().__init__(doer, store, timeout=timeout)
+        self._leases = leases
+
+    def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
+        """Take the next job, with the appends that wait behind it if it is one."""
+        jobs = [first := queue.popleft()]
+        if isinstance(first, _AppendJob):
+            count, size = len(first.given), first.size
+            while queue and isinstance(following := queue[0], _AppendJob):
+                count, size = count + len(following.given), size + following.size
+                if count > _MOST_TOGETHER or size > _MOST_BYTES:
+                    break
+                jobs.append(queue.popleft())
+        return jobs
+
+    def do(self, jobs: Sequence[Job[Any]]) -> None:
+        """Do jobs, in one transaction where there are several."""
+        appends = [job for job in jobs if isinstance(job, _AppendJob)]
+        if len(appends) > 1 and self._done_at_once(appends):
+            return
+        super().do(jobs)
+        self._leases.update(job.value for job in jobs if isinstance(job.value, Lease))
+
+    def _done_at_once(self, jobs: Sequence[_AppendJob]) -> bool:
+        """Do jobs in one transaction; returns whether that is their outcome, or each has to be done alone."""
+        given = [each for job in jobs for each in job.given]
+        try:
+            outcomes = iter(self._done(lambda store: store.append_many(given), since=jobs[0].handed_over))
+        except Exception as error:  # noqa: BLE001  # it belongs to those who wait
+            if not isinstance(error, StoreUnavailable) or error.reason not in _FOR_ALL:
+                return False
+            for job in jobs:
+                job.error = StoreUnavailable(error.message, where=error.where, reason=error.reason, hint=error.hint)
+            return True
+        for job in jobs:
+            job.value = [next(outcomes) for _ in job.given]
+        return True
+
+    def close(self, *, last: bool) -> None:
+        """End the connection; give back what the backend has."""
+        if not last:
+            super().close(last=last)
+        else:
+            self._doer.leave(lambda link: self._store(link).release(tuple(self._leases)), _LEAVING)
+
+
+class ServerBackend(ThreadedBackend[B]):
+    """The methods of [`CheckpointBackend`][noetic_py.checkpoints.CheckpointBackend] on a server.
+
+    A class below it says what it is.
+
+    Args:
+        store: The store that is used through a connection.
+        connections: How many connections there may be.
+        name: What the threads are called.
+        where: The server, for messages.
+        timeout: How many seconds an operation may take.
+        doer: Makes what does the work of one thread.
+        ended: Called when all threads have ended.
+        max_bytes: The largest transaction, and the largest value of a key, in bytes.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[L], B],
+        *,
+        connections: int,
+        name: str,
+        where: str,
+        timeout: float,
+        doer: Callable[[], Doer[L]],
+        ended: Callable[[], None] | None = None,
+        max_bytes: int,
+    ) -> None:
+        leases = self._leases = set[Lease]()
+
+        def worker() -> _BackendWorker[L, B]:
+            return _BackendWorker(doer(), store, timeout=timeout, leases=leases)
+
+        pool = WorkerPool[B](worker, size=connections, name=name, where=where, ended=ended)
+        super().__init__(pool, largest=max_bytes)
+
+    @property
+    def shared(self) -> bool:
+        """`True`: every machine that reaches the server sees it."""
+        return True
+
+    async def _begin(self) -> None:
+        """What every operation begins with; nothing, unless a class below says so."""
+
+    async def _do(self, work: Callable[[B], T], *, write: bool = False) -> T:
+        await self._begin()
+        return await super()._do(work, write=write)
+
+    async def _append(self, given: Transaction, size: int, now: datetime) -> int:
+        await self._begin()
+        (outcome,) = await self._pool.run(_AppendJob([given], size))
+        if isinstance(outcome, NoeticError):
+            raise outcome
+        return outcome
+
+    async def _append_many(
+        self, given: Sequence[Transaction], sizes: Sequence[int], now: datetime
+    ) -> Sequence[int | NoeticError]:
+        self._pool.check_open()
+        await self._begin()
+        outcomes: list[int | NoeticError] = []
+        for begin, end in _chunks(sizes):
+            outcomes += await self._append_chunk(given[begin:end], sum(sizes[begin:end]))
+        return outcomes
+
+    async def _append_chunk(self, given: Sequence[Transaction], size: int) -> Sequence[int | NoeticError]:
+        try:
+            return await self._pool.run(_AppendJob(given, size))
+        except CorruptRecord as error:
+            if len(given) == 1:
+                return [error]
+            # One run is damaged, and the others are not.
+            alone = [await self._append_chunk([each], size) for each in given]
+            return [outcome for outcomes in alone for outcome in outcomes]
+        except NoeticError as error:
+            return [error] * len(given)
+
+    async def _acquire(self, work: Callable[[B], Lease]) -> Lease:
+        await self._begin()
+        return await super()._acquire(work)
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back; one that is not held any more is no error."""
+        self._leases.discard(lease)
+        await super().release(lease)
+
+
+def _chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where the parts begin and end of what is appended one after another."""
+    begin = size = 0
+    for index, each in enumerate(sizes):
+        if index - begin == _MANY or (index > begin and size + each > _MANY_BYTES):
+            yield begin, index
+            begin, size = index, 0
+        size += each
+    if sizes:
+        yield begin, len(sizes)

@@ -1,0 +1,491 @@
+"""A backend whose records go through transforms: signed on their way to another backend, checked when read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+from anyio.lowlevel import checkpoint
+from attrs import evolve, frozen
+
+from noetic_py.checkpoints.checks import check_append, check_id, check_page, no_run
+from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.checkpoints.rules import is_fenced, no_end
+from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
+from noetic_py.journal.record_codec import missing, plain_card
+from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of, origins_at
+from noetic_py.journal.stored import Record, RunEntry, Stats, Transaction
+from noetic_py.journal.transforms import Anchor, Finding, JournalEnd, RecordCheck, VerificationReport, refused
+
+if TYPE_CHECKING:
+    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.journal.stored import Lease
+    from noetic_py.journal.transforms import RecordTransform
+
+__all__ = ["SignedBackend"]
+
+
+_PAGE = 1000
+_BREATH = 64
+"""How many records are checked before others get a turn."""
+_KEPT = 10_000
+"""How many places in journals are kept in mind."""
+
+_STORE, _IDENTITY = ("noetic", "store"), "identity"
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+@frozen(eq=False)
+class _Cursor:
+    """A place in a journal that was checked up to there.
+
+    Attributes:
+        position: How many records were read.
+        digest: Of the last one.
+        seen: The run, when it was looked at last.
+    """
+
+    position: int
+    digest: bytes
+    seen: Seen
+
+
+@frozen(eq=False)
+class _Page:
+    """Records that follow a place, and what is said of them.
+
+    Attributes:
+        records: As they were written; none at the end, and none from the first one on that cannot be had.
+        checks: What the transforms say.
+        cursor: The place behind them.
+        missing: What is needed to read on, when something is.
+        count: How many records were looked at.
+    """
+
+    records: Sequence[Record]
+    checks: Sequence[RecordCheck]
+    cursor: _Cursor
+    missing: TransformMissing | None = None
+    count: int = 0
+
+
+class SignedBackend(DelegatingBackend):
+    """Another backend, whose records go through transforms; made by a harness that has some.
+
+    What the other backend stores of a record is what the transforms gave for it, so kinds and paths, cards and scoped
+    values can still be read there. A run's card may be about 500 bytes shorter than in the other backend.
+
+    Args:
+        inner: The backend that keeps everything.
+        transforms: The transforms, in the order in which they are applied.
+
+    Raises:
+        ConfigError: A transform is none, or two have one name; code `"record-transforms"`.
+    """
+
+    def __init__(self, inner: CheckpointBackend, transforms: Sequence[RecordTransform]) -> None:
+        super().__init__(inner)
+        self._sealing = Sealing(transforms)
+        self._cursors: OrderedDict[tuple[str, int], _Cursor] = OrderedDict()
+        self._ends: OrderedDict[str, JournalEnd] = OrderedDict()
+        # What was found forged first and, without strict transforms, read all the same: of records, and of the end.
+        self._forged: dict[str, dict[bool, RecordCheck]] = {}
+
+    async def describe(self) -> Mapping[str, str]:
+        """What the other backend is, and the transforms."""
+        return {**await super().describe(), "record transforms": ", ".join(self._sealing.by_name)}
+
+    # -- reading
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = _PAGE) -> Sequence[Record]:
+        """A page of records, checked; each is a [`CheckedRecord`][noetic_py.checkpoints.CheckedRecord].
+
+        Raises:
+            RunNotFound: There is no such run.
+            RecordRefused: A record, or the end of the journal, is not what was written, and a strict transform says so.
+            TransformMissing: The run was written through a transform that is not here.
+        """
+        check_id(run_id)
+        check_page(after, limit)
+        await self._identify()
+        cursor = self._cursors.get((run_id, after))
+        if cursor is not None:
+            page = await self._follow(run_id, cursor, limit)
+            if page.missing is None and not any(check.verdict == "forged" for check in page.checks):
+                return self._accepted(run_id, page, after)
+            # Another process may have made the run anew meanwhile: read from its beginning, it is what it is now.
+        cursor = await self._walk(run_id, after)
+        if cursor is None:
+            return ()
+        return self._accepted(run_id, await self._follow(run_id, cursor, limit), after)
+
+    def _accepted(self, run_id: str, page: _Page, after: int) -> Sequence[Record]:
+        self._judge(run_id, page)
+        self._cursors.pop((run_id, after), None)
+        _keep(self._cursors, (run_id, page.cursor.position), page.cursor)
+        return page.records
+
+    def _judge(self, run_id: str, page: _Page) -> None:
+        """Refuse what a strict transform does not know to be right."""
+        if page.missing is not None:
+            raise page.missing
+        self._refuse(run_id, page.checks)
+        if len(page.records) < page.count:
+            raise refused(run_id, next(c for c in page.checks if c.verdict != "verified"))
+
+    def _refuse(self, run_id: str, checks: Sequence[RecordCheck]) -> None:
+        for check in checks:
+            if check.verdict == "verified":
+                continue
+            if self._sealing.by_name[check.transform].strict:
+                raise refused(run_id, check)
+            if check.verdict == "forged":
+                self._forged.setdefault(run_id, {}).setdefault(check.kind is None, check)
+
+    async def _begin(self, run_id: str) -> _Page:
+        """The place before a journal's first record, and what is said of its end.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        self._forged.pop(run_id, None)
+        entry = await self._inner.entry(run_id)
+        if entry is None:
+            raise no_run(run_id)
+        seen, checks = self._sealing.look(entry)
+        return _Page((), checks, _Cursor(0, NOTHING, seen))
+
+    async def _walk(self, run_id: str, to: int) -> _Cursor | None:
+        """The place behind a record, all before it checked; `None` when the journal is shorter."""
+        page = await self._begin(run_id)
+        self._judge(run_id, page)
+        while page.cursor.position < to:
+            page = await self._follow(run_id, page.cursor, min(_PAGE, to - page.cursor.position))
+            self._judge(run_id, page)
+            if not page.count:
+                return None
+        return page.cursor
+
+    async def _follow(self, run_id: str, cursor: _Cursor, limit: int) -> _Page:
+        """The records behind a place; up to where the journal was seen to end, which is looked at again there."""
+        checks: list[RecordCheck] = []
+        if cursor.position >= cursor.seen.position:
+            entry = await self._inner.entry(run_id)
+            if entry is None:
+                raise RunNotFound("the run was deleted", hint="it was there a moment ago")
+            seen, checks = self._sealing.look(entry)
+            cursor = evolve(cursor, seen=seen)
+            if seen.position <= cursor.position:
+                if seen.position < cursor.position:
+                    checks += self._cut(seen, f"the journal had {cursor.position} records a moment ago")
+                return _Page((), [*checks, *self._sealing.ends_with(seen, cursor.digest)], cursor)
+        seen = cursor.seen
+        stored = await self._inner.read(
+            run_id, after=cursor.position, limit=min(limit, seen.position - cursor.position)
+        )
+        if not stored:
+            checks += self._cut(seen, f"the journal ends after record {cursor.position}")
+        return await self._open(cursor, stored, checks)
+
+    async def _open(self, cursor: _Cursor, stored: Sequence[Record], checks: list[RecordCheck]) -> _Page:
+        records: list[Record] = []
+        needed: TransformMissing | None = None
+        position, digest, seen = cursor.position, cursor.digest, cursor.seen
+        readable = True
+        for record in stored:
+            position += 1
+            if not position % _BREATH:
+                await checkpoint()
+            found = self._sealing.open(seen, position, digest, record)
+            checks += found.checks
+            digest = digest_of(record)
+            if found.missing is not None and needed is None:
+                needed = missing(found.missing, record.path)
+            readable = readable and found.record is not None
+            if readable and found.record is not None:
+                records.append(found.record)
+        if position == seen.position:
+            checks += self._sealing.ends_with(seen, digest)
+        return _Page(records, checks, _Cursor(position, digest, seen), needed, len(stored))
+
+    def _cut(self, seen: Seen, reason: str) -> list[RecordCheck]:
+        names = self._sealing.by_name
+        return [self._sealing.about_end(name, seen.position, Finding("forged", reason)) for name in names]
+
+    async def entry(self, run_id: str) -> RunEntry | None:
+        """What a list says of one run, checked.
+
+        Raises:
+            RecordRefused: That is not what was written, and a strict transform says so.
+        """
+        entry = await super().entry(run_id)
+        if entry is None:
+            return None
+        await self._identify()
+        self._refuse(run_id, self._sealing.look(entry)[1])
+        return evolve(entry, card=plain_card(entry.card))
+
+    async def list(
+        self, *, after: int | None = None, limit: int = 100, status: str | None = None
+    ) -> Sequence[RunEntry]:
+        """A page of the runs; one that is refused says so and does not hide the others."""
+        page = await super().list(after=after, limit=limit, status=status)
+        await self._identify()
+        return [evolve(entry, card=plain_card(entry.card), problem=self._problem(entry)) for entry in page]
+
+    def _problem(self, entry: RunEntry) -> str | None:
+        """Why a run of a list would be refused: what its own end says, without a look at its records."""
+        if entry.problem is not None:
+            return entry.problem
+        refusing = (
+            check
+            for check in self._sealing.look(entry)[1]
+            if check.verdict == "forged"
+            or (check.verdict == "unverified" and self._sealing.by_name[check.transform].strict)
+        )
+        return next(map(str, refusing), None)
+
+    async def verify(self, run_id: str, anchor: Anchor | None = None) -> VerificationReport:
+        """What the transforms say of a whole run; nothing is refused.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        check_id(run_id)
+        await self._identify()
+        page = await self._begin(run_id)
+        checks = [*page.checks]
+        anchored = anchor is None
+        while True:
+            if anchor is not None and page.cursor.position == anchor.position:
+                anchored = page.cursor.digest.hex() == anchor.digest
+            left = 0 if anchor is None else anchor.position - page.cursor.position
+            page = await self._follow(run_id, page.cursor, left if 0 < left < _PAGE else _PAGE)
+            checks += page.checks
+            if not page.count:
+                break
+        end = page.cursor
+        if not anchored:
+            told = f"it does not hold what it held when the anchor was made, at record {anchor and anchor.position}"
+            checks.append(self._sealing.about_end("anchor", end.position, Finding("forged", told)))
+        ordered = sorted(dict.fromkeys(checks), key=lambda check: check.kind is None)
+        return VerificationReport(run_id, ordered, Anchor(end.position, end.digest.hex()))
+
+    async def stats(self) -> Stats:
+        """How much the other backend holds, without the store's identity."""
+        await self._identify()
+        found = await super().stats()
+        return found if self._sealing.store is None else evolve(found, values=found.values - 1)
+
+    async def _identify(self, *, make: bool = False) -> None:
+        """Learn the identity of the store, which goes with a copy of the whole store and not with that of one run.
+
+        Args:
+            make: Whether to give it one when it has none.
+        """
+        if self._sealing.store is not None:
+            return
+        found = await self._inner.get(_STORE, _IDENTITY)
+        if found is None and make:
+            with suppress(VersionConflict):
+                await self._inner.put(_STORE, _IDENTITY, uuid4().hex.encode(), expected=0)
+            found = await self._inner.get(_STORE, _IDENTITY)
+        if found is not None:
+            self._sealing.store = found.value.decode("ascii", "backslashreplace")
+
+    # -- writing
+
+    async def append(
+        self,
+        run_id: str,
+        *,
+        expected_position: int,
+        fence: int,
+        records: Sequence[Record],
+        card: bytes | None = None,
+        status: str | None = None,
+    ) -> int:
+        """Append one transaction, sealed.
+
+        Raises:
+            PositionConflict: The journal does not end at `expected_position`.
+            LeaseLost: `fence` is not the latest owner's.
+            CheckpointFailed: A transform failed, or it was not taken.
+            RecordRefused: What is there was tampered with; also where that can be read.
+        """
+        await self._identify(make=True)
+        given, end = await self._sealed(
+            Transaction(run_id, expected_position, fence, records, card, status), self._ends.pop(run_id, None)
+        )
+        position = await self._inner.append(
+            run_id,
+            expected_position=expected_position,
+            fence=fence,
+            records=given.records,
+            card=given.card,
+            status=status,
+        )
+        _keep(self._ends, run_id, end)
+        return position
+
+    async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
+        """Append to several runs at once, each transaction with an outcome of its own."""
+        await self._identify(make=True)
+        outcomes: dict[int, int | NoeticError] = {}
+        waves: list[dict[str, int]] = []
+        for index, transaction in enumerate(transactions):
+            # What follows in the same run is sealed once it is known what it follows.
+            wave = next((each for each in waves if transaction.run_id not in each), None)
+            if wave is None:
+                waves.append(wave := {})
+            wave[transaction.run_id] = index
+        for wave in waves:
+            outcomes |= await self._append_wave({index: transactions[index] for index in wave.values()})
+        return [outcomes[index] for index in range(len(transactions))]
+
+    async def _append_wave(self, transactions: Mapping[int, Transaction]) -> dict[int, int | NoeticError]:
+        """Append to several runs at once, to each of them once."""
+        outcomes: dict[int, int | NoeticError] = {}
+        sending: dict[int, Transaction] = {}
+        ends: dict[int, JournalEnd] = {}
+        for index, given in transactions.items():
+            try:
+                sending[index], ends[index] = await self._sealed(given, self._ends.pop(given.run_id, None))
+            except NoeticError as error:
+                outcomes[index] = error
+        for index, outcome in zip(sending, await self._inner.append_many(list(sending.values())), strict=True):
+            outcomes[index] = outcome
+            if not isinstance(outcome, NoeticError):
+                _keep(self._ends, ends[index].run_id, ends[index])
+        return outcomes
+
+    async def _sealed(self, given: Transaction, known: JournalEnd | None) -> tuple[Transaction, JournalEnd]:
+        """A transaction as it is to be stored, and where the journal ends with it."""
+        check_id(given.run_id)
+        check_append(given.records, given.card, given.status)
+        end = known
+        if end is None or end.position != given.expected_position:
+            end = await self._end(given.run_id, given.expected_position)
+        if end is None:
+            await self._conflict(given)
+            raise PositionConflict(
+                f"the journal does not end at {given.expected_position}", hint="read it again, then append"
+            )
+        self._check_forged(given.run_id)
+        records, digest = self._sealing.seal(given.run_id, end.position, end.digest, given.records)
+        after = JournalEnd(
+            given.run_id,
+            end.position + len(records),
+            digest,
+            end.status if given.status is None else given.status,
+            end.card if given.card is None else bytes(given.card),
+            end.origins,
+            self._sealing.store,
+        )
+        return evolve(given, records=records, card=self._sealing.card(after)), after
+
+    async def _conflict(self, given: Transaction) -> None:
+        """Say so when it is the fence that is wrong; backends look at that first."""
+        head = await self._inner.head(given.run_id)
+        fence = 0 if head is None else head.fence
+        if given.fence != fence:
+            raise is_fenced(given, fence)
+
+    async def _end(self, run_id: str, position: int) -> JournalEnd | None:
+        """Where a journal ends, which is checked; `None` when that is not at this position."""
+        entry = await self._inner.entry(run_id)
+        if entry is None or entry.position != position:
+            return JournalEnd(run_id, 0, NOTHING, None, b"") if entry is None and not position else None
+        seen, checks = self._sealing.look(entry)
+        cursor = self._cursors.get((run_id, position))
+        if cursor is None or any(self._sealing.ends_with(seen, cursor.digest)):
+            cursor = await self._walk(run_id, position)
+        if cursor is None:
+            return None
+        self._refuse(run_id, [*checks, *self._sealing.ends_with(seen, cursor.digest)])
+        return evolve(seen.end, digest=cursor.digest)
+
+    def _check_forged(self, run_id: str) -> None:
+        """Refuse to write what would make a journal that was tampered with look right."""
+        for check in self._forged.get(run_id, {}).values():
+            raise refused(run_id, check)
+
+    async def fork(
+        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+    ) -> None:
+        """Make a run out of another one's beginning; what they share stays as it was written in the other one.
+
+        Raises:
+            RunNotFound: There is no such run.
+            PositionConflict: `at` is no transaction's end, or the new run exists.
+            RecordRefused: A record up to there is not what was written.
+        """
+        check_id(run_id)
+        check_id(new_run_id, "new_run_id")
+        check_append((), card, status)
+        await self._identify(make=True)
+        cursor = await self._walk(run_id, at)
+        first = self._forged.get(run_id, {}).get(False)
+        if first is not None and first.position <= at:
+            raise refused(run_id, first)
+        if cursor is None or at < 0:
+            raise no_end(at)
+        origins = origins_at(cursor.seen.end, at)
+        end = JournalEnd(new_run_id, at, cursor.digest, status, card or b"", origins, self._sealing.store)
+        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, card=self._sealing.card(end), status=status)
+        _keep(self._ends, new_run_id, end)
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run."""
+        await super().delete(run_id)
+        self._forget(run_id)
+
+    async def prune(
+        self, *, before: datetime | None = None, keep: int | None = None, statuses: Collection[str] | None = None
+    ) -> int:
+        """Delete old runs."""
+        count = await super().prune(before=before, keep=keep, statuses=statuses)
+        self._ends.clear()
+        self._cursors.clear()
+        return count
+
+    async def acquire(self, run_id: str, *, ttl: float) -> Lease:
+        """Become the run's one writer.
+
+        Raises:
+            RunBusy: Another owner holds it.
+            RecordRefused: It was read here, and had been tampered with.
+        """
+        self._check_forged(run_id)
+        # Another owner may have written since.
+        self._ends.pop(run_id, None)
+        return await super().acquire(run_id, ttl=ttl)
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back."""
+        end = self._ends.pop(lease.run_id, None)
+        if end is not None:
+            # What was written here need not be read to be gone on with.
+            cursor = _Cursor(end.position, end.digest, Seen(end.position, end, None))
+            _keep(self._cursors, (end.run_id, end.position), cursor)
+        await super().release(lease)
+
+    def _forget(self, run_id: str) -> None:
+        self._ends.pop(run_id, None)
+        self._forged.pop(run_id, None)
+        for key in [key for key in self._cursors if key[0] == run_id]:
+            del self._cursors[key]
+
+
+def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    """Keep something in mind, and forget what was kept longest ago when it is too much."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _KEPT:
+        kept.popitem(last=False)

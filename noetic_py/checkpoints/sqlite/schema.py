@@ -1,0 +1,573 @@
+"""The SQLite file: how it is opened, its tables and rows, and the errors of SQLite by name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import stat
+import struct
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from attrs import define, frozen
+
+from noetic_py.checkpoints.checks import NO_DESCRIPTORS, has_descriptors
+from noetic_py.checkpoints.locks import Locks, from_os, make_folder, sync_folder
+from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
+
+__all__ = [
+    "DRIVER_ERRORS",
+    "LONGEST",
+    "MOST",
+    "POSITION_BITS",
+    "RUN",
+    "VERSION",
+    "Mode",
+    "Place",
+    "Run",
+    "Settings",
+    "Sums",
+    "code_of",
+    "connect",
+    "from_sqlite",
+    "is_broken",
+    "is_worth_retrying",
+    "mode_of",
+    "open_database",
+    "place",
+    "wal_is_safe",
+]
+
+# Code: reason, what happened, what to do.
+_SQLITE: dict[int, tuple[str, str, str]] = {
+    sqlite3.SQLITE_BUSY: (
+        "busy",
+        "another process has held the database for longer than busy_timeout",
+        "look for a process that hangs, or raise busy_timeout=",
+    ),
+    sqlite3.SQLITE_LOCKED: ("busy", "the database is locked by another connection", "raise busy_timeout="),
+    sqlite3.SQLITE_READONLY: (
+        "readonly",
+        "the database cannot be written",
+        "let this user write the file and its directory",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "io",
+        "the disk failed; a commit that was under way may have been taken or not",
+        "look at the disk and at the system's log, then resume the run: it reads what is there",
+    ),
+    sqlite3.SQLITE_FULL: ("full", "the disk, or the database's limit, is full", "free space, then resume the run"),
+    sqlite3.SQLITE_CANTOPEN: (
+        "permission",
+        "the file, or its journal beside it, cannot be opened",
+        "let this user read and write the file and its directory",
+    ),
+    sqlite3.SQLITE_NOTADB: ("not-a-database", "the file is no SQLite database", "give another path"),
+    sqlite3.SQLITE_NOMEM: ("memory", "memory ran out", "give the process more memory"),
+    sqlite3.SQLITE_PROTOCOL: ("busy", "the file's locks are not granted", "use a local disk"),
+}
+# What SQLite reports when it gets no file descriptor too.
+_OPENING = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH)
+
+
+# SQLite's message about a damaged schema holds bytes of the file; if they are no UTF-8, the driver raises that.
+DRIVER_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
+
+def code_of(error: Exception) -> int:
+    """SQLite's primary result code; 0 for an error of the driver itself."""
+    if isinstance(error, UnicodeDecodeError):
+        return sqlite3.SQLITE_CORRUPT
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def is_broken(error: Exception) -> bool:
+    """Whether the connection should not be used any more."""
+    return code_of(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB, *_DAMAGED)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether another connection has a lock that was wanted."""
+    return code_of(error) == sqlite3.SQLITE_BUSY
+
+
+def is_worth_retrying(error: Exception) -> bool:
+    """Whether what was lost together may succeed one by one: it was certainly not taken, and waiting did not fail."""
+    return code_of(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def from_sqlite(error: Exception, where: str) -> CheckpointError:
+    """The library's error for SQLite's."""
+    code = code_of(error)
+    name: str = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    found = _SQLITE.get(code)
+    if code in _OPENING and not has_descriptors():
+        found = NO_DESCRIPTORS
+    if found is not None:
+        reason, what, hint = found
+        return StoreUnavailable(f"{where}: {what} ({name})", where=where, reason=reason, hint=hint)
+    # The driver itself reports a text that is no UTF-8, and gives no code for it.
+    if code in _DAMAGED or (code == 0 and isinstance(error, sqlite3.OperationalError)):
+        return CorruptRecord(
+            f"{where}: the database is damaged ({name})", hint="keep a copy of the file, and restore an earlier one"
+        )
+    return StoreUnavailable(
+        f"{where}: SQLite refused ({name})", where=where, reason="sqlite", hint="look at the file and its directory"
+    )
+
+
+POSITION_BITS = 27
+"""How many bits of a place are the position."""
+LONGEST = 1 << POSITION_BITS
+"""Below this is the position of every record: 134 million."""
+MOST = 1 << 63 - POSITION_BITS
+"""Below this is the number of every run: 69 billion."""
+
+RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc FROM runs"
+"""Reads rows of runs, with the columns in the order of `Run`."""
+
+_HEAD = struct.Struct("<qqqqq")
+_CARD = struct.Struct("<qqq?")
+_THREE = struct.Struct("<qqq")
+
+
+def place(stream: int, position: int) -> int:
+    """Where a transaction is: the stream that it belongs to, and the position of its last record."""
+    return stream << POSITION_BITS | position
+
+
+@define(eq=False)
+class Run:
+    """One row of `runs`; times are microseconds since 1970.
+
+    Attributes:
+        id: Its number, which is the number of the stream that it appends to as well.
+        owner: Who holds it, 0 for none.
+    """
+
+    id: int
+    run_id: str
+    position: int
+    fence: int
+    owner: int
+    updated: int
+    crc: int
+    created: int
+    status: str | None
+    card: bytes
+    card_crc: int
+
+
+class Sums:
+    """Checksums of rows. They begin at the file's salt and take a row's place in, so a row of elsewhere has another.
+
+    Args:
+        seed: The checksum of the file's salt.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def head(self, run: Run) -> int:
+        """Of a run's position, fence and owner."""
+        numbers = _HEAD.pack(run.id, run.position, run.fence, run.owner, run.updated)
+        return zlib.crc32(run.run_id.encode(), zlib.crc32(numbers, self._seed))
+
+    def card(self, run: Run) -> int:
+        """Of a run's card and status."""
+        status = b"" if run.status is None else run.status.encode()
+        begun = zlib.crc32(_CARD.pack(run.id, run.created, len(status), run.status is None), self._seed)
+        return zlib.crc32(run.card, zlib.crc32(status, begun))
+
+    def transaction(self, stream: int, last: int, count: int, body: bytes) -> int:
+        """Of a packed transaction at its place."""
+        return zlib.crc32(body, zlib.crc32(_THREE.pack(stream, last, count), self._seed))
+
+    def shared(self, run: int, upto: int, stream: int) -> int:
+        """Of a part that a fork shares."""
+        return zlib.crc32(_THREE.pack(run, upto, stream), self._seed)
+
+    def pair(self, version: int, scope: bytes, key: str, value: bytes) -> int:
+        """Of the value of a key."""
+        name = key.encode()
+        begun = zlib.crc32(_THREE.pack(version, len(scope), len(name)), self._seed)
+        return zlib.crc32(value, zlib.crc32(name, zlib.crc32(scope, begun)))
+
+    def ticks(self, value: int) -> int:
+        """Of the file's counter."""
+        return zlib.crc32(str(value).encode(), self._seed)
+
+    def checked_run(self, row: tuple[Any, ...], *, card: bool) -> Run:
+        """A row of `runs`.
+
+        Args:
+            row: Its columns. A value of a wrong type has no checksum, so the types are not looked at one by one.
+            card: Whether the card and the status are wanted too.
+
+        Raises:
+            CorruptRecord: It is not what was written.
+        """
+        try:
+            run = Run(*row)
+            if run.crc == self.head(run) and (not card or run.card_crc == self.card(run)):
+                return run
+        except (TypeError, AttributeError, struct.error):
+            pass
+        raise CorruptRecord(f"the row of run {row[1]!r:.80} is damaged", hint="restore a copy of the file")
+
+
+APPLICATION = 0x6E6F6574
+VERSION = 2
+_OLDEST = (3, 35, 0)
+_MENDED = ((3, 51, 3), (3, 50, 7), (3, 44, 6))
+
+Mode: TypeAlias = Literal["wal", "exclusive", "persist"]
+"""How the file is written: WAL with several connections, WAL with one, or a rollback journal."""
+
+_TABLES = (
+    """CREATE TABLE store (
+        id INTEGER PRIMARY KEY CHECK (id = 1), salt BLOB NOT NULL, ticks INTEGER NOT NULL, crc INTEGER NOT NULL
+    )""",
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, run_id TEXT NOT NULL UNIQUE, position INTEGER NOT NULL, fence INTEGER NOT NULL,
+        owner INTEGER NOT NULL, updated INTEGER NOT NULL, crc INTEGER NOT NULL, created INTEGER NOT NULL,
+        status TEXT, card BLOB NOT NULL, card_crc INTEGER NOT NULL
+    )""",
+    "CREATE INDEX runs_by_status ON runs (status, id)",
+    """CREATE TABLE shared (
+        run INTEGER NOT NULL, upto INTEGER NOT NULL, stream INTEGER NOT NULL, crc INTEGER NOT NULL,
+        PRIMARY KEY (run, upto)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX shared_by_stream ON shared (stream, upto)",
+    # The id is a place, the stream and the position of the last record, so there is no index for a commit to write.
+    """CREATE TABLE transactions (
+        id INTEGER PRIMARY KEY, count INTEGER NOT NULL, crc INTEGER NOT NULL, body BLOB NOT NULL
+    )""",
+    "CREATE TABLE blobs (id INTEGER PRIMARY KEY, sha256 BLOB NOT NULL UNIQUE, data BLOB NOT NULL)",
+    """CREATE TABLE uses (
+        stream INTEGER NOT NULL, blob INTEGER NOT NULL, first INTEGER NOT NULL, PRIMARY KEY (stream, blob)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX uses_by_blob ON uses (blob)",
+    """CREATE TABLE pairs (
+        version INTEGER PRIMARY KEY, scope BLOB NOT NULL, key TEXT NOT NULL, crc INTEGER NOT NULL, value BLOB NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX pairs_by_key ON pairs (scope, key)",
+)
+
+# By the version that a file has: what makes it one of the next.
+_UPGRADES = {
+    1: (
+        "ALTER TABLE transactions RENAME TO transactions_1",
+        next(sql for sql in _TABLES if sql.startswith("CREATE TABLE transactions")),
+        f"INSERT INTO transactions SELECT stream << {POSITION_BITS} | last, count, crc, body FROM transactions_1",  # noqa: S608  # nosec B608  # a number of ours
+        "DROP TABLE transactions_1",
+    ),
+}
+
+
+@frozen
+class Settings:
+    """How the file is opened.
+
+    Attributes:
+        path: Where it is.
+        busy_timeout: How many seconds to wait for another process.
+        mode: The permissions of the file and of those beside it.
+        exclusive: Whether no other process may open it meanwhile.
+    """
+
+    path: Path
+    busy_timeout: float
+    mode: int
+    exclusive: bool
+
+    @property
+    def where(self) -> str:
+        """The file, for messages."""
+        return str(self.path)
+
+
+@define(eq=False)
+class Place:
+    """An open file: what stays when its connection is opened anew.
+
+    Attributes:
+        settings: How it was opened.
+        locks: The locks beside it.
+        inode: Which file it is, once it was opened.
+    """
+
+    settings: Settings
+    locks: Locks
+    inode: tuple[int, int] | None = None
+
+    @classmethod
+    def find(cls, settings: Settings) -> Place:
+        """Look at the path, and take the locks beside it.
+
+        Raises:
+            StoreUnavailable: There can be no database there, and why.
+        """
+        try:
+            _check_file(settings)
+            beside = settings.path.with_name(settings.path.name + "-lock")
+            return cls(settings, Locks(beside, mode=settings.mode))
+        except OSError as error:
+            raise from_os(error, settings.where) from error
+
+    def check(self) -> None:
+        """Look whether the path still leads to the file that was opened: what is written to another place is lost.
+
+        Raises:
+            StoreUnavailable: It does not.
+        """
+        inode = inode_of(self.settings.where)
+        if self.inode is not None and inode != self.inode:
+            raise _refuse(
+                self.settings, "the file was moved or deleted while it was open", "moved", "put it back, or start anew"
+            )
+        self.inode = inode
+
+
+def inode_of(path: str) -> tuple[int, int] | None:
+    """Which file is there, `None` for none that can be looked at."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # before every commit, so without a path's detour
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def wal_is_safe(version: tuple[int, int, int]) -> bool:
+    """Whether this SQLite may use WAL with a second connection."""
+    newest, *lines = _MENDED
+    return version >= newest or any(version[:2] == line[:2] and version >= line for line in lines)
+
+
+def _refuse(settings: Settings, what: str, reason: str, hint: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{settings.where}: {what}", where=settings.where, reason=reason, hint=hint)
+
+
+def _check_file(settings: Settings) -> None:
+    """Refuse what is no file of one's own, and take rights away that others have.
+
+    The file is never opened here: closing it would drop the locks that another connection of this process has on it.
+    """
+    path = settings.path
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise _refuse(settings, "it is a directory", "directory", "name a file in it, such as runs.db")
+    if stat.S_ISLNK(status.st_mode):
+        raise _refuse(settings, "it is a symbolic link", "link", "give the path of the file itself")
+    if not stat.S_ISREG(status.st_mode):
+        raise _refuse(settings, "it is no regular file", "not-a-database", "give another path")
+    if os.name != "posix":
+        return
+    if status.st_nlink > 1:
+        raise _refuse(settings, "the file has a second name", "link", "remove the hard link, or copy the file")
+    user = os.geteuid()
+    if status.st_uid not in (user, 0) and user != 0:
+        raise _refuse(settings, "the file belongs to another user", "permission", "give another path")
+    if status.st_mode & 0o777 & ~settings.mode and status.st_uid == user:
+        path.chmod(status.st_mode & settings.mode)
+
+
+def _create(place: Place) -> None:
+    """Make the file with its permissions, before SQLite would with its own."""
+    path = place.settings.path
+    if not path.exists():
+        place.check()
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, place.settings.mode))
+        sync_folder(path.parent)
+    place.check()
+
+
+def connect(settings: Settings) -> sqlite3.Connection:
+    """A connection as it is before anything was asked of it."""
+    # The path is absolute, so SQLite takes neither "file:..." nor ":memory:" for something else.
+    return sqlite3.connect(settings.path, timeout=settings.busy_timeout, isolation_level=None)
+
+
+def open_database(place: Place) -> tuple[sqlite3.Connection, Mode, int]:
+    """Open the file, or make it.
+
+    Returns:
+        The connection, how the file is written, and where checksums begin.
+
+    Raises:
+        StoreUnavailable: It cannot be opened, and why.
+        CorruptRecord: It is damaged.
+    """
+    settings = place.settings
+    if sqlite3.sqlite_version_info < _OLDEST:
+        raise _refuse(
+            settings,
+            f"SQLite {sqlite3.sqlite_version} is too old",
+            "sqlite",
+            "a Python that is linked with 3.35 or newer",
+        )
+    with place.locks.opening(settings.busy_timeout, settings.where):
+        try:
+            _create(place)
+        except OSError as error:
+            raise from_os(error, settings.where) from error
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = connect(settings)
+            mode = _prepare(connection, settings)
+            return connection, mode, _verify(connection, settings)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, DRIVER_ERRORS):
+                raise from_sqlite(error, settings.where) from error
+            raise
+
+
+def _one(connection: sqlite3.Connection, sql: str) -> object:
+    row = connection.execute(sql).fetchone()
+    return None if row is None else row[0]
+
+
+def _prepare(connection: sqlite3.Connection, settings: Settings) -> Mode:
+    # Before the first read: with it, a file that was left in WAL mode is read without shared memory.
+    safe = wal_is_safe(sqlite3.sqlite_version_info)
+    if settings.exclusive or not safe:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    application, version = _one(connection, "PRAGMA application_id"), _one(connection, "PRAGMA user_version")
+    new = application == 0 and _one(connection, "SELECT count(*) FROM sqlite_master") == 0
+    if not new and application != APPLICATION:
+        raise _refuse(settings, "the file is a database of something else", "not-a-database", "give another path")
+    if not new and version != VERSION and version not in _UPGRADES:
+        raise _refuse(
+            settings,
+            f"the file has version {version}, and this release knows {VERSION}",
+            "newer",
+            "upgrade noetic-py, or give another path",
+        )
+    mode = mode_of(_one(connection, "PRAGMA journal_mode") == "wal", new=new, safe=safe, exclusive=settings.exclusive)
+    _set(connection, mode, settings)
+    if new:
+        _make(connection)
+    elif isinstance(version, int):
+        for each in range(version, VERSION):
+            _in_one(connection, (*_UPGRADES[each], f"PRAGMA user_version = {each + 1}"))
+    return mode
+
+
+def mode_of(is_wal: bool, *, new: bool, safe: bool, exclusive: bool) -> Mode:
+    """How a file is to be written.
+
+    Args:
+        is_wal: Whether it is in WAL mode.
+        new: Whether it was made just now.
+        safe: Whether this SQLite may use WAL with a second connection.
+        exclusive: Whether there is none.
+    """
+    if exclusive:
+        return "exclusive"
+    return "wal" if safe and (new or is_wal) else "persist"
+
+
+def _set(connection: sqlite3.Connection, mode: Mode, settings: Settings) -> None:
+    wanted = "persist" if mode == "persist" else "wal"
+    statement = "PRAGMA journal_mode = PERSIST" if mode == "persist" else "PRAGMA journal_mode = WAL"
+    if _one(connection, statement) != wanted:
+        raise _refuse(
+            settings, "its journal mode cannot be set", "sqlite", "close the other programs that have it open"
+        )
+    for pragma in (
+        "PRAGMA synchronous = FULL",
+        # On macOS an fsync does not reach the disk without these; elsewhere they mean nothing.
+        "PRAGMA fullfsync = ON",
+        "PRAGMA checkpoint_fullfsync = ON",
+        "PRAGMA trusted_schema = OFF",
+        "PRAGMA cell_size_check = ON",
+        "PRAGMA mmap_size = 0",
+        "PRAGMA secure_delete = ON",
+        "PRAGMA temp_store = MEMORY",
+    ):
+        connection.execute(pragma)
+    if mode == "persist":
+        connection.execute("PRAGMA locking_mode = NORMAL")
+        connection.execute("PRAGMA journal_size_limit = 1048576")
+        # The lock is given back by the first access after the change of mode.
+        _one(connection, "SELECT count(*) FROM sqlite_master")
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    salt = secrets.token_bytes(16)
+    first = zlib.crc32(b"0", zlib.crc32(salt))
+    _in_one(
+        connection,
+        (
+            *_TABLES,
+            f"INSERT INTO store VALUES (1, x'{salt.hex()}', 0, {first})",  # noqa: S608  # nosec B608  # bytes and a number of ours
+            "PRAGMA application_id = 0x6E6F6574",
+            f"PRAGMA user_version = {VERSION}",
+        ),
+    )
+
+
+def _in_one(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
+    """Execute statements in one transaction; one that fails closes the connection, and so undoes them all."""
+    connection.execute("BEGIN IMMEDIATE")
+    for sql in statements:
+        connection.execute(sql)
+    connection.execute("COMMIT")
+
+
+def _verify(connection: sqlite3.Connection, settings: Settings) -> int:
+    """Compare the tables with what they have to be, and the indexes that say what is there with their tables.
+
+    A lookup that misses would let a run begin anew that is there: so the two indexes whose misses mean something are
+    checked when the file is opened. Everything else is found by its checksums when it is read.
+    """
+    # Fetched in one go: a cursor in the frame of an error would keep the connection, and its lock, from being closed.
+    found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()}
+    foreign = _one(connection, "SELECT count(*) FROM sqlite_master WHERE type IN ('trigger', 'view')")
+    if not found.issuperset(_TABLES) or foreign:
+        raise CorruptRecord(
+            f"{settings.where}: the tables are not those that were made", hint="restore a copy of the file"
+        )
+    for check in ("PRAGMA integrity_check(runs)", "PRAGMA integrity_check(pairs)"):
+        problem = _one(connection, check)
+        if problem != "ok":
+            raise CorruptRecord(f"{settings.where}: the database is damaged", hint="restore a copy of the file")
+    # In one statement: between two of them another process may begin a run, with a number that the first has not seen.
+    row = connection.execute(
+        "SELECT salt, ticks, crc, max((SELECT max(max(id), max(fence)) FROM runs),"
+        " (SELECT coalesce(max(version), 0) FROM pairs)) FROM store"
+    ).fetchone()
+    if row is None or not isinstance(row[0], bytes):
+        raise CorruptRecord(f"{settings.where}: the database has lost its salt", hint="restore a copy of the file")
+    seed, ticks, most = zlib.crc32(row[0]), row[1], row[3]
+    sums = Sums(seed)
+    # A counter that has gone back would give numbers a second time, and a fence without effect.
+    went_back = isinstance(ticks, int) and isinstance(most, int) and most > ticks and _is_above(connection, ticks, sums)
+    if not isinstance(ticks, int) or sums.ticks(ticks) != row[2] or went_back:
+        raise CorruptRecord(f"{settings.where}: the database's counter is damaged", hint="restore a copy of the file")
+    return seed
+
+
+def _is_above(connection: sqlite3.Connection, ticks: int, sums: Sums) -> bool:
+    """Whether a row has a larger number than the counter; one that is damaged itself says nothing of it."""
+    for run in connection.execute(f"{RUN} WHERE id > ? OR fence > ?", (ticks, ticks)).fetchall():
+        with suppress(CorruptRecord):
+            sums.checked_run(run, card=False)
+            return True
+    pairs = connection.execute("SELECT scope, key, version, crc, value FROM pairs WHERE version > ?", (ticks,))
+    return any(
+        isinstance(key, str) and isinstance(value, bytes) and crc == sums.pair(version, scope, key, value)
+        for scope, key, version, crc, value in pairs.fetchall()
+    )

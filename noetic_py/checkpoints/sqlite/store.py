@@ -1,0 +1,611 @@
+"""What reads and writes the SQLite file, on one connection in one thread."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, suppress
+from datetime import datetime
+from typing import Any
+
+from attrs import astuple, evolve
+
+from noetic_py.checkpoints.adapter import FARTHEST, PrunePage
+from noetic_py.checkpoints.checks import no_run
+from noetic_py.checkpoints.contract import Scope
+from noetic_py.checkpoints.rules import (
+    Page,
+    Pruning,
+    check_turn,
+    check_version,
+    is_held,
+    is_owned,
+    is_taken,
+    micros,
+    moment,
+    no_end,
+    not_held,
+)
+from noetic_py.checkpoints.sqlite.schema import (
+    DRIVER_ERRORS,
+    LONGEST,
+    MOST,
+    RUN,
+    Mode,
+    Place,
+    Run,
+    Sums,
+    inode_of,
+    is_busy,
+    place,
+)
+from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
+from noetic_py.journal.packing import Packed, pack, pack_scope, unpack
+from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+
+__all__ = ["Hold", "Store"]
+
+SECONDS = 0.005
+"""How long after a commit: longer than a step that does little, and nothing to a process that waits."""
+
+
+class Hold:
+    """The lock of one connection, between its transactions.
+
+    Args:
+        connection: The connection.
+        path: Its file.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._execute = connection.execute
+        self._journal = f"{path}-journal"
+        # Which file the journal is that SQLite has open. Where another program deletes it, what is written to it is
+        # lost, and not found after a loss of power.
+        self._inode: tuple[int, int] | None = None
+        self._open: sqlite3.Cursor | None = None
+        self._until = 0.0
+
+    def begin(self) -> bool:
+        """Begin a transaction under the lock that is held.
+
+        Returns:
+            Whether that was possible; where not, nothing is held any more.
+        """
+        if self._open is None:
+            return False
+        try:
+            self._execute("BEGIN IMMEDIATE")
+        except DRIVER_ERRORS as error:
+            self.let_go()
+            if is_busy(error):
+                return False
+            raise
+        if self._inode == inode_of(self._journal):
+            return True
+        self._execute("ROLLBACK")
+        self.let_go()
+        return False
+
+    def take(self) -> None:
+        """Hold on to the lock of the transaction that was begun."""
+        self._open = self._execute("SELECT name FROM sqlite_master")
+
+    def commit(self) -> None:
+        """Commit, and look before the first time at the journal, which until then no other process touches."""
+        if self._open is not None and self._inode is None:
+            self._inode = inode_of(self._journal)
+        self._execute("COMMIT")
+        self._until = time.monotonic() + SECONDS
+
+    def left(self) -> float | None:
+        """For how many seconds it is still held, `None` when it is not; one whose time is over is let go."""
+        if self._open is None:
+            return None
+        left = self._until - time.monotonic()
+        if left > 0:
+            return left
+        self.let_go()
+        return None
+
+    def let_go(self) -> None:
+        """Give the lock back, unless a transaction needs it."""
+        held, self._open, self._inode = self._open, None, None
+        if held is not None:
+            held.close()
+
+
+_BY_RUN_ID = RUN + " WHERE run_id = ?"
+_NEWEST = RUN + " WHERE id < ? ORDER BY id DESC LIMIT ?"
+_NEWEST_WITH = RUN + " WHERE id < ? AND status = ? ORDER BY id DESC LIMIT ?"
+# All that the checksum of a row's head covers, and the checksum: what was true of the row when it was read, still is.
+_MOVE_ON = (
+    "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
+    "AND position = ? AND fence = ? AND owner = ? AND updated = ? AND crc = ?"
+)
+_HEADS = 512
+_PRUNED_AT_ONCE = 200
+_RESTORE = "restore a copy of the file"
+
+
+class Store:
+    """The file, through one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, place: Place, *, mode: Mode, seed: int, threshold: int) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+        self._place = place
+        self._locks = place.locks
+        self.where = place.settings.where
+        self.mode = mode
+        self.seed = seed
+        self._sums = Sums(seed)
+        self._threshold = threshold
+        # Rows of runs as they were left here; a writer that relies on one has SQLite compare it.
+        self._heads: dict[str, Run] = {}
+        self._hold = Hold(connection, self.where)
+        self._writes = False
+
+    # -- transactions of SQLite
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether one is open."""
+        return self._connection.in_transaction
+
+    def begin(self, *, write: bool) -> StoreUnavailable | None:
+        """Open a transaction.
+
+        Returns:
+            Why nothing is written: the file is not written the way it was when it was opened.
+
+        Raises:
+            StoreUnavailable: The file is not there any more.
+        """
+        if not write:
+            self._execute("BEGIN")
+            return None
+        self._place.check()
+        if self._hold.begin():
+            self._writes = True
+            return None
+        self._execute("BEGIN IMMEDIATE")
+        self._writes = True
+        if self.mode != "persist":
+            return None
+        self._hold.take()
+        if self._one("PRAGMA journal_mode") == ("persist",):
+            return None
+        return StoreUnavailable(
+            f"{self.where}: another program has changed the file's journal mode",
+            where=self.where,
+            reason="mode",
+            hint="try again",
+        )
+
+    def patience(self) -> float | None:
+        """For how many seconds the file is held between two transactions, `None` when it is not."""
+        return self._hold.left()
+
+    def savepoint(self) -> None:
+        """Begin a part of a transaction that can be undone alone."""
+        self._execute("SAVEPOINT part")
+
+    def end_savepoint(self, *, undo: bool) -> None:
+        """End that part."""
+        if undo:
+            self._heads.clear()
+            self._execute("ROLLBACK TO part")
+        self._execute("RELEASE part")
+
+    def commit(self) -> None:
+        """Make everything last."""
+        if self._writes:
+            self._hold.commit()
+        else:
+            self._execute("COMMIT")
+        self._writes = False
+
+    def undo(self) -> None:
+        """Undo everything since the beginning of the transaction, and begin anew."""
+        self._heads.clear()
+        self._writes = False
+        self._execute("ROLLBACK")
+        self._execute("BEGIN")
+
+    def rollback(self) -> None:
+        """Undo everything; SQLite has done so itself after some errors."""
+        self._heads.clear()
+        self._writes = False
+        self._hold.let_go()
+        with suppress(*DRIVER_ERRORS):
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the connection; the file is left in a mode that another SQLite may open."""
+        with suppress(*DRIVER_ERRORS), closing(self._connection):
+            self.rollback()
+            if self.mode == "exclusive":
+                self._execute("PRAGMA journal_mode = PERSIST")
+
+    def _one(self, sql: str, values: tuple[object, ...] = ()) -> tuple[object, ...] | None:
+        row: tuple[object, ...] | None = self._execute(sql, values).fetchone()
+        return row
+
+    def _number(self, sql: str, values: tuple[object, ...] = ()) -> int:
+        row = self._one(sql, values)
+        if row is None or not isinstance(row[0], int):
+            raise CorruptRecord("a stored number is damaged", hint=_RESTORE)
+        return row[0]
+
+    def _tick(self) -> int:
+        """A number that this file has never given before."""
+        row = self._one("SELECT ticks, crc FROM store")
+        match row:
+            case (int(ticks), int(crc)) if crc == self._sums.ticks(ticks):
+                pass
+            case _:
+                raise CorruptRecord("the file's counter is damaged", hint=_RESTORE)
+        self._execute("UPDATE store SET ticks = ?, crc = ?", (ticks + 1, self._sums.ticks(ticks + 1)))
+        return ticks + 1
+
+    # -- rows of runs
+
+    def _find(self, run_id: str, *, card: bool = False) -> Run | None:
+        row = self._one(_BY_RUN_ID, (run_id,))
+        return None if row is None else self._sums.checked_run(row, card=card)
+
+    def _require(self, run_id: str) -> Run:
+        run = self._find(run_id)
+        if run is None:
+            raise no_run(run_id)
+        return run
+
+    def _create(self, run: Run) -> Run:
+        """Insert a row; its number is the next."""
+        run.id = self._tick()
+        if run.id >= MOST:
+            raise StoreUnavailable(
+                f"{self.where}: all numbers are given away", where=self.where, reason="full", hint="begin a new file"
+            )
+        run.crc, run.card_crc = self._sums.head(run), self._sums.card(run)
+        self._execute(
+            "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            astuple(run),
+        )
+        return run
+
+    def _save(self, run: Run, *, card: bool = False) -> None:
+        run.crc = self._sums.head(run)
+        self._execute(
+            "UPDATE runs SET position = ?, fence = ?, owner = ?, updated = ?, crc = ? WHERE id = ?",
+            (run.position, run.fence, run.owner, run.updated, run.crc, run.id),
+        )
+        if card:
+            run.card_crc = self._sums.card(run)
+            self._execute(
+                "UPDATE runs SET status = ?, card = ?, card_crc = ? WHERE id = ?",
+                (run.status, run.card, run.card_crc, run.id),
+            )
+
+    def head(self, run_id: str) -> Head | None:
+        """Where the journal ends."""
+        run = self._find(run_id)
+        return None if run is None else Head(run.position, run.fence)
+
+    def entry(self, run_id: str) -> RunEntry | None:
+        """One run, as lists show it."""
+        run = self._find(run_id, card=True)
+        return None if run is None else self._entry(run)
+
+    def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
+        """A page of runs."""
+        below = FARTHEST if after is None else after
+        if status is None:
+            rows = self._execute(_NEWEST, (below, limit)).fetchall()
+        else:
+            rows = self._execute(_NEWEST_WITH, (below, status, limit)).fetchall()
+        return [self._listed(row) for row in rows]
+
+    def _listed(self, row: tuple[Any, ...]) -> RunEntry:
+        try:
+            return self._entry(self._sums.checked_run(row, card=True))
+        except CorruptRecord as error:
+            return RunEntry.damaged(row[1], row[0], error.message)
+
+    def _entry(self, run: Run) -> RunEntry:
+        return RunEntry(
+            run_id=run.run_id,
+            position=run.position,
+            status=run.status,
+            card=run.card,
+            created=moment(run.created),
+            updated=moment(run.updated),
+            held=self._is_held(run),
+            cursor=run.id,
+        )
+
+    def _is_held(self, run: Run) -> bool:
+        return run.owner != 0 and self._locks.alive(run.owner)
+
+    # -- journals
+
+    def append(self, given: Transaction, now: datetime) -> int:
+        """Append one transaction."""
+        with_card = given.card is not None or given.status is not None
+        when = micros(now)
+        run = None if with_card else self._moved_on(given, when)
+        if run is None:
+            run = self._moved(given, when, with_card=with_card)
+            self._remember(run)
+        if given.records:
+            self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
+        return run.position
+
+    def _remember(self, run: Run) -> None:
+        if len(self._heads) == _HEADS:
+            self._heads.clear()
+        self._heads[run.run_id] = evolve(run, card=b"", status=None)
+
+    def _moved_on(self, given: Transaction, now: int) -> Run | None:
+        """Move a head on in one statement, where it is known and unchanged since; `None` elsewhere."""
+        run = self._heads.get(given.run_id)
+        if run is None or (run.fence, run.position) != (given.fence, given.expected_position):
+            return None
+        before = (run.id, run.run_id, run.position, run.fence, run.owner, run.updated, run.crc)
+        run.position, run.updated = run.position + len(given.records), now
+        run.crc = self._sums.head(run)
+        if self._execute(_MOVE_ON, (run.position, run.updated, run.crc, *before)).rowcount == 1:
+            return run
+        del self._heads[given.run_id]
+        return None
+
+    def _moved(self, given: Transaction, now: int, *, with_card: bool) -> Run:
+        """Read a head, and move it on.
+
+        Raises:
+            LeaseLost: The fence is not the latest owner's.
+            PositionConflict: The journal does not end where it should.
+        """
+        run = self._find(given.run_id, card=with_card)
+        position, fence = (0, 0) if run is None else (run.position, run.fence)
+        check_turn(given, position, fence)
+        position += len(given.records)
+        if run is None:
+            return self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
+        run.card = run.card if given.card is None else given.card
+        run.status = run.status if given.status is None else given.status
+        run.position, run.updated = position, now
+        self._save(run, card=with_card)
+        return run
+
+    def _insert(self, run: Run, packed: Packed, count: int) -> None:
+        if run.position >= LONGEST:
+            raise LimitExceeded("a run's records", LONGEST - 1, hint="go on in a fork, or in a run of its own")
+        crc = self._sums.transaction(run.id, run.position, count, packed.body)
+        self._execute(
+            "INSERT INTO transactions (id, count, crc, body) VALUES (?, ?, ?, ?)",
+            (place(run.id, run.position), count, crc, packed.body),
+        )
+        for digest, payload in packed.blobs.items():
+            self._execute("INSERT OR IGNORE INTO blobs (sha256, data) VALUES (?, ?)", (digest, payload))
+            self._execute(
+                "INSERT OR IGNORE INTO uses (stream, blob, first) SELECT ?, id, ? FROM blobs WHERE sha256 = ?",
+                (run.id, run.position - count, digest),
+            )
+
+    def _parts(self, run: Run) -> Iterator[tuple[int, int]]:
+        """The streams that a journal is made of, each with the position up to which it is."""
+        rows = self._execute("SELECT upto, stream, crc FROM shared WHERE run = ? ORDER BY upto", (run.id,)).fetchall()
+        for upto, stream, crc in rows:
+            if (
+                not isinstance(upto, int)
+                or not isinstance(stream, int)
+                or crc != self._sums.shared(run.id, upto, stream)
+            ):
+                raise CorruptRecord(f"what run {run.run_id!r} shares is damaged", hint=_RESTORE)
+            yield stream, upto
+        yield run.id, run.position
+
+    def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
+        """A page of records."""
+        run = self._require(run_id)
+        page = Page(after, limit)
+        for stream, upto in self._parts(run):
+            if page.at < upto:
+                self._read_part(run, stream, upto, page)
+            if page.full:
+                return page.records[:limit]
+        beyond = (place(run.id, run.position), place(run.id + 1, 0))
+        if self._one("SELECT 1 FROM transactions WHERE id > ? AND id < ?", beyond) is not None:
+            raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
+        return page.records
+
+    def _read_part(self, run: Run, stream: int, upto: int, page: Page) -> None:
+        sql = "SELECT id, count, crc, body FROM transactions WHERE id > ? AND id <= ? ORDER BY id"
+        first = place(stream, 0)
+        with closing(self._execute(sql, (first + page.at, first + upto))) as rows:
+            for row in rows:
+                match row:
+                    case (int(found), int(count), int(crc), bytes(body)) if (
+                        0 <= (last := found - first) - count <= page.at < last
+                        and (last - count == page.at or not page.records)
+                        and crc == self._sums.transaction(stream, last, count, body)
+                    ):
+                        page.add(unpack(body, count, self._blob, skip=page.at - (last - count)), last)
+                    case _:
+                        raise CorruptRecord(f"run {run.run_id!r} is damaged after position {page.at}", hint=_RESTORE)
+                if page.full:
+                    return
+        if page.at != upto:
+            raise CorruptRecord(f"run {run.run_id!r} has lost records after position {page.at}", hint=_RESTORE)
+
+    def _blob(self, digest: bytes) -> bytes:
+        row = self._one("SELECT data FROM blobs WHERE sha256 = ?", (digest,))
+        if row is None or not isinstance(row[0], bytes):
+            raise CorruptRecord("a large payload is missing", hint=_RESTORE)
+        return row[0]
+
+    def fork(
+        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+    ) -> None:
+        """Make a run that shares a journal's beginning."""
+        run = self._require(run_id)
+        at = min(at, run.position + 1)
+        parts: list[tuple[int, int]] = []
+        for stream, upto in self._parts(run):
+            if not parts or parts[-1][1] < at:
+                parts.append((stream, min(upto, at)))
+        stream, upto = parts[-1]
+        ends = self._one("SELECT 1 FROM transactions WHERE id = ?", (place(stream, at),))
+        if at != 0 and (ends is None or upto != at):
+            raise no_end(at)
+        if self._find(new_run_id) is not None:
+            raise is_taken(new_run_id)
+        when = micros(now)
+        made = self._create(Run(0, new_run_id, at, 0, 0, when, 0, when, status, card or b"", 0))
+        for stream, upto in parts if at else ():
+            self._execute(
+                "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
+                (made.id, upto, stream, self._sums.shared(made.id, upto, stream)),
+            )
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run."""
+        run = self._find(run_id)
+        if run is None:
+            return
+        if self._is_held(run):
+            raise is_held()
+        self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        streams = [stream for stream, _ in self._parts(run)]
+        self._execute("DELETE FROM shared WHERE run = ?", (run.id,))
+        self._execute("DELETE FROM runs WHERE id = ?", (run.id,))
+        for stream in streams:
+            self._trim(stream)
+
+    def _trim(self, stream: int) -> None:
+        """Take away what is not read any more: all of a stream, or what lies behind the last fork of a deleted run."""
+        if self._one("SELECT 1 FROM runs WHERE id = ?", (stream,)) is not None:
+            return
+        upto = self._number("SELECT coalesce(max(upto), 0) FROM shared WHERE stream = ?", (stream,))
+        self._execute("DELETE FROM transactions WHERE id > ? AND id < ?", (place(stream, upto), place(stream + 1, 0)))
+        unused = self._execute("SELECT blob FROM uses WHERE stream = ? AND first >= ?", (stream, upto)).fetchall()
+        self._execute("DELETE FROM uses WHERE stream = ? AND first >= ?", (stream, upto))
+        self._connection.executemany(
+            "DELETE FROM blobs WHERE id = ? AND NOT EXISTS (SELECT 1 FROM uses WHERE blob = blobs.id)", unused
+        )
+
+    def prune(
+        self, page: PrunePage, before: datetime | None, keep: int | None, statuses: Sequence[str] | None
+    ) -> PrunePage:
+        """Delete what is old among the next runs, the newest first."""
+        rows = self._execute(_NEWEST, (page.below, _PRUNED_AT_ONCE)).fetchall()
+        pruning, deleted = Pruning(page.kept, before, keep, statuses), 0
+        for row in rows:
+            # What cannot be read does not keep the others, and is left for a repair.
+            with suppress(CorruptRecord):
+                run = self._sums.checked_run(row, card=True)
+                if pruning.takes(run.status, run.updated) and not self._is_held(run):
+                    self._forget(run)
+                    deleted += 1
+        return PrunePage(rows[-1][0] if len(rows) == _PRUNED_AT_ONCE else None, pruning.kept, deleted)
+
+    def stats(self) -> Stats:
+        """How much there is."""
+        return Stats(
+            runs=self._number("SELECT count(*) FROM runs"),
+            records=self._number("SELECT coalesce(sum(position), 0) FROM runs WHERE typeof(position) = 'integer'"),
+            values=self._number("SELECT count(*) FROM pairs"),
+            blobs=self._number("SELECT count(*) FROM blobs"),
+            bytes=self._number("PRAGMA page_count") * self._number("PRAGMA page_size"),
+        )
+
+    # -- leases
+
+    def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
+        """Become the owner; nothing runs out while it lives."""
+        run = self._find(run_id)
+        if run is None:
+            when = micros(now)
+            run = self._create(Run(0, run_id, 0, 0, 0, when, 0, when, None, b"", 0))
+        elif self._is_held(run):
+            raise is_owned("its process to end")
+        run.fence, run.owner = self._tick(), self._locks.owner
+        self._save(run)
+        return Lease(run_id, run.fence)
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """Look whether the lease is still held."""
+        run = self._find(lease.run_id)
+        if run is None or (run.fence, run.owner) != (lease.fence, self._locks.owner):
+            raise not_held()
+        return lease
+
+    def release(self, leases: Collection[Lease]) -> None:
+        """End leases."""
+        for lease in leases:
+            run = self._find(lease.run_id)
+            if run is not None and (run.fence, run.owner) == (lease.fence, self._locks.owner):
+                self._save(evolve(run, owner=0))
+
+    # -- scoped values
+
+    def _pair(self, scope: bytes, key: str) -> StoredValue | None:
+        row = self._one("SELECT key, version, crc, value FROM pairs WHERE scope = ? AND key = ?", (scope, key))
+        return None if row is None else self._checked_pair(scope, row)
+
+    def _checked_pair(self, scope: bytes, row: tuple[object, ...]) -> StoredValue:
+        match row:
+            case (str(key), int(version), int(crc), bytes(value)) if crc == self._sums.pair(version, scope, key, value):
+                return StoredValue(key, value, version)
+            case _:
+                raise CorruptRecord("the value of a key is damaged", hint=_RESTORE)
+
+    def get(self, scope: Scope, key: str) -> StoredValue | None:
+        """The value of a key."""
+        return self._pair(pack_scope(scope), key)
+
+    def put(self, scope: Scope, key: str, value: bytes, expected: int | None) -> int:
+        """Give a key a value."""
+        packed = pack_scope(scope)
+        found = self._expected(packed, key, expected)
+        version = self._tick()
+        crc = self._sums.pair(version, packed, key, value)
+        if found is None:
+            self._execute(
+                "INSERT INTO pairs (version, scope, key, crc, value) VALUES (?, ?, ?, ?, ?)",
+                (version, packed, key, crc, value),
+            )
+        else:
+            self._execute(
+                "UPDATE pairs SET version = ?, crc = ?, value = ? WHERE version = ?",
+                (version, crc, value, found.version),
+            )
+        return version
+
+    def remove(self, scope: Scope, key: str, expected: int | None) -> bool:
+        """Take a key's value away."""
+        found = self._expected(pack_scope(scope), key, expected)
+        if found is not None:
+            self._execute("DELETE FROM pairs WHERE version = ?", (found.version,))
+        return found is not None
+
+    def _expected(self, scope: bytes, key: str, expected: int | None) -> StoredValue | None:
+        found = self._pair(scope, key)
+        check_version(found, expected)
+        return found
+
+    def scan(self, scope: Scope, after: str, limit: int) -> Sequence[StoredValue]:
+        """A page of a scope's values, behind a key."""
+        packed = pack_scope(scope)
+        rows = self._execute(
+            "SELECT key, version, crc, value FROM pairs WHERE scope = ? AND key > ? ORDER BY key LIMIT ?",
+            (packed, after, limit),
+        ).fetchall()
+        return [self._checked_pair(packed, row) for row in rows]

@@ -1,0 +1,190 @@
+"""The protocol by which a context reaches the engine, so that neither has to know how the other is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+    from decimal import Decimal
+
+    from opentelemetry.trace import Span
+
+    from noetic_py.channels import Channel
+    from noetic_py.context.context import Context
+    from noetic_py.context.detached import DetachedWork, DetachOptions
+    from noetic_py.context.read import Services, StepMeta
+    from noetic_py.context.step import Step
+    from noetic_py.core.attributes import Attributes
+    from noetic_py.core.budget import Remaining, TokenUsage
+    from noetic_py.core.control import Control
+    from noetic_py.core.derivation import ContextMemory
+    from noetic_py.core.progress import ProgressKeeper
+    from noetic_py.core.requests import Ask
+    from noetic_py.core.session_key import SessionKey
+    from noetic_py.core.trace import Trace
+    from noetic_py.core.types import ShareState
+    from noetic_py.core.view import LayerUsage
+    from noetic_py.models.model import JsonValue
+
+__all__ = ["Engine"]
+
+
+class Engine(Protocol):
+    """What a context asks of the execution it belongs to."""
+
+    id: str
+    run_id: str
+    depth: int
+    thread_id: str
+    user_id: str | None
+    request_id: str | None
+    services: Services
+    metadata: Mapping[str, JsonValue]
+    last_step: StepMeta | None
+    last_layer_usage: LayerUsage | None
+    stop: Control | None
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of."""
+        ...
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other."""
+        ...
+
+    @property
+    def progress(self) -> ProgressKeeper:
+        """How far the run's steps have come."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """Model calls of this execution."""
+        ...
+
+    @property
+    def run_turns(self) -> int:
+        """Model calls of the whole run."""
+        ...
+
+    @property
+    def parent_context(self) -> Context[Any, Any] | None:
+        """The context that spawned the execution."""
+        ...
+
+    @property
+    def root_context(self) -> Context[Any, Any]:
+        """The run's own context."""
+        ...
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started."""
+        ...
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens used."""
+        ...
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent."""
+        ...
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        ...
+
+    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+        """The memory bundle as a step has it, or as one that may only read."""
+        ...
+
+    @property
+    def input(self) -> object:
+        """What it was started with."""
+        ...
+
+    def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
+        """Where layers of scope thread keep what is its own."""
+        ...
+
+    def touch(self, ctx: Context[Any, Any], /) -> None:
+        """A body looks at its state."""
+        ...
+
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+        """What the budgets in force for a step allow."""
+        ...
+
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        """End the execution with a value."""
+        ...
+
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+        """End the execution."""
+        ...
+
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
+        """End the nearest loop."""
+        ...
+
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+        """Send an event."""
+        ...
+
+    def span(self, ctx: Context[Any, Any], /) -> Span:
+        """The active span."""
+        ...
+
+    def trace(self, ctx: Context[Any, Any], /) -> Trace | None:
+        """The place in a distributed trace."""
+        ...
+
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+        """The step's key."""
+        ...
+
+    def call(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /
+    ) -> Coroutine[Any, Any, Any]:
+        """Run a step as a child."""
+        ...
+
+    def gather(
+        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
+    ) -> Awaitable[list[Any]]:
+        """Run steps at once."""
+        ...
+
+    def send(
+        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> Awaitable[None]:
+        """Send a message."""
+        ...
+
+    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
+        """Wait for a message."""
+        ...
+
+    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+        """Take a message that is there."""
+        ...
+
+    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+        """Wait for an answer."""
+        ...
+
+    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
+        """Commit what was done so far."""
+        ...
+
+    def spawn_detached(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
+    ) -> DetachedWork:
+        """Start an execution beside the run's flow."""
+        ...

@@ -1,0 +1,377 @@
+"""What can be read of a run, and not changed: `ReadContext`, and what it shows of steps and services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
+
+from attrs import frozen
+
+from noetic_py.core.budget import NO_USAGE, Remaining, TokenUsage
+from noetic_py.core.progress import ReadProgress
+from noetic_py.core.state import read_only_state
+from noetic_py.core.types import T2, M_co, S_co, T
+from noetic_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    from noetic_py.context.context import Context
+    from noetic_py.core.attributes import Attributes
+    from noetic_py.core.items import FunctionCall, Item
+    from noetic_py.core.log import ItemView
+    from noetic_py.core.session_key import SessionKey
+    from noetic_py.core.view import LayerUsage
+
+__all__ = ["ReadContext", "ReadView", "Services", "StepMeta"]
+
+
+@frozen(eq=False)
+class StepMeta:
+    """What the most recently completed step did with a model.
+
+    Attributes:
+        tool_calls: The function calls of its answer.
+        usage: The tokens it used; zero for a step that called no model.
+        cost: USD, `None` when the model has no price.
+        items: The items of its answer.
+    """
+
+    tool_calls: Sequence[FunctionCall] = ()
+    usage: TokenUsage = NO_USAGE
+    cost: Decimal | None = Decimal(0)
+    items: Sequence[Item] = ()
+
+
+class Services:
+    """Services by type, frozen for a run: what a run was given, then the harness, then plugins.
+
+    Args:
+        layers: Mappings from type to object, the nearest first.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self, *layers: Mapping[type[Any], object]) -> None:
+        self._found: dict[type[Any], object] = {}
+        for layer in reversed(layers):
+            self._found.update(layer)
+
+    @property
+    def by_type(self) -> Mapping[type[Any], object]:
+        """All of them."""
+        return self._found
+
+    # A checker takes no abstract class for a `type[T]`, and what a service is found by often is a Protocol.
+    @overload
+    def __getitem__(self, key: type[T], /) -> T: ...
+    @overload
+    def __getitem__(self, key: Callable[..., T], /) -> T: ...
+    def __getitem__(self, key: Any, /) -> Any:
+        """The service of a type.
+
+        Raises:
+            ConfigError: There is none; code `"service-missing"`.
+        """
+        found = self._look(key)
+        if found is None:
+            raise ConfigError(
+                f"no service of type {key.__qualname__}",
+                code="service-missing",
+                hint=f"Harness(services={{{key.__name__}: ...}}) or run(..., services={{{key.__name__}: ...}})",
+            )
+        return found
+
+    def _look(self, key: Any) -> Any:
+        # As it was given: a fake, or what a Protocol describes, need not be an instance of the key.
+        return self._found.get(key)
+
+    @overload
+    def get(self, key: type[T], /) -> T | None: ...
+    @overload
+    def get(self, key: Callable[..., T], /) -> T | None: ...
+    @overload
+    def get(self, key: type[T], default: T2, /) -> T | T2: ...
+    @overload
+    def get(self, key: Callable[..., T], default: T2, /) -> T | T2: ...
+    def get(self, key: Any, default: Any = None, /) -> Any:
+        """The service of a type, or `default`."""
+        found = self._look(key)
+        return default if found is None else found
+
+    def __contains__(self, key: type[Any]) -> bool:
+        return key in self._found
+
+
+class ReadContext(Protocol[M_co, S_co]):
+    """What routes, instruction functions, planners and recall get: everything to read, nothing to change."""
+
+    @property
+    def id(self) -> str:
+        """The execution's id."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The step's id."""
+        ...
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The step's path."""
+        ...
+
+    @property
+    def branch(self) -> str:
+        """The dotted name of the conversation it writes to."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Spawns above it."""
+        ...
+
+    @property
+    def thread_id(self) -> str:
+        """The conversation's id."""
+        ...
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of."""
+        ...
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose run it is."""
+        ...
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's correlation id."""
+        ...
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started in this execution."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """Model calls of this execution."""
+        ...
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens used here and below."""
+        ...
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent here and below."""
+        ...
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the execution began."""
+        ...
+
+    @property
+    def budget(self) -> Remaining:
+        """What the budgets in force still allow."""
+        ...
+
+    @property
+    def items(self) -> ItemView:
+        """The conversation."""
+        ...
+
+    @property
+    def state(self) -> S_co:
+        """The state, live; what would change it raises `TypeError`."""
+        ...
+
+    @property
+    def memory(self) -> M_co:
+        """The memory bundle."""
+        ...
+
+    @property
+    def last_step(self) -> StepMeta | None:
+        """The most recently completed step."""
+        ...
+
+    @property
+    def last_layer_usage(self) -> LayerUsage | None:
+        """Tokens of the last model call's request by where they came from."""
+        ...
+
+    @property
+    def services(self) -> Services:
+        """The run's services."""
+        ...
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other; the one thing here that can be written."""
+        ...
+
+    @property
+    def progress(self) -> ReadProgress:
+        """How far the step has come, and the others of the run."""
+        ...
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the execution was aborted."""
+        ...
+
+    @property
+    def abort_reason(self) -> str | None:
+        """Why."""
+        ...
+
+
+class ReadView(Generic[M_co, S_co]):
+    """A live read-only view of a context; see [`ReadContext`][noetic_py.ReadContext]."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: Context[M_co, S_co]) -> None:
+        self._ctx = ctx
+
+    @property
+    def id(self) -> str:
+        """The execution's id."""
+        return self._ctx.id
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._ctx.run_id
+
+    @property
+    def name(self) -> str:
+        """The step's id."""
+        return self._ctx.name
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The step's path."""
+        return self._ctx.path
+
+    @property
+    def branch(self) -> str:
+        """The dotted name of the conversation it writes to."""
+        return self._ctx.branch
+
+    @property
+    def depth(self) -> int:
+        """Spawns above it."""
+        return self._ctx.depth
+
+    @property
+    def thread_id(self) -> str:
+        """The conversation's id."""
+        return self._ctx.thread_id
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of, `None` outside of one."""
+        return self._ctx.session
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose run it is."""
+        return self._ctx.user_id
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's correlation id."""
+        return self._ctx.request_id
+
+    @property
+    def step_count(self) -> int:
+        """Bodies started in this execution."""
+        return self._ctx.step_count
+
+    @property
+    def turns(self) -> int:
+        """Model calls of this execution."""
+        return self._ctx.turns
+
+    @property
+    def tokens(self) -> TokenUsage:
+        """Tokens used here and below."""
+        return self._ctx.tokens
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent here and below."""
+        return self._ctx.cost
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the execution began."""
+        return self._ctx.elapsed
+
+    @property
+    def budget(self) -> Remaining:
+        """What the budgets in force still allow."""
+        return self._ctx.budget
+
+    @property
+    def items(self) -> ItemView:
+        """The conversation as it is now."""
+        return self._ctx.items.frozen()
+
+    @property
+    def state(self) -> S_co:
+        """The state, live; what would change it raises `TypeError`."""
+        state: S_co = read_only_state(self._ctx.state)
+        return state
+
+    @property
+    def memory(self) -> M_co:
+        """The memory bundle, to be read."""
+        memory: M_co = self._ctx.engine.bind(self._ctx, reads=True)
+        return memory
+
+    @property
+    def last_layer_usage(self) -> LayerUsage | None:
+        """Tokens of the last model call's request by where they came from."""
+        return self._ctx.last_layer_usage
+
+    @property
+    def last_step(self) -> StepMeta | None:
+        """The most recently completed step."""
+        return self._ctx.last_step
+
+    @property
+    def services(self) -> Services:
+        """The run's services."""
+        return self._ctx.services
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other; the one thing here that can be written."""
+        return self._ctx.attrs
+
+    @property
+    def progress(self) -> ReadProgress:
+        """How far the step has come, and the others of the run."""
+        return ReadProgress(self._ctx.engine.progress, self._ctx.path)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the execution was aborted."""
+        return self._ctx.aborted
+
+    @property
+    def abort_reason(self) -> str | None:
+        """Why."""
+        return self._ctx.abort_reason

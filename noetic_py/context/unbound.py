@@ -1,0 +1,279 @@
+"""A context outside of a run: its engine, and its conversation as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from noetic_py.context.read import Services, StepMeta
+from noetic_py.core.attributes import Attributes
+from noetic_py.core.budget import NO_USAGE, Remaining
+from noetic_py.core.derivation import ContextMemory, is_branch, read_memory, write_memory
+from noetic_py.core.items import ItemBase
+from noetic_py.core.progress import NO_RUN, ProgressKeeper
+from noetic_py.core.runtime import SYSTEM
+from noetic_py.core.state import StateBag
+from noetic_py.core.trace import Trace
+from noetic_py.core.types import is_dict, is_list
+from noetic_py.errors import CodecError, InvalidId, LimitExceeded, NoContextError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from noetic_py.channels import Channel
+    from noetic_py.context.context import Context
+    from noetic_py.context.detached import DetachedWork, DetachOptions
+    from noetic_py.context.step import Step
+    from noetic_py.core.control import Control
+    from noetic_py.core.items import Item
+    from noetic_py.core.requests import Ask
+    from noetic_py.core.session_key import SessionKey
+    from noetic_py.core.types import ShareState
+    from noetic_py.core.view import LayerUsage
+    from noetic_py.models.model import JsonValue
+
+__all__ = ["Conversation", "Outside", "pack", "unpack"]
+
+
+class Outside:
+    """The engine of a context that no run has adopted: ids, and a refusal for everything else.
+
+    Attributes:
+        adopted: Whether a run is going on with the context now.
+        named: Whether its maker has chosen its thread.
+        trusted: How many items of its log a run has made; those behind come from outside.
+        settled: How many items there were when a run had completed last.
+        turns: The model calls of the runs that went on with it.
+        memory: Where layers of scope thread keep what is its own.
+        place: The trace that they belong to; `None` until the first begins.
+        request_id: The caller's correlation id.
+    """
+
+    run_id = ""
+    depth = 0
+    run_turns = 0
+    step_count = 0
+    tokens = NO_USAGE
+    cost: Decimal = Decimal(0)
+    input: object = None
+    last_step: StepMeta | None = None
+    last_layer_usage: LayerUsage | None = None
+    stop: Control | None = None
+    parent_context: Context[Any, Any] | None = None
+    user_id: str | None = None
+    session: SessionKey | None = None
+    progress: ProgressKeeper = NO_RUN
+    adopted: bool
+    trusted: int
+    settled: int
+    thread_id: str
+    named: bool
+    turns: int
+    place: Trace | None
+    request_id: str | None
+
+    def __init__(
+        self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None, trace: Trace | None
+    ) -> None:
+        self.adopted, self.trusted, self.turns = False, 0, 0
+        self.settled = ctx.domain.log.size
+        self.place = trace
+        self.id: str = SYSTEM.new_id()
+        self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
+        self.request_id = request_id
+        self.memory: ContextMemory = ContextMemory()
+        self.services: Services = Services()
+        self.attrs: Attributes = Attributes()
+        self.metadata: Mapping[str, JsonValue] = {}
+        self.root_context = ctx
+        self._began = SYSTEM.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return SYSTEM.monotonic() - self._began
+
+    def _refuse(self, what: str) -> NoContextError:
+        return NoContextError(
+            f"{what} needs a run", hint="call it from a step; harness.run(step, input, ctx=ctx) adopts it"
+        )
+
+    def trace(self, ctx: Context[Any, Any], /) -> Trace | None:
+        return self.place
+
+    def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
+        return self.memory
+
+    def touch(self, ctx: Context[Any, Any], /) -> None:
+        """Nothing to guard: no step runs."""
+
+    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+        return None
+
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+        return Remaining()
+
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        raise self._refuse("complete()")
+
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+        raise self._refuse("abort()")
+
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
+        raise self._refuse("stop_loop()")
+
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+        raise self._refuse("emit()")
+
+    def span(self, ctx: Context[Any, Any], /) -> Span:
+        from opentelemetry.trace import INVALID_SPAN
+
+        return INVALID_SPAN
+
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+        raise self._refuse("idempotency_key")
+
+    async def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Any:
+        raise self._refuse(f"calling step {step.id!r}")
+
+    async def gather(
+        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
+    ) -> list[Any]:
+        raise self._refuse("gather()")
+
+    async def send(
+        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> None:
+        raise self._refuse("send()")
+
+    async def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Any:
+        raise self._refuse("recv()")
+
+    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+        raise self._refuse("try_recv()")
+
+    async def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Any:
+        raise self._refuse("ask()")
+
+    async def checkpoint(self, ctx: Context[Any, Any], /) -> None:
+        raise self._refuse("checkpoint()")
+
+    def spawn_detached(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
+    ) -> DetachedWork:
+        raise self._refuse("spawn_detached()")
+
+
+_FORM = 1
+_FIELDS = frozenset({"form", "items", "state", "turns", "thread", "request"})
+# What those of earlier releases have not.
+_ADDED = frozenset({"trace", "name", "memory"})
+
+
+@frozen
+class Conversation:
+    """What a context holds that a later process can go on with.
+
+    Attributes:
+        items: The conversation.
+        state: The state.
+        turns: The model calls so far.
+        thread_id: The conversation's id.
+        request_id: The caller's correlation id.
+        trace: The place in a distributed trace.
+        name: What the context is called.
+        memory: What goes with it of the layers of its thread.
+    """
+
+    items: Sequence[Item]
+    state: Any
+    turns: int
+    thread_id: str
+    request_id: str | None
+    trace: Trace | None = None
+    name: str | None = None
+    memory: ContextMemory = field(factory=ContextMemory)
+
+
+def pack(conversation: Conversation) -> bytes:
+    """A conversation as JSON.
+
+    Raises:
+        CodecError: An item or the state cannot be stored.
+        LimitExceeded: It is too long, or nested too deep.
+    """
+    from noetic_py.core.codec import Codec
+    from noetic_py.core.codec.text import check_nesting, dump
+
+    state = conversation.state
+    bag = isinstance(state, StateBag)
+    codec, memory = Codec(), conversation.memory
+    tree = codec.encode(
+        {
+            "form": _FORM,
+            "items": list(conversation.items),
+            "state": dict(state.view()) if bag else state,
+            "turns": conversation.turns,
+            "thread": conversation.thread_id,
+            "request": conversation.request_id,
+            "trace": None if conversation.trace is None else list(conversation.trace.as_headers()),
+            "name": conversation.name,
+        }
+    )
+    if memory.states or memory.owner is not None:
+        # In its stored form already.
+        tree["memory"] = write_memory(memory, codec.encode)
+    check_nesting(tree)
+    data = dump(tree)
+    if len(data) > codec.max_bytes:
+        raise LimitExceeded("value size", codec.max_bytes)
+    return data
+
+
+def unpack(data: bytes, state_type: type[Any]) -> Conversation:
+    """The conversation that `pack` has made this of, its state checked to be a `state_type`.
+
+    Raises:
+        CodecError: It is malformed, of another form, or its state does not fit.
+        LimitExceeded: It is too long, or nested too deep.
+    """
+    from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
+    from noetic_py.core.codec.text import inside, parse
+
+    tree: object = parse(data, MAX_VALUE_BYTES, "value size")
+    if not is_dict(tree) or not _FIELDS <= tree.keys() <= _FIELDS | _ADDED or tree["form"] != _FORM:
+        raise CodecError("is no snapshot of a context", hint="Context.restore(ctx.snapshot())")
+    bag = state_type is StateBag
+    codec = Codec(() if bag else (state_type,))
+    items: object = codec.decode(tree["items"])
+    if not is_list(items) or not all(isinstance(item, ItemBase) for item in items):
+        raise CodecError("holds something that is no item", where="items")
+    turns, thread, request = tree["turns"], tree["thread"], tree["request"]
+    if type(turns) is not int or turns < 0:
+        raise CodecError("is no number of turns", where="turns")
+    name = tree.get("name")
+    if not isinstance(thread, str) or not thread or not isinstance(request, str | None):
+        raise CodecError("are no ids", where="thread, request")
+    if not isinstance(name, str | None) or (name is not None and not is_branch(name)):
+        raise CodecError("is no name", where="name")
+    try:
+        state = codec.decode(tree["state"], dict if bag else state_type)
+    except CodecError as error:
+        raise inside(error, "state") from error
+    trace = _trace(tree.get("trace"))
+    try:
+        memory = read_memory(tree["memory"]) if "memory" in tree else ContextMemory()
+    except ValueError as error:
+        raise CodecError(str(error), where="memory") from None
+    return Conversation(items, StateBag(state) if bag else state, turns, thread, request, trace, name, memory)
+
+
+def _trace(headers: object) -> Trace | None:
+    if headers is None:
+        return None
+    try:
+        return Trace.from_headers(headers)
+    except InvalidId as error:
+        raise CodecError(error.message, where="trace") from error

@@ -1,0 +1,101 @@
+"""What `ctx.budget` shows: of each dimension of a budget the limit, what was used, and what remains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from attrs import field, frozen
+
+__all__ = ["BudgetLimits", "BudgetUsed", "Remaining", "by_dimension"]
+
+_TOOL = "per_tool:"
+
+
+@frozen(kw_only=True)
+class BudgetLimits:
+    """An amount of each dimension that a budget limits; `None` where nothing limits.
+
+    Attributes:
+        steps: Bodies.
+        model_calls: Model calls.
+        tool_calls: Tool calls.
+        per_tool: Calls by the name of the tool, of those tools that are limited by themselves.
+        tokens: Input plus output tokens.
+        input_tokens: Input tokens.
+        cached_input_tokens: Input tokens from a provider's cache.
+        output_tokens: Output tokens.
+        cost: USD.
+        seconds: Seconds of active time.
+        depth: Spawns below one another.
+    """
+
+    steps: int | None = None
+    model_calls: int | None = None
+    tool_calls: int | None = None
+    per_tool: Mapping[str, int] = field(factory=dict[str, int])
+    tokens: int | None = None
+    input_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: Decimal | None = None
+    seconds: float | None = None
+    depth: int | None = None
+
+
+@frozen(kw_only=True)
+class BudgetUsed:
+    """What was used of each dimension: of one that is limited under the tightest budget, of others in the execution.
+
+    Attributes:
+        steps: Bodies started.
+        model_calls: Model calls started.
+        tool_calls: Tool calls started.
+        per_tool: Calls started by the name of the tool, of those tools that are limited by themselves.
+        tokens: Input plus output tokens.
+        input_tokens: Input tokens.
+        cached_input_tokens: Input tokens from a provider's cache.
+        output_tokens: Output tokens.
+        cost: USD.
+        seconds: Seconds of active time.
+        depth: Spawns above the step.
+    """
+
+    steps: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    per_tool: Mapping[str, int] = field(factory=dict[str, int])
+    tokens: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost: Decimal = Decimal(0)
+    seconds: float = 0.0
+    depth: int = 0
+
+
+@frozen(kw_only=True)
+class Remaining(BudgetLimits):
+    """What the tightest of the budgets in force still allows; `None` where nothing limits.
+
+    What calls in flight have reserved does not remain, and is not used yet. Two are equal when the same remains.
+
+    Attributes:
+        limit: The limits themselves, without what a budget keeps back as its reserve.
+        used: What was used of them.
+    """
+
+    limit: BudgetLimits = field(factory=BudgetLimits, eq=False)
+    used: BudgetUsed = field(factory=BudgetUsed, eq=False)
+
+
+def by_dimension(amounts: Mapping[str, Any]) -> dict[str, Any]:
+    """Amounts as a lease counts them, as the fields of these classes; those of a tool are called `per_tool:NAME`."""
+    found: dict[str, Any] = {"per_tool": {}}
+    for name, amount in amounts.items():
+        if name.startswith(_TOOL):
+            found["per_tool"][name.removeprefix(_TOOL)] = int(amount)
+        else:
+            found[name] = amount if name in ("cost", "seconds") else int(amount)
+    return found

@@ -1,0 +1,751 @@
+"""Budgets as a tree of leases: reserved before work starts, settled afterwards.
+
+A [`Budget`][noetic_py.Budget] is a value a user writes. A `Lease` is that budget in force for one harness, run, step or
+spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the root in
+one synchronous section, so no two tasks can both be given the last of anything.
+
+Counts (steps, model calls, tool calls) are taken for good when the work starts: they are exact under any concurrency.
+Tokens and cost are reserved at their maximum and settled at what the provider reported, so they can pass a limit only
+by what a provider reports above the reserved maximum of the calls then in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+import anyio
+from attrs import define, field, frozen
+
+from noetic_py.core.allowance import BudgetLimits, BudgetUsed, Remaining, by_dimension
+from noetic_py.core.spelling import known_keywords
+from noetic_py.core.usage import NO_USAGE, NOTHING_USED, TokenUsage, Usage
+from noetic_py.errors import BudgetExceeded, ConfigError
+
+__all__ = ["NOTHING_USED", "NO_USAGE", "Budget", "Lease", "Remaining", "Reservation", "TokenUsage", "Usage"]
+
+Amounts = dict[str, Decimal]
+
+
+_ZERO = Decimal(0)
+_ONE = Decimal(1)
+_CALL: Amounts = {"model_calls": _ONE}
+
+
+def _count(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} is not a whole number", code="budget", hint=f"{name}=10, or leave it out")
+    if value < 0:
+        raise ConfigError(f"{name}={value} is negative", code="budget", hint="0 allows none, None does not limit")
+    return value
+
+
+def _money(value: Any, name: str = "cost") -> Decimal | None:
+    if value is None:
+        return None
+    try:
+        # Through str, so that 0.1 means a tenth and not the nearest binary fraction.
+        amount = value if isinstance(value, Decimal) else Decimal(str(value))
+    except InvalidOperation:
+        raise ConfigError(f"{name}={value!r} is not an amount", code="budget", hint='cost="0.50"') from None
+    if isinstance(value, bool) or not amount.is_finite() or amount < 0:
+        raise ConfigError(
+            f"{name}={value!r} is not a finite amount of USD, 0 or more", code="budget", hint='cost="0.50"'
+        )
+    return amount
+
+
+# Ten thousand years: a longer time is a mistake, and the sum with a clock's reading would not be exact.
+_LONGEST = 10_000 * 365 * 24 * 3600
+
+
+def _seconds(value: Any, name: str = "seconds") -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{name}={value!r} is not a number of seconds", code="budget", hint=f"{name}=30.0")
+    if not 0 <= value < float("inf") or value > _LONGEST:
+        raise ConfigError(f"{name}={value!r} is not a finite number, 0 or more", code="budget", hint=f"{name}=30.0")
+    return float(value)
+
+
+class RunnableStep(Protocol):
+    """What a budget needs of the step that its `wrap_up` names; a `Step` is one."""
+
+    @property
+    def id(self) -> str:
+        """The step's id."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """What runs it."""
+        ...
+
+
+class Budget:
+    """Limits for a harness, a run, a step or a spawn; a dimension left out is not limited.
+
+    Args:
+        steps: Bodies started: code steps, model calls and tool steps; composites are free.
+        model_calls: Calls of a model.
+        tool_calls: Calls of tools.
+        per_tool: Calls by tool name.
+        input_tokens: Tokens read by models.
+        cached_input_tokens: Tokens read from a provider's cache.
+        output_tokens: Tokens written by models.
+        tokens: Input plus output tokens.
+        cost: USD; a str or Decimal is exact, a float is taken by its decimal text.
+        seconds: Active time, in seconds.
+        depth: Spawns below one another.
+        warn_at: Fraction of any limit at which a `BudgetWarning` event is sent, 0 to 1.
+        wrap_up: A step run on `reserve` when the rest is spent; its output becomes the result's value.
+        reserve: The part kept back for `wrap_up`.
+
+    Raises:
+        ConfigError: A value is negative, not finite, or of the wrong type; code `"budget"`.
+    """
+
+    __slots__ = ("depth", "limits", "per_tool", "reserve", "seconds", "warn_at", "wrap_up")
+
+    limits: Mapping[str, Decimal]
+    per_tool: Mapping[str, int]
+    seconds: float | None
+    depth: int | None
+    warn_at: float
+    wrap_up: RunnableStep | None
+    reserve: Budget | None
+
+    @known_keywords("Budget()")
+    def __init__(
+        self,
+        *,
+        steps: int | None = None,
+        model_calls: int | None = None,
+        tool_calls: int | None = None,
+        per_tool: Mapping[str, int] | None = None,
+        input_tokens: int | None = None,
+        cached_input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        tokens: int | None = None,
+        cost: str | float | Decimal | None = None,
+        seconds: float | None = None,
+        depth: int | None = None,
+        warn_at: float = 0.8,
+        wrap_up: RunnableStep | None = None,
+        reserve: Budget | None = None,
+    ) -> None:
+        given: dict[str, int | Decimal | None] = {
+            "steps": _count(steps, "steps"),
+            "model_calls": _count(model_calls, "model_calls"),
+            "tool_calls": _count(tool_calls, "tool_calls"),
+            "input_tokens": _count(input_tokens, "input_tokens"),
+            "cached_input_tokens": _count(cached_input_tokens, "cached_input_tokens"),
+            "output_tokens": _count(output_tokens, "output_tokens"),
+            "tokens": _count(tokens, "tokens"),
+            "cost": _money(cost),
+        }
+        self.per_tool = {}
+        if per_tool is not None and not isinstance(per_tool, Mapping):
+            raise ConfigError(f"per_tool={per_tool!r} is no mapping", code="budget", hint='per_tool={"search": 3}')
+        for name, limit in (per_tool or {}).items():
+            checked = _count(limit, f"per_tool[{name!r}]")
+            if checked is not None:
+                self.per_tool[name] = checked
+                given[f"per_tool:{name}"] = checked
+        self.limits = {name: Decimal(limit) for name, limit in given.items() if limit is not None}
+        self.seconds = _seconds(seconds)
+        self.depth = _count(depth, "depth")
+        self.warn_at, self.wrap_up, self.reserve = warn_at, wrap_up, reserve
+        self._check()
+
+    def _check(self) -> None:
+        warn_at: object = self.warn_at
+        if isinstance(warn_at, bool) or not isinstance(warn_at, (int, float)) or not 0 <= warn_at <= 1:
+            raise ConfigError(f"warn_at={self.warn_at!r} is not between 0 and 1", code="budget", hint="warn_at=0.8")
+        if self.wrap_up is not None and not hasattr(self.wrap_up, "kind"):
+            raise ConfigError(f"wrap_up={self.wrap_up!r} is no step", code="budget", hint="put @step on the function")
+        if self.reserve is not None and not isinstance(self.reserve, Budget):
+            raise ConfigError(
+                f"reserve={self.reserve!r} is no Budget", code="budget", hint="reserve=Budget(tokens=2_000)"
+            )
+        if self.wrap_up is not None and self.reserve is None:
+            raise ConfigError("wrap_up= needs reserve=", code="budget", hint="reserve=Budget(tokens=2_000)")
+        if self.reserve is None:
+            return
+        kept_back: dict[str, Decimal | float] = {**self.reserve.limits, "seconds": self.reserve.seconds or 0.0}
+        whole: dict[str, Decimal | float | None] = {**self.limits, "seconds": self.seconds}
+        for name, kept in kept_back.items():
+            limit = whole.get(name)
+            if limit is not None and kept > limit:
+                raise ConfigError(
+                    f"reserve keeps {kept} {name}, the budget has {limit}",
+                    code="budget",
+                    hint="keep less, or raise the budget",
+                )
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={limit}" for name, limit in self.limits.items()]
+        parts += [
+            f"{name}={value}" for name, value in (("seconds", self.seconds), ("depth", self.depth)) if value is not None
+        ]
+        return f"Budget({', '.join(parts)})"
+
+
+@define
+class Reservation:
+    """Amounts held for one call in flight, at every lease from where it happens up to the root."""
+
+    lease: Lease
+    amounts: Amounts
+    max_output: int | None = None
+    held: list[tuple[Lease, Amounts]] = field(factory=list["tuple[Lease, Amounts]"])
+    open: bool = True
+
+    @property
+    def most(self) -> Usage:
+        """What is held, as if all of it had been used."""
+        held = self.amounts
+        tokens = TokenUsage(int(held.get("input_tokens", 0)), int(held.get("output_tokens", 0)))
+        return Usage(tokens, held.get("cost"))
+
+    def settle(self, used: Usage) -> None:
+        """Give back what was held and book what was used; a second call does nothing."""
+        if not self.open:
+            return
+        self.open = False
+        if self.lease.free:
+            self.lease.meter(used)
+            return
+        spent = amounts_of(used)
+        for node, amounts in self.held:
+            node.unhold(amounts)
+        self.lease.book(spent, used.tokens)
+        self.lease.wake()
+
+
+def amounts_of(used: Usage) -> Amounts:
+    """What a usage means in the dimensions of a budget, the counts apart."""
+    tokens = used.tokens
+    return {
+        "input_tokens": Decimal(tokens.input),
+        "output_tokens": Decimal(tokens.output),
+        "tokens": Decimal(tokens.total),
+        "cached_input_tokens": Decimal(tokens.cached_input or 0),
+        "cost": used.cost or _ZERO,
+    }
+
+
+@define(eq=False)
+class _Place:
+    """A place in the line of requests that wait, and the lease that has no room for the one who stands there."""
+
+    at: Lease
+    called: anyio.Event = field(factory=anyio.Event)
+
+
+@frozen(eq=False)
+class _Blocker:
+    """The lease that refuses a request, and whether calls in flight could give back enough."""
+
+    error: BudgetExceeded
+    could_fit: bool
+    lease: Lease
+
+
+WarningSink = Callable[[str, Decimal, Decimal], None]
+
+
+class Lease:
+    """A budget in force, and the meter of everything that happens under it.
+
+    Args:
+        budget: The limits; `None` for a pure meter.
+        parent: The lease it lives under; each reservation holds there too.
+        now: Monotonic seconds at which its time starts.
+        depth: Spawn depth at which it starts.
+        on_warning: Called with dimension, spent and limit when `warn_at` is passed, once a dimension.
+    """
+
+    __slots__ = (
+        "_closed", "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_warned", "budget", "calls", "deadline",
+        "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started",
+        "steps", "steps_free", "tokens", "tool_calls",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        budget: Budget | None,
+        parent: Lease | None = None,
+        *,
+        now: float = 0.0,
+        depth: int = 0,
+        on_warning: WarningSink | None = None,
+    ) -> None:
+        self.budget: Budget | None = budget
+        self.parent: Lease | None = parent
+        self.root: Lease = self if parent is None else parent.root
+        self.depth: int = depth
+        # The caller tells its own run that a lease above, which belongs to several, has passed its mark.
+        self.on_warning: WarningSink | None = (
+            on_warning if on_warning is not None or parent is None else parent.on_warning
+        )
+        self.steps: int = 0
+        self.calls: int = 0
+        self.tool_calls: int = 0
+        self.tokens: TokenUsage = NO_USAGE
+        self._cost: Decimal | None = None
+        self._settled: Amounts = {}
+        self._held: Amounts = {}
+        self._kept: Amounts = {}
+        self._covers: Mapping[str, Decimal] | None = None
+        self._warned: set[str] = set()
+        # Who waits, in the order in which they came; kept at the root.
+        self._line: list[_Place] = []
+        self._closed = False
+        self.limits: dict[str, Decimal] = dict(budget.limits) if budget is not None else {}
+        if budget is not None and budget.reserve is not None:
+            for name, kept in budget.reserve.limits.items():
+                if name in self.limits:
+                    self.limits[name] -= kept
+        self.max_steps = self._whole("steps")
+        # Nothing is limited from here to the root: only the meters have to run.
+        # Whether the block for the wrap-up is held, here and above.
+        self.keeps: bool = False
+        # Where no lease limits steps, each counts its own, and hands the count up when it closes.
+        self.steps_free: bool = self.max_steps is None and (parent is None or parent.steps_free)
+        self.free: bool = not self.limits and (parent is None or parent.free)
+        self.started: float = now
+        own = None if budget is None or budget.seconds is None else now + budget.seconds
+        if own is not None and budget is not None and budget.reserve is not None and budget.reserve.seconds is not None:
+            own -= budget.reserve.seconds
+        self.ends: float | None = own
+        above = None if parent is None else parent.deadline
+        self.deadline: float | None = own if above is None else above if own is None else min(own, above)
+
+    def _whole(self, name: str) -> int | None:
+        limit = self.limits.get(name)
+        return None if limit is None else int(limit)
+
+    @property
+    def cost(self) -> Decimal:
+        """USD spent under this lease."""
+        return _ZERO if self._cost is None else self._cost
+
+    def limited(self, *names: str) -> bool:
+        """Whether this lease or one above limits any of the dimensions."""
+        node: Lease | None = self
+        while node is not None:
+            if any(name in node.limits for name in names):
+                return True
+            node = node.parent
+        return False
+
+    # -- counts, taken for good
+
+    def take_step(self, counted: bool = True) -> None:
+        """Count one body that starts, unless it is one that does not count.
+
+        Raises:
+            BudgetExceeded: This lease or one above has no step left; nothing was counted.
+        """
+        if not counted:
+            return
+        if self.steps_free:
+            self.steps += 1
+            return
+        covered = False
+        node: Lease | None = self
+        while node is not None:
+            limit = node.max_steps
+            kept = node._kept.get("steps", _ZERO)
+            if covered and kept:
+                node._kept["steps"] = kept - 1
+            elif limit is not None:
+                if node.steps + kept >= limit:
+                    self._give_back_step(node)
+                    raise BudgetExceeded("steps", limit=limit, requested=1, settled=node.steps)
+                node._warn("steps", Decimal(node.steps + 1), Decimal(limit), self.on_warning)
+            node.steps += 1
+            if node.steps_free and not node._closed:
+                # It hands its steps up when it closes.
+                return
+            covered = covered or (node._covers is not None and "steps" in node._covers)
+            node = node.parent
+
+    def _give_back_step(self, stop: Lease) -> None:
+        node: Lease | None = self
+        while node is not None and node is not stop:
+            node.steps -= 1
+            node = node.parent
+
+    def take_tool_call(self, tool: str) -> None:
+        """Count one tool call that starts, against `tool_calls` and `per_tool`.
+
+        Raises:
+            BudgetExceeded: A lease has none left; nothing was counted.
+        """
+        if not self.free:
+            self._take({"tool_calls": _ONE, f"per_tool:{tool}": _ONE})
+        node: Lease | None = self
+        while node is not None:
+            node.tool_calls += 1
+            node = node.parent
+
+    def _take(self, amounts: Amounts) -> None:
+        blocker = self._blocker(amounts)
+        if blocker is not None:
+            raise blocker.error
+        self.book(amounts, NO_USAGE)
+
+    def enter_depth(self, depth: int) -> None:
+        """Check a spawn at `depth` against every `depth` limit above.
+
+        Raises:
+            BudgetExceeded: A lease does not allow spawns so deep below it.
+        """
+        node: Lease | None = self
+        while node is not None:
+            limit = None if node.budget is None else node.budget.depth
+            if limit is not None and depth - node.depth > limit:
+                raise BudgetExceeded("depth", limit=limit, requested=1, settled=depth - node.depth - 1)
+            node = node.parent
+
+    # -- reservations
+
+    async def reserve(
+        self,
+        *,
+        input_tokens: int = 0,
+        max_output: int | None = None,
+        cost_of: Callable[[int, int], Decimal] | None = None,
+        output_cap: int | None = None,
+    ) -> Reservation:
+        """Hold the maximum of one model call; waits while calls in flight could still give back enough.
+
+        Args:
+            input_tokens: The request's counted tokens.
+            max_output: The most the model may write; when absent it is set to what is left.
+            cost_of: USD for (input tokens, output tokens), when a cost is limited.
+            output_cap: The model's own limit of output tokens, which bounds what is left.
+
+        Returns:
+            The reservation; its `max_output` is what the request has to carry, `None` when nothing limits it.
+
+        Raises:
+            BudgetExceeded: It can never fit, whatever the calls in flight give back.
+        """
+        if self.free:
+            return self._hold({}, max_output)
+        place: _Place | None = None
+        try:
+            while True:
+                allowed = max_output
+                if allowed is None and self.limited("output_tokens", "tokens", "cost"):
+                    allowed = self._output_left(input_tokens, cost_of, output_cap)
+                amounts = self._amounts(input_tokens, allowed or 0, cost_of)
+                blocker = self._blocker(amounts)
+                if blocker is not None and not blocker.could_fit:
+                    raise blocker.error
+                at = self._ahead(place) if blocker is None else blocker.lease
+                if at is None:
+                    return self._hold(amounts, allowed)
+                place = self._take_place(place, at)
+                await place.called.wait()
+        finally:
+            if place is not None:
+                self.root._line.remove(place)
+                self.wake()
+
+    def _ahead(self, place: _Place | None) -> Lease | None:
+        """The lease at which an earlier request waits, which this request would overtake."""
+        for other in self.root._line:
+            if other is place:
+                return None
+            node: Lease | None = self
+            while node is not None:
+                if node is other.at:
+                    return node
+                node = node.parent
+        return None
+
+    def _take_place(self, place: _Place | None, at: Lease) -> _Place:
+        """Stand in line, at the end the first time, and at one's own place afterwards."""
+        if place is None:
+            place = _Place(at)
+            self.root._line.append(place)
+        else:
+            place.at, place.called = at, anyio.Event()
+        return place
+
+    def _amounts(self, read: int, written: int, cost_of: Callable[[int, int], Decimal] | None) -> Amounts:
+        amounts: Amounts = {"model_calls": _ONE}
+        if read or written:
+            amounts["input_tokens"] = amounts["cached_input_tokens"] = Decimal(read)
+            amounts["output_tokens"] = Decimal(written)
+            amounts["tokens"] = Decimal(read + written)
+        if cost_of is not None:
+            amounts["cost"] = cost_of(read, written)
+        return amounts
+
+    def _output_left(self, read: int, cost_of: Callable[[int, int], Decimal] | None, cap: int | None) -> int:
+        """The most output that fits now, at least 1, so that a full budget is refused and not asked for nothing."""
+        left = cap if cap is not None else 1 << 30
+        node: Lease | None = self
+        while node is not None:
+            for name, spent_on_input in (("output_tokens", 0), ("tokens", read)):
+                if name in node.limits:
+                    left = min(left, int(node._left(name)) - spent_on_input)
+            if "cost" in node.limits and cost_of is not None:
+                left = min(left, _affordable(node._left("cost"), read, left, cost_of))
+            node = node.parent
+        return max(left, 1)
+
+    def _left(self, name: str) -> Decimal:
+        if name == "steps":
+            return self.limits[name] - self.steps - self._kept.get(name, _ZERO)
+        taken = self._settled.get(name, _ZERO) + self._held.get(name, _ZERO) + self._kept.get(name, _ZERO)
+        return self.limits[name] - taken
+
+    def _blocker(self, amounts: Amounts) -> _Blocker | None:
+        """The first lease that has no room, and whether calls in flight could make some."""
+        waitable: _Blocker | None = None
+        node: Lease | None = self
+        while node is not None:
+            for name, limit in node.limits.items():
+                asked = amounts.get(name)
+                if not asked or asked <= node._left(name):
+                    continue
+                settled = node._settled.get(name, _ZERO) if name != "steps" else Decimal(node.steps)
+                error = BudgetExceeded(name, limit=limit, requested=asked, settled=settled)
+                if asked > node._left(name) + node._held.get(name, _ZERO):
+                    return _Blocker(error, False, node)
+                waitable = waitable or _Blocker(error, True, node)
+            amounts = node._uncovered(amounts)
+            node = node.parent
+        return waitable
+
+    def _uncovered(self, amounts: Amounts) -> Amounts:
+        """What the leases above still have to carry; a wrap-up's block was reserved there before."""
+        covers = self._covers
+        return amounts if covers is None else {name: value for name, value in amounts.items() if name not in covers}
+
+    def _hold(self, amounts: Amounts, max_output: int | None) -> Reservation:
+        reservation = Reservation(self, amounts, max_output)
+        # A call that has started is a call, whatever becomes of it: the count is booked, the rest is held.
+        if self.free:
+            self._count_call()
+            return reservation
+        self.book(_CALL, NO_USAGE, calls=1)
+        rest = {name: value for name, value in amounts.items() if name != "model_calls"}
+        node: Lease | None = self
+        while node is not None:
+            for name, value in rest.items():
+                node._held[name] = node._held.get(name, _ZERO) + value
+            reservation.held.append((node, rest))
+            rest = node._uncovered(rest)
+            node = node.parent
+        return reservation
+
+    def _count_call(self) -> None:
+        node: Lease | None = self
+        while node is not None:
+            node.calls += 1
+            node = node.parent
+
+    def unhold(self, amounts: Amounts) -> None:
+        """Give back amounts that were held here."""
+        for name, value in amounts.items():
+            self._held[name] -= value
+
+    def meter(self, used: Usage) -> None:
+        """Count what was used where nothing is limited."""
+        node: Lease | None = self
+        while node is not None:
+            if used.tokens is not NO_USAGE:
+                node.tokens = node.tokens + used.tokens
+            if used.cost:
+                node._cost = node.cost + used.cost
+            node = node.parent
+
+    def book(self, amounts: Amounts, tokens: TokenUsage, *, calls: int = 0) -> None:
+        """Add what was spent, here and at every lease above."""
+        cost = amounts.get("cost")
+        node: Lease | None = self
+        while node is not None:
+            settled = node._settled
+            for name, value in amounts.items():
+                settled[name] = settled.get(name, _ZERO) + value
+                limit = node.limits.get(name)
+                if limit is not None:
+                    node._warn(name, settled[name], limit, self.on_warning)
+            node.calls += calls
+            if tokens is not NO_USAGE:
+                node.tokens = node.tokens + tokens
+            if cost:
+                node._cost = node.cost + cost
+            if node._covers is not None:
+                amounts = node._uncovered(amounts)
+            node = node.parent
+
+    def recover(self, used: Usage, steps: int, tool: str | None) -> None:
+        """Charge this lease, and none above, with what was used under it before this process had the run."""
+        amounts = amounts_of(used)
+        if tool is not None:
+            amounts |= {"tool_calls": _ONE, f"per_tool:{tool}": _ONE}
+            self.tool_calls += 1
+        for name, value in (amounts | {"model_calls": Decimal(used.model_calls)}).items():
+            self._settled[name] = self._settled.get(name, _ZERO) + value
+        self.calls += used.model_calls
+        self.tokens = self.tokens + used.tokens
+        if used.cost:
+            self._cost = self.cost + used.cost
+        self.steps += steps
+        if self.steps_free and self.parent is not None and self.parent.steps_free:
+            self.parent.steps -= steps  # counted there already, and handed up once more when this lease closes
+
+    def wake(self) -> None:
+        """Let the reservations that wait look again."""
+        for place in self.root._line:
+            place.called.set()
+
+    def _warn(self, name: str, spent: Decimal, limit: Decimal, sink: WarningSink | None) -> None:
+        budget = self.budget
+        if budget is None or sink is None or name in self._warned:
+            return
+        if spent >= limit * Decimal(str(budget.warn_at)):
+            self._warned.add(name)
+            sink(name, spent, limit)
+
+    # -- what is left
+
+    def remaining(self, now: float, depth: int = 0, used: Mapping[str, Any] | None = None) -> Remaining:
+        """What the tightest lease from here to the root still allows.
+
+        Args:
+            now: Monotonic seconds.
+            depth: How many spawns there are above.
+            used: What was used of each dimension, for those that nothing limits.
+        """
+        left: dict[str, Any] = {}
+        limits: dict[str, Any] = {}
+        used = {} if used is None else dict(used)
+        node: Lease | None = self
+        while node is not None:
+            for name, (limit, spent, rest) in node._allowances(now, depth).items():
+                # A wrap-up has its own time, whatever that of the work around it comes to.
+                if (name not in left or rest < left[name]) and (name != "seconds" or node.ends == self.deadline):
+                    left[name], limits[name], used[name] = rest, limit, spent
+            node = node.parent
+        shown = [by_dimension(amounts) for amounts in (left, limits, used)]
+        return Remaining(**shown[0], limit=BudgetLimits(**shown[1]), used=BudgetUsed(**shown[2]))
+
+    def _allowances(self, now: float, depth: int) -> dict[str, tuple[Any, Any, Any]]:
+        """Of each dimension that is limited here the limit, what was used of it, and what is left."""
+        found: dict[str, tuple[Any, Any, Any]] = {}
+        for name, limit in self.limits.items():
+            spent = Decimal(self.steps) if name == "steps" else self._settled.get(name, _ZERO)
+            found[name] = (limit, spent, self._left(name))
+        if self.ends is not None:
+            found["seconds"] = (self.ends - self.started, now - self.started, max(0.0, self.ends - now))
+        if self.budget is not None and self.budget.depth is not None:
+            below = depth - self.depth
+            found["depth"] = (self.budget.depth, below, self.budget.depth - below)
+        return found
+
+    def used(self) -> dict[str, Any]:
+        """What was used under this lease, whether or not something limits it."""
+        counts = {"steps": self.steps, "model_calls": self.calls, "tool_calls": self.tool_calls}
+        return {**amounts_of(Usage(self.tokens, self._cost)), **counts}
+
+    # -- the wrap-up and its block
+
+    def keep_reserve(self) -> None:
+        """Hold the block of `reserve=` at every lease above, so that the wrap-up can count on it.
+
+        Raises:
+            BudgetExceeded: The block does not fit into a lease above.
+        """
+        if self.budget is None or self.budget.reserve is None:
+            return
+        block = self._block()
+        if self.parent is not None:
+            blocker = self.parent._blocker(block)
+            if blocker is not None:
+                raise blocker.error
+            self._keep_above(block, _ONE)
+        self.keeps = True
+
+    def _block(self) -> Amounts:
+        return dict(self.budget.reserve.limits) if self.budget is not None and self.budget.reserve is not None else {}
+
+    def _keep_above(self, block: Amounts, sign: Decimal) -> None:
+        node = self.parent
+        while node is not None:
+            for name, kept in block.items():
+                node._kept[name] = node._kept.get(name, _ZERO) + sign * kept
+            block = node._uncovered(block)
+            node = node.parent
+
+    def open_wrap_up(self, now: float) -> Lease:
+        """A lease for the wrap-up step: what `reserve=` kept back, already held at the leases above."""
+        reserve = self.budget.reserve if self.budget is not None else None
+        lease = Lease(reserve, self, now=now, depth=self.depth)
+        for name, kept in self._block().items():
+            if name in self.limits:
+                self.limits[name] += kept
+        self.max_steps = self._whole("steps")
+        self._covers = self._block()
+        lease.deadline = None if reserve is None or reserve.seconds is None else now + reserve.seconds
+        return lease
+
+    def close(self, wrap_up: Lease | None = None) -> None:
+        """End this lease: give the block back above, and book there what the wrap-up used of it."""
+        block = self._block() if self.keeps else {}
+        self.keeps = False
+        if self.parent is not None and block:
+            if wrap_up is not None:
+                used = {name: wrap_up._settled[name] for name in block if name in wrap_up._settled}
+                self.parent._book_settled(used)
+                if "steps" in block:
+                    # Each step of the wrap-up has been moved from the block to what is spent.
+                    block["steps"] -= wrap_up.steps
+            self._keep_above(block, -_ONE)
+        self._covers = None
+        if wrap_up is not None and wrap_up.steps_free and not wrap_up._closed:
+            self.steps += wrap_up.steps
+        if self.steps_free and self.parent is not None and not self._closed:
+            self.parent.hand_up(self.steps)
+        self._closed = True
+        self.wake()
+
+    def hand_up(self, steps: int) -> None:
+        """Count steps of a lease below that has ended; where this one has ended before it, further up too."""
+        self.steps += steps
+        if self._closed and self.steps_free and self.parent is not None:
+            self.parent.hand_up(steps)
+
+    def _book_settled(self, amounts: Amounts) -> None:
+        node: Lease | None = self
+        while node is not None:
+            for name, value in amounts.items():
+                node._settled[name] = node._settled.get(name, _ZERO) + value
+            amounts = node._uncovered(amounts)
+            node = node.parent
+
+
+def _affordable(money: Decimal, read: int, most: int, cost_of: Callable[[int, int], Decimal]) -> int:
+    """The most output tokens that `money` pays for besides the input; 0 when it pays for none."""
+    if cost_of(read, most) <= money:
+        return most
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cost_of(read, middle) <= money:
+            low = middle
+        else:
+            high = middle - 1
+    return low

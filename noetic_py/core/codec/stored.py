@@ -1,0 +1,424 @@
+"""Values as stored JSON, which says of itself what it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from pathlib import Path, PosixPath, WindowsPath
+from typing import Any, Final, TypeVar, overload
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import attrs
+
+from noetic_py.core.codec.failures import encode_failure
+from noetic_py.core.codec.structure import Bag, Failure, Member, Record, Structurer, is_model, is_named_tuple, type_name
+from noetic_py.core.codec.text import (
+    MAX_KEYS,
+    MAX_NESTING,
+    Unfit,
+    check_nesting,
+    dump,
+    is_dict,
+    is_list,
+    kind_name,
+    parse,
+)
+from noetic_py.core.codec.wire import from_wire, from_wire_json, to_wire
+from noetic_py.core.items import FunctionCallOutput, ItemBase, Opaque
+from noetic_py.core.secrets import Secret
+from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
+
+__all__ = ["MAX_VALUE_BYTES", "Codec", "unreadable"]
+
+MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
+"""How long a stored value may be, unless told otherwise."""
+
+T = TypeVar("T")
+
+
+class Codec:
+    """Values to stored JSON and back.
+
+    It takes attrs classes, dataclasses, pydantic models, named tuples, enumerations, items, the library's errors, and
+    Python's own values, with dates, decimals, UUIDs, paths and bytes among them. A class is made again from the type
+    that `loads` is asked for; where that says `object` or `Any`, only registered classes are made, by the name they are
+    registered under.
+
+    Args:
+        types: Classes to register.
+        max_bytes: How long a stored value may be.
+    """
+
+    def __init__(self, types: Iterable[type] = (), *, max_bytes: int = MAX_VALUE_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._types: dict[str, type] = {}
+        self._structurer = Structurer(self._types)
+        for cls in types:
+            self.register(cls)
+
+    def register(self, cls: type, /) -> None:
+        """Let `cls` be made where no type is declared.
+
+        Raises:
+            ConfigError: Another class of the same name is registered (code `"codec-duplicate"`).
+        """
+        if self._types.setdefault(cls.__name__, cls) is not cls:
+            raise ConfigError(
+                f"another class named {cls.__name__} is registered with this codec", code="codec-duplicate"
+            )
+
+    def dumps(self, value: object) -> bytes:
+        """The value as compact JSON in UTF-8; equal sets give equal bytes.
+
+        Raises:
+            CodecError: Something in the value cannot be stored; `where` is the path to it, the message names its type.
+            LimitExceeded: The result is longer than `max_bytes` or nested deeper than 64.
+        """
+        tree = self.encode(value)
+        data = dump(tree)
+        if data.count(b"{") + data.count(b"[") > MAX_NESTING:
+            check_nesting(tree)
+        if len(data) > self.max_bytes:
+            raise LimitExceeded("value size", self.max_bytes)
+        return data
+
+    @overload
+    def loads(self, data: bytes | str, type: type[T], /) -> T: ...
+    @overload
+    def loads(self, data: bytes | str, type: object = ..., /) -> Any: ...
+    def loads(self, data: bytes | str, type: object = object, /) -> Any:
+        """The value that `dumps` has stored, as an instance of `type`.
+
+        Raises:
+            CodecError: The data are malformed or do not fit the type; `where` is the path to what does not.
+            LimitExceeded: The data are longer than `max_bytes` or nested deeper than 64.
+        """
+        return self.decode(parse(data, self.max_bytes, "value size"), type)
+
+    def encode(self, value: object) -> Any:
+        """The value as what JSON knows, to be a part of something larger.
+
+        Raises:
+            CodecError: Something in the value cannot be stored; `where` is the path to it, the message names its type.
+        """
+        try:
+            return _encode(value, 0)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING) from None
+        except Unfit as error:
+            raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
+
+    def decode(self, tree: object, type: object = object) -> Any:
+        """The value that `encode` has made this of, as an instance of `type`.
+
+        Raises:
+            CodecError: It is malformed or does not fit the type; `where` is the path to what does not.
+            LimitExceeded: It is nested too deep.
+        """
+        try:
+            return self._structurer.structure(_decode(tree), type)
+        except RecursionError:
+            # Below the limit of JSON, but each mark takes several calls, and the stack may be deep already.
+            raise LimitExceeded("nesting", MAX_NESTING) from None
+        except Unfit as error:
+            raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
+
+    def require_readable(self, tree: object, type: object = object) -> None:
+        """Refuse a value that `encode` has made of something, and that `decode` cannot make again.
+
+        Raises:
+            CodecError: A class in it is neither declared nor registered; `where` is the path to it.
+        """
+        if is_dict(tree) or is_list(tree):
+            try:
+                self.decode(tree, type)
+            except CodecError as error:
+                raise unreadable(error) from error
+
+    def check(self, tree: object) -> None:
+        """Refuse what `encode` cannot have made, whatever classes it holds.
+
+        Raises:
+            CodecError: It is malformed.
+            LimitExceeded: It is nested too deep.
+        """
+        try:
+            _decode(tree)
+        except RecursionError:
+            raise LimitExceeded("nesting", MAX_NESTING) from None
+        except Unfit as error:
+            raise CodecError(error.message, where=error.where.lstrip("."), hint=error.hint) from error.__cause__
+
+
+def unreadable(error: CodecError) -> CodecError:
+    """What is wrong with a value that could be stored, and not be read back for this reason."""
+    return CodecError(
+        f"the value could be stored, but not be read back: {error.message.removeprefix(f'{error.where}: ')}",
+        where=error.where,
+        hint=error.hint or "annotate the place that the value is read from with its class",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+_MARK: Final = "$"
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
+
+
+def _encode(value: Any, depth: int) -> Any:
+    kind: Any = value.__class__
+    if kind in _PLAIN:
+        return value
+    if depth > MAX_NESTING:
+        raise LimitExceeded("nesting", MAX_NESTING)
+    encode = _ENCODERS.get(kind)
+    return _encode_instance(value, kind, depth) if encode is None else encode(value, depth)
+
+
+def _encode_at(frame: str, value: Any, depth: int) -> Any:
+    try:
+        return _encode(value, depth + 1)
+    except Unfit as error:
+        raise error.inside(frame) from error.__cause__
+
+
+def _encode_float(value: float, _: int) -> float:
+    if value - value != 0:
+        raise Unfit(f"{value} is no number that JSON allows", hint="store None, or a Decimal")
+    return value
+
+
+def _encode_list(value: Collection[Any], depth: int) -> list[Any]:
+    if _PLAIN.issuperset(map(type, value)):
+        return list(value)
+    encoded: list[Any] = []
+    for index, part in enumerate(value):
+        try:
+            encoded.append(_encode(part, depth + 1))
+        except Unfit as error:
+            raise error.inside(f"[{index}]") from error.__cause__
+    return encoded
+
+
+def _encode_dict(value: dict[Any, Any], depth: int) -> Any:
+    if len(value) > MAX_KEYS:
+        raise LimitExceeded("keys of an object", MAX_KEYS, hint="keep it in a list, or in a database of its own")
+    if _MARK in value or not all(type(key) is str for key in value):
+        pairs = [
+            [_encode_at(f"[{key!r:.60}]", key, depth + 2), _encode_at(f"[{key!r:.60}]", part, depth + 2)]
+            for key, part in value.items()
+        ]
+        return {_MARK: "dict", "v": pairs}
+    encoded: dict[str, Any] = {}
+    for key, part in value.items():
+        try:
+            encoded[key] = _encode(part, depth + 1)
+        except Unfit as error:
+            raise error.inside(f"[{key!r:.60}]") from error.__cause__
+    return encoded
+
+
+def _encode_set(value: set[Any] | frozenset[Any], depth: int) -> dict[str, Any]:
+    return {_MARK: type(value).__name__, "v": sorted(_encode_list(value, depth + 1), key=dump)}
+
+
+def _encode_moment(value: datetime | time, _: int) -> dict[str, Any]:
+    encoded: dict[str, Any] = {_MARK: type(value).__name__, "v": value.isoformat()}
+    # An offset alone would forget the zone's rules, and which of two equal hours it was.
+    if isinstance(value.tzinfo, ZoneInfo) and value.tzinfo.key:
+        encoded["tz"] = value.tzinfo.key
+    if value.fold:
+        encoded["fold"] = 1
+    return encoded
+
+
+def _encode_secret(value: Secret[Any], _: int) -> dict[str, Any]:
+    if value.stored != "name":
+        raise Unfit(
+            "a Secret is not stored", hint='Secret(value, name="db", stored="name") stores its name and not its value'
+        )
+    return {_MARK: "secret", "v": value.name}
+
+
+def _tagged(tag: str, form: Callable[[Any], Any]) -> Callable[[Any, int], dict[str, Any]]:
+    return lambda value, _: {_MARK: tag, "v": form(value)}
+
+
+_ENCODERS: Final[dict[type, Callable[[Any, int], Any]]] = {
+    float: _encode_float,
+    list: _encode_list,
+    dict: _encode_dict,
+    tuple: lambda value, depth: {_MARK: "tuple", "v": _encode_list(value, depth + 1)},
+    set: _encode_set,
+    frozenset: _encode_set,
+    bytes: _tagged("bytes", lambda value: b64encode(value).decode()),
+    datetime: _encode_moment,
+    time: _encode_moment,
+    date: _tagged("date", date.isoformat),
+    timedelta: _tagged("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+    Decimal: _tagged("decimal", str),
+    UUID: _tagged("uuid", str),
+    PosixPath: _tagged("path", str),
+    WindowsPath: _tagged("path", str),
+    Secret: _encode_secret,
+}
+
+
+def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
+    if isinstance(value, ItemBase):
+        return _encode_item(value)
+    if isinstance(value, Enum):
+        return {_MARK: "enum", "t": kind.__name__, "v": _encode(value.value, depth + 1)}
+    if isinstance(value, NoeticError):
+        return {_MARK: "error", **encode_failure(value, depth, _encode)}
+    if attrs.has(kind):
+        return _encode_fields(value, kind, [field.name for field in attrs.fields(kind)], depth)
+    if dataclasses.is_dataclass(kind):
+        return _encode_fields(value, kind, [field.name for field in dataclasses.fields(kind)], depth)
+    if is_named_tuple(kind):
+        return _encode_fields(value, kind, kind._fields, depth)
+    if is_model(kind):
+        return {_MARK: "object", "t": kind.__name__, "v": _encode(_model_fields(value), depth + 1)}
+    raise Unfit(
+        f"a {kind.__module__}.{type_name(kind)} cannot be stored",
+        hint="use an attrs class, a dataclass, a pydantic model or plain values",
+    )
+
+
+def _encode_fields(value: Any, kind: type, names: Iterable[str], depth: int) -> dict[str, Any]:
+    # Next to the mark rather than below it: a nested state is half as deep. No field's name can be the mark.
+    encoded: dict[str, Any] = {_MARK: f"object:{kind.__name__}"}
+    for name in names:
+        encoded[name] = _encode_at(f".{name}", getattr(value, name), depth)
+    return encoded
+
+
+def _model_fields(value: Any) -> Any:
+    try:
+        return value.model_dump(mode="python", by_alias=False, round_trip=True, warnings="error")
+    except Exception as error:  # a serializer of the user's may raise anything
+        raise Unfit(f"{type(value).__qualname__} does not dump: {error}") from error
+
+
+def _encode_item(item: ItemBase) -> dict[str, Any]:
+    if isinstance(item, Opaque):
+        return {_MARK: "opaque", "v": b64encode(item.raw).decode(), "id": item.id}
+    try:
+        wire = to_wire(item)
+    except CodecError as error:
+        said = error.message.removeprefix(f"{error.where}: ")
+        raise Unfit(said, hint=error.hint).inside(f".{error.where}" if error.where else "") from error
+    if isinstance(item, FunctionCallOutput) and item.final:
+        return {_MARK: "item", "v": wire, "final": True}
+    return {_MARK: "item", "v": wire}
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def _decode(node: Any) -> Any:
+    if is_list(node):
+        return [_decode(part) for part in node]
+    if not is_dict(node):
+        return node
+    if _MARK not in node:
+        return {key: _decode(part) for key, part in node.items()}
+    tag = node[_MARK]
+    if isinstance(tag, str) and tag.startswith("object:"):
+        return Record(tag[7:], {key: _decode(part) for key, part in node.items() if key != _MARK})
+    decode = _DECODERS.get(tag) if isinstance(tag, str) else None
+    if decode is None:
+        raise Unfit(f"is marked {tag!r:.60}, which this version does not know")
+    try:
+        return decode(node)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
+        raise Unfit(f"is no {tag}: {type(error).__name__}: {error!s:.200}") from None
+    except NoeticError as error:
+        raise Unfit(error.message, hint=error.hint) from error
+
+
+def _list_of(node: dict[str, Any]) -> list[Any]:
+    parts = node["v"]
+    if not is_list(parts):
+        raise TypeError(f"it holds {kind_name(parts)}")
+    return [_decode(part) for part in parts]
+
+
+def _decode_pairs(node: dict[str, Any]) -> Bag:
+    pairs = _list_of(node)
+    if not all(is_list(pair) and len(pair) == 2 for pair in pairs):
+        raise TypeError("it holds something that is no pair")
+    return Bag("dict", pairs)
+
+
+def _decode_moment(kind: type[Any], node: dict[str, Any]) -> Any:
+    moment = kind.fromisoformat(node["v"])
+    changes: dict[str, Any] = {"fold": 1} if node.get("fold") == 1 else {}
+    if "tz" in node:
+        changes["tzinfo"] = _zone(node["tz"])
+    return moment.replace(**changes)
+
+
+def _zone(name: Any) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ValueError, TypeError, KeyError, OSError):
+        # Some names are folders or too long for a file's name, and what the system says of them tells where they are.
+        raise ValueError(f"{name!r:.60} is no time zone") from None
+
+
+def _decode_timedelta(node: dict[str, Any]) -> timedelta:
+    days, seconds, microseconds = node["v"]
+    return timedelta(days, seconds, microseconds)
+
+
+def _decode_item(node: dict[str, Any]) -> ItemBase:
+    item = from_wire(node["v"])
+    if "final" in node and isinstance(item, FunctionCallOutput):
+        # The wire has no such field.
+        return attrs.evolve(item, final=bool(node["final"]))
+    return item
+
+
+def _decode_opaque(node: dict[str, Any]) -> ItemBase:
+    item = from_wire_json(b64decode(node["v"], validate=True))
+    # The type may have been registered since. An id that was made here goes with the item.
+    return attrs.evolve(item, id=str(node["id"])) if isinstance(item, Opaque) else item
+
+
+def _decode_error(node: dict[str, Any]) -> Failure:
+    fields = _decode(node.get("f", {}))
+    hint = node.get("h")
+    if not is_dict(fields):
+        raise TypeError(f"its fields are {kind_name(fields)}")
+    path = tuple([str(frame) for frame in node.get("p", ())])
+    return Failure(
+        str(node["t"]), str(node.get("m", "")), path, None if hint is None else str(hint), fields, node.get("first")
+    )
+
+
+_DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+    "dict": _decode_pairs,
+    "tuple": lambda node: tuple(_list_of(node)),
+    "set": lambda node: Bag("set", _list_of(node)),
+    "frozenset": lambda node: Bag("frozenset", _list_of(node)),
+    "bytes": lambda node: b64decode(node["v"], validate=True),
+    "datetime": lambda node: _decode_moment(datetime, node),
+    "time": lambda node: _decode_moment(time, node),
+    "date": lambda node: date.fromisoformat(node["v"]),
+    "timedelta": _decode_timedelta,
+    "decimal": lambda node: Decimal(node["v"]),
+    "uuid": lambda node: UUID(node["v"]),
+    "path": lambda node: Path(node["v"]),
+    "secret": lambda node: Secret.named(str(node["v"])),
+    "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
+    "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
+    "item": _decode_item,
+    "opaque": _decode_opaque,
+    "error": _decode_error,
+}

@@ -1,0 +1,516 @@
+"""Items as OpenResponses JSON."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Any, Final, get_args
+
+import attrs
+
+from noetic_py.core.codec.structure import Structurer
+from noetic_py.core.codec.text import Unfit, check_nesting, dump, is_array, is_dict, is_mapping, kind_name, parse
+from noetic_py.core.items import (
+    ContentPart,
+    Extension,
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    ItemBase,
+    JsonValue,
+    Message,
+    Opaque,
+    OutputText,
+    Reasoning,
+    Refusal,
+    Role,
+    Status,
+    extension_class,
+)
+from noetic_py.core.types import Version, version_order
+from noetic_py.core.values import size_of
+from noetic_py.errors import CodecError, ItemSchemaMismatch, LimitExceeded, NoeticError
+
+__all__ = ["MAX_ITEM_BYTES", "check_size", "from_wire", "from_wire_json", "to_wire", "to_wire_json"]
+
+MAX_ITEM_BYTES: Final = 32 * 1024 * 1024
+"""How long the JSON text of an item may be."""
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def to_wire(item: ItemBase) -> dict[str, JsonValue]:
+    """An item as OpenResponses JSON values.
+
+    Raises:
+        CodecError: The payload of an extension holds something that JSON has no form for.
+    """
+    write = _WRITERS.get(type(item))
+    if write is None:
+        write = next((write for kind, write in _WRITERS.items() if isinstance(item, kind)), None)
+    if write is None:
+        raise CodecError(f"{type(item).__qualname__} is no item")
+    return _with_extra(write(item), item.extra)
+
+
+def to_wire_json(item: ItemBase) -> bytes:
+    """An item as the text of OpenResponses JSON, in UTF-8; an `Opaque` gives exactly its bytes.
+
+    Raises:
+        CodecError: Something in the item has no JSON form.
+        LimitExceeded: The item is larger than 32 MiB or nested deeper than 64.
+    """
+    data = item.raw if isinstance(item, Opaque) else dump(to_wire(item))
+    if len(data) > MAX_ITEM_BYTES:
+        raise LimitExceeded("item size", MAX_ITEM_BYTES)
+    return data
+
+
+def check_size(item: ItemBase) -> int:
+    """Refuse an item whose JSON text is too long; of most items the text is not made for that.
+
+    Returns:
+        About how many bytes the item has.
+
+    Raises:
+        LimitExceeded: The item is larger than 32 MiB.
+    """
+    size = _text_size(item)
+    # In JSON a character of one byte takes six at the most.
+    if size > MAX_ITEM_BYTES // 8:
+        return len(to_wire_json(item))
+    return size
+
+
+def _text_size(item: ItemBase) -> int:
+    if isinstance(item, FunctionCall):
+        return len(item.arguments)
+    content = item.output if isinstance(item, FunctionCallOutput) else item.content if isinstance(item, Message) else ""
+    if isinstance(content, str) and content:
+        return len(content)
+    if len(content) == 1 and isinstance(content[0], InputText | OutputText):
+        return len(content[0].text)
+    return size_of(item)
+
+
+def _with_extra(wire: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fields without a name here; what has a name wins over them."""
+    if extra:
+        check_nesting(extra)
+        for key, value in extra.items():
+            if key == "data" and is_dict(value) and is_dict(wire.get("data")):
+                wire["data"] = value | wire["data"]
+            else:
+                wire.setdefault(key, value)
+    return wire
+
+
+def _write_message(item: Message) -> dict[str, Any]:
+    content = [_write_part(part) for part in item.content]
+    return {"type": "message", "id": item.id, "status": item.status, "role": item.role, "content": content}
+
+
+def _write_call(item: FunctionCall) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "id": item.id,
+        "status": item.status,
+        "call_id": item.call_id,
+        "name": item.name,
+        "arguments": item.arguments,
+    }
+
+
+def _write_output(item: FunctionCallOutput) -> dict[str, Any]:
+    output = item.output if isinstance(item.output, str) else [_write_part(part) for part in item.output]
+    return {
+        "type": "function_call_output",
+        "id": item.id,
+        "status": item.status,
+        "call_id": item.call_id,
+        "output": output,
+    }
+
+
+def _write_reasoning(item: Reasoning) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "type": "reasoning",
+        "id": item.id,
+        "status": item.status,
+        "summary": [_write_part(part, "summary_text") for part in item.summary],
+    }
+    if item.content:
+        wire["content"] = [_write_part(part, "reasoning_text") for part in item.content]
+    if item.encrypted_content is not None:
+        wire["encrypted_content"] = item.encrypted_content
+    return wire
+
+
+def _write_extension(item: Extension) -> dict[str, Any]:
+    try:
+        data = item.data
+    except (TypeError, RecursionError) as error:
+        raise CodecError(str(error), where="data") from None
+    check_nesting(data)
+    wire: dict[str, Any] = {"type": item.type, "id": item.id, "status": item.status, "data": data}
+    if version_order(version := _version_of(type(item))) != (1,):
+        wire["schema_version"] = version
+    return wire
+
+
+def _version_of(cls: type[Extension]) -> Version:
+    """The version of an item type; 1 where a field of the payload happens to be called as its attribute."""
+    version: object = cls.schema_version
+    return version if isinstance(version, (int, str)) and version_order(version) else 1
+
+
+def _write_opaque(item: Opaque) -> dict[str, Any]:
+    wire: dict[str, Any] = parse(item.raw, MAX_ITEM_BYTES, "item size")
+    return wire
+
+
+_WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
+    Message: _write_message,
+    FunctionCall: _write_call,
+    FunctionCallOutput: _write_output,
+    Reasoning: _write_reasoning,
+    Extension: _write_extension,
+    Opaque: _write_opaque,
+}
+
+
+def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, Any]:
+    match part:
+        case InputText():
+            wire: dict[str, Any] = {"type": "input_text", "text": part.text}
+        case OutputText():
+            wire = {"type": text_type or "output_text", "text": part.text}
+            if text_type is None:
+                wire["annotations"] = [] if part.extra is None else part.extra.get("annotations", [])
+        case InputImage():
+            source = part.url if part.data is None else f"data:{part.media_type};base64,{b64encode(part.data).decode()}"
+            wire = {"type": "input_image", "image_url": source, "file_id": part.file_id, "detail": part.detail}
+        case InputFile():
+            wire = {"type": "input_file", "file_url": part.url, "file_id": part.file_id, "filename": part.filename}
+            if part.data is not None:
+                prefix = f"data:{part.media_type};base64," if part.media_type else ""
+                wire["file_data"] = f"{prefix}{b64encode(part.data).decode()}"
+        case Refusal():
+            wire = {"type": "refusal", "refusal": part.refusal}
+        case _:
+            raise CodecError(f"{type(part).__qualname__} is no content part")
+    return _with_extra({key: value for key, value in wire.items() if value is not None}, part.extra)
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+class _UnknownShape(Exception):
+    """A known item with a part that this version has no class for: the whole item stays opaque."""
+
+
+_ROLES: Final[dict[Any, Role]] = {role: role for role in get_args(Role)}
+_STATUSES: Final[dict[Any, Status]] = {status: status for status in get_args(Status)}
+_DATA_URL: Final = re.compile(r"data:([^,;][^,;/]*+/[^,]+?);base64,([A-Za-z0-9+/=]*+)", re.ASCII)
+
+
+def from_wire(data: Mapping[str, Any]) -> Item:
+    """The item that OpenResponses JSON values stand for; the inverse of `to_wire`.
+
+    An unknown type, an extension that is not registered, and an item with a content part of an unknown type give an
+    `Opaque`. Unknown fields of a known type stay in `extra`. A missing id is made, a missing status is `"completed"`.
+
+    Raises:
+        ItemSchemaMismatch: A known type lacks a field or holds one of the wrong type; `where` names it.
+        CodecError: A value of an unknown type has no JSON form.
+        LimitExceeded: The values are nested deeper than 64.
+    """
+    item = _read(data)
+    return _opaque(dump(dict(data)), data) if item is None else item
+
+
+def from_wire_json(data: bytes | str) -> Item:
+    """The item that a text of OpenResponses JSON stands for; the inverse of `to_wire_json`.
+
+    What becomes an `Opaque` keeps exactly these bytes.
+
+    Raises:
+        CodecError: The text is no UTF-8 or no JSON, or holds NaN, an infinity or a key twice.
+        ItemSchemaMismatch: A known type lacks a field or holds one of the wrong type; `where` names it.
+        LimitExceeded: The text is longer than 32 MiB or nested deeper than 64.
+    """
+    wire = parse(data, MAX_ITEM_BYTES, "item size")
+    item = _read(wire)
+    if item is not None:
+        return item
+    return _opaque(data if isinstance(data, bytes) else _text_bytes(data), wire)
+
+
+def _text_bytes(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise CodecError("the text holds a surrogate that is not escaped") from None
+
+
+def _read(data: object) -> Item | None:
+    if not is_mapping(data):
+        raise ItemSchemaMismatch(f"an item is an object, not {kind_name(data)}")
+    kind = data.get("type", "message" if "role" in data else None)
+    if not isinstance(kind, str) or not kind:
+        raise ItemSchemaMismatch("an item has a type", where="type")
+    read = _READERS.get(kind)
+    if read is None:
+        cls = extension_class(kind)
+        if cls is None:
+            return None
+        read = partial(_read_extension, cls)
+    try:
+        return read(data)
+    except _UnknownShape:
+        return None
+    except Unfit as error:
+        raise ItemSchemaMismatch(error.message, where=error.where.lstrip("."), hint=error.hint) from None
+
+
+def _opaque(raw: bytes, data: Mapping[str, Any]) -> Opaque:
+    check_nesting(data)
+    own_id = data.get("id")
+    status = _STATUSES.get(data["status"]) if isinstance(data.get("status"), str) else None
+    return Opaque(
+        raw=raw,
+        type=str(data.get("type", "message")),
+        id=own_id if isinstance(own_id, str) and own_id else None,
+        status=status or "completed",
+    )
+
+
+def _field(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
+    if isinstance(value, str):
+        return value
+    message = f"is a text, not {kind_name(value)}" if key in data else "is missing"
+    raise Unfit(message).inside(f".{key}")
+
+
+def _optional(data: Mapping[str, Any], key: str) -> str | None:
+    return None if data.get(key) is None else _field(data, key)
+
+
+def _extra(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any] | None:
+    extra = {key: value for key, value in data.items() if key not in known}
+    if extra:
+        check_nesting(extra)
+    return extra or None
+
+
+def _base(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    status = data.get("status")
+    if status is None:
+        status = "completed"
+    elif not isinstance(status, str) or status not in _STATUSES:
+        raise Unfit(f"is one of {', '.join(_STATUSES)}, not {status!r:.60}").inside(".status")
+    return {"id": _optional(data, "id") or None, "status": status, "extra": _extra(data, known)}
+
+
+def _objects(value: object, key: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    if not is_array(value):
+        raise Unfit(f"is a list, not {kind_name(value)}" if value is not None else "is missing").inside(f".{key}")
+    for index, part in enumerate(value):
+        where = f".{key}[{index}]"
+        if not is_mapping(part):
+            raise Unfit(f"is an object, not {kind_name(part)}").inside(where)
+        yield where, part
+
+
+def _parts(value: object, key: str) -> str | list[ContentPart]:
+    if isinstance(value, str):
+        return value
+    parts: list[ContentPart] = []
+    for where, part in _objects(value, key):
+        kind = part.get("type")
+        if not isinstance(kind, str):
+            raise Unfit("is missing").inside(f"{where}.type")
+        read = _PART_READERS.get(kind)
+        if read is None:
+            raise _UnknownShape
+        try:
+            parts.append(read(part))
+        except Unfit as error:
+            raise error.inside(where) from None
+        except ValueError as error:
+            raise Unfit(str(error)).inside(where) from None
+    return parts
+
+
+_payloads: Final = Structurer()
+
+_MESSAGE: Final = frozenset({"type", "id", "status", "role", "content"})
+_CALL: Final = frozenset({"type", "id", "status", "call_id", "name", "arguments"})
+_OUTPUT: Final = frozenset({"type", "id", "status", "call_id", "output"})
+_REASONING: Final = frozenset({"type", "id", "status", "summary", "content", "encrypted_content"})
+_EXTENSION: Final = frozenset({"type", "id", "status", "data"})
+
+
+def _read_message(data: Mapping[str, Any]) -> Message:
+    role = data.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise Unfit(f"is one of {', '.join(_ROLES)}, not {role!r:.60}").inside(".role")
+    return Message(role=_ROLES[role], content=_parts(data.get("content"), "content"), **_base(data, _MESSAGE))
+
+
+def _read_call(data: Mapping[str, Any]) -> FunctionCall:
+    return FunctionCall(
+        call_id=_field(data, "call_id"),
+        name=_field(data, "name"),
+        arguments=_field(data, "arguments"),
+        **_base(data, _CALL),
+    )
+
+
+def _read_output(data: Mapping[str, Any]) -> FunctionCallOutput:
+    return FunctionCallOutput(
+        call_id=_field(data, "call_id"), output=_parts(data.get("output"), "output"), **_base(data, _OUTPUT)
+    )
+
+
+def _read_reasoning(data: Mapping[str, Any]) -> Reasoning:
+    return Reasoning(
+        content=_thoughts(data.get("content"), "content", "reasoning_text"),
+        summary=_thoughts(data.get("summary"), "summary", "summary_text"),
+        encrypted_content=_optional(data, "encrypted_content"),
+        **_base(data, _REASONING),
+    )
+
+
+def _thoughts(value: object, key: str, text_type: str) -> list[ContentPart]:
+    if value is None:
+        return []
+    parts: list[ContentPart] = []
+    for where, part in _objects(value, key):
+        if part.get("type") != text_type:
+            raise _UnknownShape
+        try:
+            parts.append(OutputText(text=_field(part, "text"), extra=_extra(part, _TEXT)))
+        except Unfit as error:
+            raise error.inside(where) from None
+    return parts
+
+
+def _read_extension(cls: type[Extension], data: Mapping[str, Any]) -> Extension:
+    payload = data.get("data", {})
+    if not is_mapping(payload):
+        raise Unfit(f"is an object, not {kind_name(payload)}").inside(".data")
+    check_nesting(payload)
+    version = data.get("schema_version", 1)
+    # What is not a version is a field of another library.
+    versioned = version_order(version) is not None
+    payload = _migrated(cls, payload, version if versioned else 1)
+    base = _base(data, _EXTENSION | {"schema_version"} if versioned else _EXTENSION)
+    names = {field.name for field in attrs.fields(cls)}
+    known = {key: value for key, value in payload.items() if key in names and key not in base}
+    if unknown := {key: value for key, value in payload.items() if key not in known}:
+        base["extra"] = (base["extra"] or {}) | {"data": unknown}
+    try:
+        made: Extension = _payloads.record(cls, known)
+    except Unfit as error:
+        changed = f"when {cls.__qualname__} has changed, give it a schema_version and migrate(cls, data, version)"
+        error.hint = error.hint or changed
+        raise error.inside(".data") from None
+    return attrs.evolve(made, **{key: value for key, value in base.items() if value is not None})
+
+
+def _migrated(cls: type[Extension], payload: Mapping[str, Any], version: Any) -> Mapping[str, Any]:
+    """The payload of an item in the form that its type has now."""
+    mine, theirs = version_order(_version_of(cls)) or (), version_order(version) or ()
+    if theirs == mine:
+        return payload
+    if theirs > mine:
+        raise Unfit(
+            f"is {version}, and the {cls.__qualname__} here is of version {_version_of(cls)}",
+            hint="install the newer version of the plugin that registers the item type",
+        ).inside(".schema_version")
+    try:
+        made: object = cls.migrate(deepcopy(dict(payload)), version)
+    except NoeticError as error:
+        raise Unfit(error.message, hint=error.hint).inside(".data") from error
+    except Exception as error:
+        raise Unfit(
+            f"{cls.__qualname__}.migrate() failed on version {version}: {type(error).__name__}: {error}",
+            hint="it is given the payload as JSON values, and returns that of its own version",
+        ).inside(".data") from error
+    if not is_mapping(made):
+        raise Unfit(f"{cls.__qualname__}.migrate() returned {kind_name(made)}", hint="return a dict").inside(".data")
+    return made
+
+
+_READERS: Final[dict[str, Callable[[Mapping[str, Any]], Item]]] = {
+    "message": _read_message,
+    "function_call": _read_call,
+    "function_call_output": _read_output,
+    "reasoning": _read_reasoning,
+}
+
+_TEXT: Final = frozenset({"type", "text"})
+_IMAGE: Final = frozenset({"type", "image_url", "file_id", "detail"})
+_FILE: Final = frozenset({"type", "file_url", "file_id", "file_data", "filename"})
+_REFUSAL: Final = frozenset({"type", "refusal"})
+
+
+def _read_output_text(data: Mapping[str, Any]) -> OutputText:
+    extra = _extra(data, _TEXT)
+    if extra is not None and extra.get("annotations") == []:
+        del extra["annotations"]
+    return OutputText(text=_field(data, "text"), extra=extra or None)
+
+
+def _read_image(data: Mapping[str, Any]) -> InputImage:
+    source: dict[str, Any] = {"url": _optional(data, "image_url")}
+    # Only what encodes back to the same text is decoded; any other data URL stays as it is.
+    if source["url"] is not None and (found := _DATA_URL.fullmatch(source["url"])):
+        content = _base64(found[2])
+        if content is not None:
+            source = {"data": content, "media_type": found[1]}
+    detail: Any = _optional(data, "detail")
+    return InputImage(file_id=_optional(data, "file_id"), detail=detail, extra=_extra(data, _IMAGE), **source)
+
+
+def _read_file(data: Mapping[str, Any]) -> InputFile:
+    source: dict[str, Any] = {}
+    text = _optional(data, "file_data")
+    if text is not None:
+        found = _DATA_URL.fullmatch(text)
+        content = _base64(found[2] if found else text)
+        if content is None:
+            raise Unfit("is neither base64 nor a base64 data URL").inside(".file_data")
+        source = {"data": content, "media_type": found[1] if found else ""}
+    return InputFile(
+        url=_optional(data, "file_url"),
+        file_id=_optional(data, "file_id"),
+        filename=_optional(data, "filename"),
+        extra=_extra(data, _FILE),
+        **source,
+    )
+
+
+def _base64(text: str) -> bytes | None:
+    try:
+        content = b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return content if b64encode(content).decode() == text else None
+
+
+_PART_READERS: Final[dict[str, Callable[[Mapping[str, Any]], ContentPart]]] = {
+    "input_text": lambda data: InputText(text=_field(data, "text"), extra=_extra(data, _TEXT)),
+    "output_text": _read_output_text,
+    "input_image": _read_image,
+    "input_file": _read_file,
+    "refusal": lambda data: Refusal(refusal=_field(data, "refusal"), extra=_extra(data, _REFUSAL)),
+}

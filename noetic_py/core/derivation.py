@@ -1,0 +1,171 @@
+"""What a child context takes over: `Derivation`, and the presets by which its choices go by one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from attrs import define, evolve, field, fields, frozen
+
+from noetic_py.core.types import Share, ShareItems, Version, is_dict, is_list, version_order
+from noetic_py.errors import ConfigError, InvalidId
+
+__all__ = [
+    "ContextMemory",
+    "Derivation",
+    "LayerCopy",
+    "Preset",
+    "ShareCounters",
+    "ShareMemory",
+    "ShareSession",
+    "ShareTrace",
+    "branch_below",
+    "derivation",
+    "is_branch",
+    "read_memory",
+    "refuse_options",
+    "write_memory",
+]
+
+Preset: TypeAlias = Literal["copy", "fork", "derive", "isolated"]
+ShareCounters: TypeAlias = Literal["keep", "new"]
+ShareTrace: TypeAlias = Literal["same", "child", "link", "new"]
+ShareSession: TypeAlias = Literal["same", "new"]
+ShareMemory: TypeAlias = Literal["share", "copy", "new"]
+
+
+@frozen
+class Derivation:
+    """What of a context its child has, and how; see [`Context.child`][noetic_py.Context.child]."""
+
+    state: Share = "copy"
+    items: ShareItems = "copy"
+    counters: ShareCounters = "new"
+    trace: ShareTrace = "child"
+    session: ShareSession = "same"
+    memory: ShareMemory = "copy"
+
+
+_PRESETS: Mapping[Preset, Derivation] = {
+    "copy": Derivation(counters="keep", trace="same"),
+    "fork": Derivation(),
+    "derive": Derivation(state="share", items="share", memory="share"),
+    "isolated": Derivation(state="new", items="new", trace="new", session="new", memory="new"),
+}
+_KNOWN: Mapping[str, tuple[str, ...]] = {
+    "state": get_args(Share),
+    "items": get_args(ShareItems),
+    "counters": get_args(ShareCounters),
+    "trace": get_args(ShareTrace),
+    "session": get_args(ShareSession),
+    "memory": get_args(ShareMemory),
+}
+
+
+def derivation(preset: Preset | None, **given: Any) -> Derivation:
+    """What a preset says, but for what was given otherwise.
+
+    Raises:
+        ConfigError: A name is unknown, or two are at odds; code `"child-option"`.
+    """
+    if preset is not None and preset not in _PRESETS:
+        raise ConfigError(f"preset={preset!r} is unknown", code="child-option", hint=f"one of {tuple(_PRESETS)}")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for each in fields(Derivation):
+        if each.name in chosen and chosen[each.name] not in _KNOWN[each.name]:
+            raise ConfigError(
+                f"{each.name}={chosen[each.name]!r} is unknown", code="child-option", hint=f"one of {_KNOWN[each.name]}"
+            )
+    how = evolve(_PRESETS[preset or "fork"], **chosen)
+    if how.memory == "share" and how.session == "new":
+        raise ConfigError('memory="share" is at odds with session="new"', code="child-option", hint='memory="copy"')
+    return how
+
+
+def refuse_options(preset: Preset, given: Mapping[str, object]) -> None:
+    """Refuse options that a preset leaves no choice of.
+
+    Raises:
+        ConfigError: One was given; code `"child-option"`.
+    """
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name}= is at odds with preset={preset!r}",
+                code="child-option",
+                hint="a child in the same run has the run's; leave it out",
+            )
+
+
+def is_branch(name: str) -> bool:
+    """Whether this can be the dotted name of a branch."""
+    return all(part and part.isprintable() for part in name.split("."))
+
+
+def branch_below(branch: str, suffix: str) -> str:
+    """The dotted name of a branch below another one; `suffix` may have dots itself.
+
+    Raises:
+        InvalidId: A part of it is empty, or cannot be printed.
+    """
+    if not is_branch(suffix):
+        raise InvalidId(f"branch {suffix!r} has a part that is empty or cannot be printed", hint='branch="a.b"')
+    return f"{branch}.{suffix}" if branch else suffix
+
+
+@frozen
+class LayerCopy:
+    """A layer's state that goes with a context, and not with its thread.
+
+    Attributes:
+        version: The `schema_version` of the layer that it is of.
+        value: The state, or its stored form.
+        stored: Whether it is that.
+    """
+
+    version: Version
+    value: Any
+    stored: bool = False
+
+
+@define
+class ContextMemory:
+    """Where layers of scope thread keep what is a context's.
+
+    Attributes:
+        owner: What it is stored under; `None` for the thread's own memory.
+        source: Whose memory it began as a copy of.
+        states: The states as the context's last run has left them, by layer; those of its beginning before the first.
+    """
+
+    owner: str | None = None
+    source: str | None = None
+    states: Mapping[str, LayerCopy] = field(factory=dict[str, LayerCopy])
+
+
+def write_memory(memory: ContextMemory, encode: Callable[[Any], Any]) -> dict[str, Any]:
+    """A context's memory as JSON.
+
+    Raises:
+        CodecError: A state cannot be stored.
+    """
+    states = {
+        name: [copy.version, copy.value if copy.stored else encode(copy.value)] for name, copy in memory.states.items()
+    }
+    return {"owner": memory.owner, "source": memory.source, "states": states}
+
+
+def read_memory(tree: object) -> ContextMemory:
+    """A context's memory from JSON.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if is_dict(tree) and tree.keys() == {"owner", "source", "states"} and is_dict(tree["states"]):
+        owner, source, states = tree["owner"], tree["source"], tree["states"]
+        known = all(is_list(each) and len(each) == 2 and version_order(each[0]) is not None for each in states.values())
+        if known and isinstance(owner, str | None) and isinstance(source, str | None):
+            return ContextMemory(
+                owner, source, {name: LayerCopy(each[0], each[1], stored=True) for name, each in states.items()}
+            )
+    raise ValueError("is no memory of a context")

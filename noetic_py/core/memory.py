@@ -1,0 +1,69 @@
+"""`Memory`: the base of memory bundles. The layers themselves stand above, in `noetic_py.memory`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar, dataclass_transform, overload
+
+from attrs import define
+
+__all__ = ["Memory", "make_frozen"]
+
+L = TypeVar("L")
+
+
+def make_frozen(cls: type[Any]) -> None:
+    """Make a class with annotated fields a frozen attrs class, in place."""
+    define(cls, frozen=True, slots=False, kw_only=True, eq=False)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
+class Memory:
+    """Base of a memory bundle: a class whose fields are the layers that a run carries.
+
+        class Mem(Memory):
+            notes: WorkingMemory = WorkingMemory()
+
+    `Context[Mem, State]` names the bundle a step needs, and a bare `Context` needs none. In a step `ctx.memory.notes`
+    is the layer, bound to the run; `ctx.memory[WorkingMemory]` and `ctx.memory["notes"]` are the same.
+    """
+
+    __slots__ = ("__dict__",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        make_frozen(cls)
+
+    def __attrs_post_init__(self) -> None:
+        for name, layer in _layers(self).items():
+            if not layer.id or hasattr(layer, "__parameters__"):
+                named = copy.copy(layer)
+                named.__dict__["id"] = layer.id or name
+                named.__dict__["_field"] = (type(self), name)
+                self.__dict__[name] = named
+
+    @overload
+    def __getitem__(self, layer: type[L], /) -> L: ...
+    @overload
+    def __getitem__(self, layer: str, /) -> Any: ...
+    def __getitem__(self, layer: type[Any] | str, /) -> Any:
+        """The layer of an id or a class.
+
+        Raises:
+            KeyError: There is none, or more than one of the class.
+        """
+        layers = _layers(self).values()
+        if isinstance(layer, str):
+            found = [each for each in layers if each.id == layer]
+        else:
+            found = [each for each in layers if isinstance(each, layer)]
+        if len(found) != 1:
+            what = layer if isinstance(layer, str) else layer.__name__
+            there = ", ".join(f"{each.id} ({type(each).__name__})" for each in layers) or "none"
+            raise KeyError(f"{'no layer' if not found else 'several layers'} {what!r}; the layers are {there}")
+        return found[0]
+
+
+def _layers(memory: Memory) -> dict[str, Any]:
+    values: dict[str, Any] = memory.__dict__
+    return {name: value for name, value in values.items() if hasattr(value.__class__, "__noetic_layer__")}

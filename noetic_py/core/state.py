@@ -1,0 +1,387 @@
+"""What may be a run's state: a bag of values by key, or an object of a user's; how it is copied, restored and shown."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import operator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType, MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias
+
+from noetic_py.core.types import Share, T
+from noetic_py.errors import ConfigError, NoStateField, StateTypeError
+
+__all__ = [
+    "NO_CELLS",
+    "Cells",
+    "StateBag",
+    "class_of",
+    "copy_state",
+    "merge_state",
+    "read_only_state",
+    "restore_state",
+    "share_state",
+    "state_fields",
+]
+
+_ATOMS = (str, int, float, bool, bytes, type(None), Decimal, complex, type)
+_FLAT = frozenset({str, int, float, bool, bytes, type(None), complex})
+_NOTHING: Any = object()
+# What `object.__reduce_ex__` names as the maker of an object that needs nothing but its class.
+_NEW: Any = object().__reduce_ex__(4)[0]
+
+
+class StateBag(MutableMapping[str, object]):
+    """State by key, a mutable mapping: the default where a flow declares no state type of its own.
+
+    Attributes:
+        reducers: In a subclass: by key how two values that were written side by side become one, as
+            `reducers = {"hits": reducers.sum}`; see `noetic_py.core.reducers`.
+    """
+
+    __slots__ = ("_data",)
+
+    reducers: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def __init__(self, values: Mapping[str, object] | None = None, /) -> None:
+        self._data: dict[str, Any] = dict(values or {})
+
+    if not TYPE_CHECKING:
+        # Type checkers refuse what these two say at run time.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_field(name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            try:
+                object.__setattr__(self, name, value)
+            except AttributeError:
+                raise _no_field(name) from None
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._data[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._data[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateBag) and self._data == other._data
+
+    def __copy__(self) -> StateBag:
+        """A bag of its own with the same values."""
+        made: StateBag = class_of(self)(self._data)
+        return made
+
+    def __repr__(self) -> str:
+        return f"StateBag({self._data!r})"
+
+    def get_as(self, key: str, type: type[T]) -> T | None:
+        """The value of a key as a type; `None` when the key is missing.
+
+        Raises:
+            StateTypeError: The value is of another type.
+        """
+        value = self._data.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, type):
+            raise StateTypeError(f"state {key!r} is {value.__class__.__name__}, not {type.__name__}")
+        return value
+
+    def put(self, key: str, value: object) -> Self:
+        """Store a value; `None` removes the key, which `state[key] = None` does not."""
+        if value is None:
+            self._data.pop(key, None)
+        else:
+            self._data[key] = value
+        return self
+
+    def view(self) -> Mapping[str, object]:
+        """A live read-only view."""
+        return MappingProxyType(self._data)
+
+
+def _no_field(name: str) -> AttributeError:
+    if name.startswith("__"):
+        # What Python itself asks for: copying, pickling, printing.
+        return AttributeError(name)
+    return NoStateField(
+        f"the state is a StateBag, the default, which has no field {name!r}",
+        hint=f"give the flow's own state: harness.run(step, input, state=...); or use a key: ctx.state[{name!r}]",
+    )
+
+
+Cells: TypeAlias = Mapping[str, Any]
+"""The states of layers by the layer's id; replaced when one changes, and never changed in place."""
+NO_CELLS: Cells = MappingProxyType({})
+_BY_KEY: frozenset[Any] = frozenset({dict, StateBag})
+
+
+def copy_state(state: object) -> Any:
+    """A deep copy of a state object.
+
+    Raises:
+        ConfigError: It holds something that cannot be copied; code `"state-copy"`.
+    """
+    if isinstance(state, _ATOMS):
+        return state
+    try:
+        copied = _copy_flat(state)
+        return copy.deepcopy(state) if copied is None else copied
+    except Exception as error:
+        raise _not_copied(state, error) from error
+
+
+def _not_copied(state: object, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"state of type {type(state).__name__} cannot be copied: {error}",
+        code="state-copy",
+        hint="keep plain data in the state; pass clients and locks as services=",
+    )
+
+
+def share_state(state: Any, how: Share) -> Any:
+    """What another context gets of a state object: itself, a copy that shares its values, a deep copy, or a new one.
+
+    Raises:
+        ConfigError: It cannot be copied, code `"state-copy"`; or a new one cannot be made of its class alone, code
+            `"state-new"`.
+    """
+    if how == "share":
+        return state
+    if how == "copy":
+        return copy.copy(state)
+    if how == "deepcopy":
+        return copy_state(state)
+    kind = class_of(state)
+    try:
+        return kind()
+    except TypeError as error:
+        raise ConfigError(
+            f"a new {kind.__name__} cannot be made: {error}", code="state-new", hint="give its fields defaults"
+        ) from error
+
+
+def _copy_flat(state: Any) -> Any:
+    """A deep copy of a state that holds nothing that can change, which is most of them; `None` for all others.
+
+    It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
+    """
+    kind = class_of(state)
+    if kind in _BY_KEY:
+        fields = state_fields(state)
+        flat = _FLAT.issuperset(map(type, fields)) and _FLAT.issuperset(map(type, fields.values()))
+        return kind(fields) if flat else None
+    contents = _plain_contents(state, kind)
+    if contents is None or not _FLAT.issuperset(map(type, contents.values())):
+        return None
+    return _refilled(_NEW(kind), contents)
+
+
+def _refilled(made: Any, contents: dict[str, Any]) -> Any:
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(contents)
+    else:
+        made.__dict__.update(contents)
+    return made
+
+
+def _plain_contents(state: Any, kind: Any) -> dict[str, Any] | None:
+    """What an object needs besides its class to be made again; `None` where the class has a way of its own."""
+    if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
+        return None
+    reduced: Any = state.__reduce_ex__(4)
+    if reduced[:2] != (_NEW, (kind,)) or reduced[3:] != (None, None):
+        return None
+    contents: Any = reduced[2]
+    return contents if contents.__class__ is dict else None
+
+
+def class_of(value: object) -> Any:
+    """The class of an object of which nothing is known."""
+    return type(value)
+
+
+@lru_cache(256)
+def _slots_of(cls: Any) -> tuple[str, ...]:
+    return tuple(_find_slots(cls))
+
+
+def _find_slots(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__weakref__", "__dict__"):
+                private = name.startswith("__") and not name.endswith("__")
+                yield f"_{base.__name__.lstrip('_')}{name}" if private else name
+
+
+def restore_state(target: Any, saved: Any) -> None:
+    """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
+    kind = class_of(target)
+    if issubclass(kind, (MutableMapping, set)):
+        target.clear()
+        target.update(saved)
+    elif issubclass(kind, MutableSequence):
+        target.clear()
+        target.extend(saved)
+    elif not issubclass(kind, (*_ATOMS, tuple, frozenset)):
+        for name in _slots_of(kind):
+            if hasattr(saved, name):
+                object.__setattr__(target, name, getattr(saved, name))
+            elif hasattr(target, name):
+                object.__delattr__(target, name)
+        if hasattr(target, "__dict__"):
+            target.__dict__.clear()
+            target.__dict__.update(saved.__dict__)
+
+
+def state_fields(state: Any) -> dict[str, Any]:
+    """A state object's contents by name."""
+    if isinstance(state, StateBag):
+        return dict(state.view())
+    kind = class_of(state)
+    if issubclass(kind, dict):
+        return dict(state)
+    fields: dict[str, Any] = {}
+    for name in _slots_of(kind):
+        value = getattr(state, name, _NOTHING)
+        if value is not _NOTHING:
+            fields[name] = value
+    fields.update(getattr(state, "__dict__", ()))
+    return fields
+
+
+def merge_state(state: Any, changes: Mapping[str, object]) -> None:
+    """Set values of a state object by name, and leave all others as they are.
+
+    Raises:
+        ConfigError: It has no value of one of the names, and takes no new ones; code `"state-field"`.
+    """
+    if isinstance(state, (StateBag, MutableMapping)):
+        for name, value in changes.items():
+            state[name] = value
+        return
+    fields = state_fields(state)
+    for name in changes:
+        if name not in fields:
+            raise ConfigError(
+                f"state of type {type(state).__name__} has no {name!r}",
+                code="state-field",
+                hint=f"it has {', '.join(fields) or 'no fields'}",
+            )
+    for name, value in changes.items():
+        setattr(state, name, value)
+
+
+def read_only_state(state: Any) -> Any:
+    """A state object to be read: live, and what would change it raises `TypeError`.
+
+    It shows values as they are, so what they hold can still be changed; lists and sets are shown as copies.
+    """
+    if isinstance(state, StateBag):
+        return _ReadBag(state)
+    kind = class_of(state)
+    if issubclass(kind, MutableMapping):
+        return MappingProxyType(state)
+    if issubclass(kind, MutableSequence):
+        return tuple(state)
+    if issubclass(kind, MutableSet):
+        return frozenset(state)
+    return state if issubclass(kind, (*_ATOMS, tuple, frozenset, Mapping, Enum)) else _Shown(state)
+
+
+def _refuse(*_: Any) -> NoReturn:
+    raise TypeError("this state can only be read here: a step changes it, and not what a step asks")
+
+
+class _ReadBag(StateBag):
+    """A bag that shows what another one holds."""
+
+    __slots__ = ()
+
+    def __init__(self, shown: StateBag) -> None:
+        self._data = shown._data
+
+    def __reduce__(self) -> Any:
+        # A copy is a bag of its own.
+        return StateBag, (self._data,)
+
+    def __copy__(self) -> StateBag:
+        return StateBag(self._data)
+
+    def __setitem__(self, key: str, value: object) -> NoReturn:
+        _refuse()
+
+    def __delitem__(self, key: str) -> NoReturn:
+        _refuse()
+
+    def put(self, key: str, value: object) -> NoReturn:
+        _refuse()
+
+    def pop(self, key: str, default: object = None) -> NoReturn:
+        _refuse()
+
+
+class _Shown:
+    """Shows any other object: with its class, its fields and its methods, which cannot set a field either."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, shown: object) -> None:
+        object.__setattr__(self, "_shown", shown)
+
+    def __getattribute__(self, name: str) -> Any:
+        shown = object.__getattribute__(self, "_shown")
+        found = getattr(shown, name)
+        # What Python asks of an object, such as a copy, it asks of the one that is shown.
+        if isinstance(found, MethodType) and found.__self__ is shown and not name.startswith("__"):
+            return MethodType(found.__func__, self)
+        return found
+
+    __setattr__ = __delattr__ = __setitem__ = __delitem__ = _refuse
+
+
+# What Python looks up on the class, and not on the object.
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "repr": repr,
+    "str": str,
+    "hash": hash,
+    "bool": bool,
+    "len": len,
+    "iter": iter,
+    "contains": operator.contains,
+    "getitem": operator.getitem,
+    "eq": operator.eq,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _shown_by(function: Callable[..., Any]) -> Callable[..., Any]:
+    def of(self: _Shown, *arguments: Any) -> Any:
+        return function(object.__getattribute__(self, "_shown"), *arguments)
+
+    return of
+
+
+for _name, _function in _OPERATORS.items():
+    setattr(_Shown, f"__{_name}__", _shown_by(_function))

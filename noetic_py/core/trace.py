@@ -1,0 +1,261 @@
+"""Trace context (W3C) and OpenTelemetry spans that mirror the tree of steps; free of cost without a tracer provider."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Self
+
+from attrs import evolve, field, frozen
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode
+
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.secrets import is_secret
+from noetic_py.core.types import is_array, is_list, is_mapping
+from noetic_py.errors import InvalidId
+from noetic_py.errors.redaction import redact, rendered
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+__all__ = ["GuardedSpan", "Trace", "current_span", "new_trace", "place_of", "recorded_span", "trace_of_run", "tracer"]
+
+# Of https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may have more behind.
+_HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
+_TRACE_DIGITS = 32
+_SPAN_DIGITS = 16
+
+
+def _check(value: object, name: str, digits: int) -> None:
+    if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdef"):
+        raise InvalidId(f"{name} is not {digits} lowercase hexadecimal digits", hint="Trace.from_traceparent(header)")
+    if not value.strip("0"):
+        raise InvalidId(f"{name} is all zeros, which means that there is none", hint="leave the trace out")
+
+
+@frozen
+class Trace:
+    """A place in a distributed trace: what begins there is shown below that span.
+
+    Attributes:
+        trace_id: The trace: 32 lowercase hexadecimal digits.
+        span_id: The span in it: 16 of them.
+        sampled: Whether the trace is recorded.
+        link: A place in another trace that this one follows from.
+
+    Raises:
+        InvalidId: An id has another form, or is all zeros.
+    """
+
+    trace_id: str = field()
+    span_id: str = field()
+    sampled: bool = True
+    link: Trace | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _check(self.trace_id, "trace_id", _TRACE_DIGITS)
+        _check(self.span_id, "span_id", _SPAN_DIGITS)
+
+    @classmethod
+    def from_traceparent(cls, header: str, /) -> Self:
+        """The place that a `traceparent` header of HTTP names.
+
+        Raises:
+            InvalidId: It is no such header.
+        """
+        found = _HEADER.fullmatch(header.strip())
+        if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+            raise InvalidId(
+                "this is no traceparent header",
+                hint="00-<32 hexadecimal digits>-<16 of them>-<2 of them>; without a header leave the trace out",
+            )
+        return cls(found[2], found[3], bool(int(found[4], 16) & 1))
+
+    @property
+    def traceparent(self) -> str:
+        """It as the header, to be sent on."""
+        return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
+
+    def as_headers(self) -> list[str]:
+        """It as headers: its own, and that of the place it links to."""
+        return [self.traceparent] if self.link is None else [self.traceparent, self.link.traceparent]
+
+    @classmethod
+    def from_headers(cls, headers: object, /) -> Trace:
+        """The place that `as_headers` has made these of.
+
+        Raises:
+            InvalidId: They are none.
+        """
+        found = [cls.from_traceparent(each) for each in headers if isinstance(each, str)] if is_list(headers) else []
+        if len(found) not in (1, 2) or not is_list(headers) or len(headers) != len(found):
+            raise InvalidId("this is no place in a trace", hint="one traceparent header, or two")
+        return evolve(found[0], link=found[1]) if len(found) == 2 else found[0]
+
+    def below(self, span_id: str) -> Trace:
+        """Another place in this trace."""
+        return evolve(self, span_id=span_id, link=None)
+
+
+def new_trace(runtime: Runtime, *, within: Trace | None = None, link: Trace | None = None) -> Trace:
+    """A new span's place: in the trace of another one, or at the beginning of a new one."""
+    span_id = _digits(runtime, _SPAN_DIGITS)
+    if within is not None:
+        return within.below(span_id)
+    return Trace(_digits(runtime, _TRACE_DIGITS), span_id, link=link)
+
+
+def trace_of_run(run_id: str) -> Trace:
+    """The place of a run that is not recorded: the same in every process that goes on with it."""
+    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return Trace(digest[:_TRACE_DIGITS], digest[_TRACE_DIGITS:][:_SPAN_DIGITS], sampled=False)
+
+
+def _digits(runtime: Runtime, count: int) -> str:
+    # As many random bits as there are digits for; never all zeros.
+    parts: Iterable[int] = (int(runtime.random() * (1 << 32)) for _ in range(count // 8))
+    found = "".join(f"{part:08x}" for part in parts)
+    return found if found.strip("0") else found[:-1] + "1"
+
+
+class GuardedSpan(Span):
+    """Passes on to another span what it is told, texts without secrets.
+
+    Args:
+        span: The span that is recorded.
+    """
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __getattr__(self, name: str) -> Any:
+        # What an SDK's span has besides, such as its attributes.
+        return getattr(self._span, name)
+
+    def end(self, end_time: int | None = None) -> None:
+        """End it."""
+        self._span.end(end_time)
+
+    def get_span_context(self) -> SpanContext:
+        """Its ids."""
+        return self._span.get_span_context()
+
+    def is_recording(self) -> bool:
+        """Whether anything of it is kept."""
+        return self._span.is_recording()
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set several attributes."""
+        self._span.set_attributes(_clean(attributes))
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set an attribute."""
+        self._span.set_attribute(key, _clean(value))
+
+    def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
+        """Add an event."""
+        self._span.add_event(redact(name), _clean(attributes), timestamp)
+
+    def update_name(self, name: str) -> None:
+        """Give it another name."""
+        self._span.update_name(redact(name))
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Say how it went."""
+        if isinstance(status, Status):
+            self._span.set_status(Status(status.status_code, _clean(status.description)))
+        else:
+            self._span.set_status(status, _clean(description))
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        """Add an event for an exception, with its traceback and its causes."""
+        told = {
+            "exception.type": type(exception).__qualname__,
+            "exception.message": str(exception),
+            "exception.stacktrace": rendered(exception),
+            "exception.escaped": str(escaped),
+        }
+        self.add_event("exception", told | dict(attributes or {}), timestamp)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if is_mapping(value):
+        return {key: _clean(part) for key, part in value.items()}
+    if is_array(value):
+        return [_clean(part) for part in value]
+    return str(value) if is_secret(value) else value
+
+
+def tracer() -> Tracer | None:
+    """The tracer to use, `None` when nothing would be recorded.
+
+    A program that records has imported opentelemetry and set a provider before its first run, so a run that finds the
+    module not loaded need not load it.
+    """
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    found: Tracer = provider.get_tracer("noetic_py")
+    return found
+
+
+def current_span() -> Span:
+    """The span that is active here, an invalid one when there is none."""
+    from opentelemetry.trace import get_current_span
+
+    return get_current_span()
+
+
+def place_of(span: Span) -> Trace:
+    """Where a span stands."""
+    context = span.get_span_context()
+    return Trace(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
+
+
+@contextmanager
+def recorded_span(
+    tracer: Tracer, name: str, attributes: Mapping[str, str | int], below: Trace | None = None
+) -> Generator[Span]:
+    """A span that is active within the block; what is written to it, and what is raised, is told without secrets.
+
+    Args:
+        tracer: What records it.
+        name: Its name.
+        attributes: Its attributes.
+        below: Its parent; the active span when left out.
+    """
+    from opentelemetry.trace import Link, NonRecordingSpan, StatusCode, set_span_in_context, use_span
+
+    parent = None if below is None else set_span_in_context(NonRecordingSpan(_remote(below)))
+    links = [] if below is None or below.link is None else [Link(_remote(below.link))]
+    span = GuardedSpan(tracer.start_span(name, context=parent, attributes=attributes, links=links))
+    # The API would record an exception as it is, with the texts of its causes.
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield span
+        except Exception as error:
+            span.record_exception(error)
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(StatusCode.ERROR, f"{type(error).__qualname__}: {error}")
+            raise
+
+
+def _remote(place: Trace) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    flags = TraceFlags(TraceFlags.SAMPLED if place.sampled else TraceFlags.DEFAULT)
+    return SpanContext(int(place.trace_id, 16), int(place.span_id, 16), is_remote=True, trace_flags=flags)

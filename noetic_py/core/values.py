@@ -1,0 +1,373 @@
+"""Values that go from one step to another: copied where they can change, and measured in bytes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import lru_cache
+from itertools import chain, islice
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from sys import getsizeof
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from noetic_py.core.state import StateBag, class_of, copy_state, state_fields
+from noetic_py.core.types import is_list
+from noetic_py.errors import ConfigError
+
+__all__ = ["ATOMS", "alike", "copier_of", "copy_private", "copy_value", "separate_state", "size_of"]
+
+ATOMS: Final[frozenset[type]] = frozenset({
+    str, int, float, bool, bytes, type(None), complex, Decimal, Fraction, UUID, range, type, type(...),
+    date, datetime, time, timedelta, timezone, PosixPath, WindowsPath, PurePosixPath, PureWindowsPath,
+})  # fmt: skip
+"""Classes whose instances cannot change and hold nothing that can."""
+
+Other: TypeAlias = Callable[[Any], Any]
+"""Copies what is not data."""
+Copier: TypeAlias = Callable[[Any, Other], Any]
+
+
+def copy_value(value: Any) -> Any:
+    """A value of its own: equal, and independent of whatever is done to the original.
+
+    Raises:
+        ConfigError: It holds itself, and something else that cannot be copied; code `"value-copy"`.
+    """
+    kind = value.__class__
+    if kind in ATOMS:
+        return value
+    try:
+        return _copied(value, kind, _itself)
+    except RecursionError:
+        # It holds itself, so it is no tree; or it is deeper than Python calls functions.
+        try:
+            return copy.deepcopy(value)
+        except Exception as error:
+            raise ConfigError(
+                f"a {kind.__name__} that a step takes or gives cannot be copied: {type(error).__name__}: {error}",
+                code="value-copy",
+                hint="hand on plain data that does not hold itself, and pass clients and locks as services=",
+            ) from error
+
+
+def copy_private(value: object) -> Any:
+    """A copy of a layer's state, or of a part of one: no change of one of the two is seen in the other.
+
+    Raises:
+        ConfigError: It holds something that cannot be copied; code `"state-copy"`.
+    """
+    try:
+        return _copied(value, class_of(value), copy_state)
+    except Exception:  # noqa: BLE001 # it is no tree, or one of its classes refuses: this says what is wrong
+        return copy_state(value)
+
+
+def copier_of(value: object) -> Other:
+    """What copies a value as `copy_private` does, and faster where the value allows that.
+
+    To look through a large value takes longer than to copy it, so a caller keeps this for as long as the value is the
+    same.
+
+    Raises:
+        ConfigError: As for `copy_private`.
+    """
+    made = copy_private(value)
+    if made is value:
+        return _itself
+    held: Any = value
+    kind = class_of(value)
+    if kind is set or (kind is list and _same(held, made)) or (kind is dict and _same(held.values(), made.values())):
+        flat: Other = kind
+        return flat
+    return copy_private
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values hold the same, of the same classes; also where a class does not say when two are equal."""
+    return _alike(one, other, set())
+
+
+def _alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+    if one is other:
+        return True
+    kind = class_of(one)
+    if kind is not class_of(other):
+        return False
+    if kind in ATOMS or issubclass(kind, (set, frozenset, Enum)):
+        # Not a number is not equal to itself.
+        return bool(one == other) or (one != one and other != other)
+    if (id(one), id(other)) in seen:
+        return True
+    seen.add((id(one), id(other)))
+    if issubclass(kind, (list, tuple, deque)):
+        return len(one) == len(other) and _all_alike(one, other, seen)
+    if not issubclass(kind, dict) and not (state_fields(one) or state_fields(other)):
+        return kind.__eq__ is object.__eq__ or bool(one == other)
+    mine, theirs = state_fields(one), state_fields(other)
+    return list(mine) == list(theirs) and _all_alike(mine.values(), theirs.values(), seen)
+
+
+def _all_alike(one: Any, other: Any, seen: set[tuple[int, int]]) -> bool:
+    return all(a is b or _alike(a, b, seen) for a, b in zip(one, other, strict=True))
+
+
+def separate_state(state: Any) -> None:
+    """Make a state a tree, in place: what stands in it twice becomes two values, the later one a copy.
+
+    A state is stored field by field, so this is what it would be if it were read back.
+    """
+    fields: dict[Any, Any] = dict(enumerate(state)) if is_list(state) else state_fields(state)
+    if ATOMS.issuperset(map(type, fields.values())):
+        return
+    seen: set[int] = set()
+    for name, value in fields.items():
+        if not _once(value, seen):
+            own = copy_value(value)
+            if isinstance(state, (StateBag, dict, list)):
+                state[name] = own
+            else:
+                object.__setattr__(state, name, own)
+
+
+def _once(value: Any, seen: set[int]) -> bool:
+    """Whether nothing that can change stands in a value twice, or among what was seen before."""
+    kind = value.__class__
+    if kind in ATOMS:
+        return True
+    make = _copier(kind)
+    if make is None or make is _other:
+        return True
+    if make not in (_tuple, _frozen):
+        if id(value) in seen:
+            return False
+        seen.add(id(value))
+    held = _HELD.get(make)
+    return held is None or all(_once(part, seen) for part in held(value))
+
+
+def _copied(value: Any, kind: Any, other: Other) -> Any:
+    make = _copier(kind)
+    return value if make is None else make(value, other)
+
+
+def _copier(kind: Any) -> Copier | None:
+    try:
+        return _COPIERS[kind]
+    except KeyError:
+        make = _COPIERS[kind] = _find(kind)
+        return make
+
+
+def _parts(values: Iterable[Any], other: Other) -> list[Any]:
+    return [each if (kind := each.__class__) in ATOMS else _copied(each, kind, other) for each in values]
+
+
+def _same(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    return all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _tuple(value: tuple[Any, ...], other: Other) -> tuple[Any, ...]:
+    if ATOMS.issuperset(map(type, value)):
+        return value
+    parts = _parts(value, other)
+    if _same(value, parts):
+        return value
+    kind: Any = value.__class__
+    make: Any = kind._make if hasattr(kind, "_make") else kind
+    made: tuple[Any, ...] = make(parts)
+    return made
+
+
+def _dict(value: dict[Any, Any], other: Other) -> dict[Any, Any]:
+    return {
+        key: part if (kind := part.__class__) in ATOMS else _copied(part, kind, other) for key, part in value.items()
+    }  # fmt: skip
+
+
+# Of the class `dict` itself, as a subclass may count or convert what is read or written.
+def _items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    return dict[Any, Any].items(value)
+
+
+def _values(value: dict[Any, Any]) -> Iterable[Any]:
+    return dict[Any, Any].values(value)
+
+
+def _mapping(value: Any, other: Other) -> Any:
+    """Of a class of its own: its default factory and its attributes are kept."""
+    made: dict[Any, Any] = copy.copy(value)
+    for key, part in _items(value):
+        dict[Any, Any].__setitem__(made, key, _copied(part, part.__class__, other))
+    return made
+
+
+def _sequence(value: Any, other: Other) -> Any:
+    made = copy.copy(value)
+    for index, part in enumerate(value):
+        made[index] = _copied(part, part.__class__, other)
+    return made
+
+
+def _shallow(value: Any, other: Other) -> Any:
+    """What holds nothing that can change: members of a set are keys of a table, so none of them can."""
+    return copy.copy(value)
+
+
+def _fields(value: Any, other: Other) -> Any:
+    """An object that can change, with what its fields hold."""
+    made = copy.copy(value)
+    for name, part in state_fields(value).items():
+        if (kind := part.__class__) not in ATOMS and (own := _copied(part, kind, other)) is not part:
+            object.__setattr__(made, name, own)
+    return made
+
+
+def _frozen(value: Any, other: Other) -> Any:
+    """An object that cannot change: itself, unless one of its fields holds something that can."""
+    fields = state_fields(value)
+    if ATOMS.issuperset(map(type, fields.values())) or _same(fields.values(), _parts(fields.values(), other)):
+        return value
+    return _fields(value, other)
+
+
+def _bag(value: StateBag, other: Other) -> StateBag:
+    made: StateBag = class_of(value)(_dict(dict(value.view()), other))
+    return made
+
+
+def _deep(value: Any, other: Other) -> Any:
+    return copy.deepcopy(value)
+
+
+def _other(value: Any, other: Other) -> Any:
+    return other(value)
+
+
+# The first that a class is a subclass of says how its instances are copied.
+_BASES: Final[tuple[tuple[type, Copier], ...]] = (
+    (tuple, _tuple),
+    (dict, _mapping),
+    (list, _sequence),
+    (deque, _sequence),
+    (set, _shallow),
+    (bytearray, _shallow),
+    (StateBag, _bag),
+)
+# What of a value holds other values; nothing of the others does.
+_HELD: Final[dict[Copier, Callable[[Any], Iterable[Any]]]] = {
+    _parts: iter,
+    _tuple: iter,
+    _sequence: iter,
+    _dict: _values,
+    _mapping: _values,
+    _bag: lambda value: value.view().values(),
+    _fields: lambda value: state_fields(value).values(),
+    _frozen: lambda value: state_fields(value).values(),
+}
+_COPIERS: WeakKeyDictionary[type, Copier | None] = WeakKeyDictionary()
+_COPIERS[list] = _parts
+_COPIERS[dict] = _dict
+
+
+def _find(kind: Any) -> Copier | None:
+    """How instances of a class are copied; `None` when they are handed on as they are."""
+    if getattr(kind, "__noetic_shared__", False):
+        return None
+    for base, make in _BASES:
+        if issubclass(kind, base):
+            return make
+    if issubclass(kind, (str, int, float, bytes, frozenset, Enum, BaseException)):
+        return None
+    if hasattr(kind, "__attrs_attrs__"):
+        return _frozen if getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs" else _fields
+    if dataclasses.is_dataclass(kind):
+        return _frozen if getattr(kind, "__dataclass_params__").frozen else _fields  # noqa: B009 # untyped in typeshed
+    if hasattr(kind, "__pydantic_fields__"):
+        return _fields
+    # Arrays and tables say themselves how they are copied.
+    return _deep if hasattr(kind, "__deepcopy__") else _other
+
+
+_MOST_PARTS: Final = 4_096
+_SAMPLE: Final = 1_024
+"""How many entries of a container are looked at; the others count as these do."""
+_UNKNOWN: Final = 64
+
+_FLAT: Final[frozenset[type]] = frozenset({str, bytes, bytearray, int, float, bool, type(None)})
+# Shared by the whole program, so not counted for each reference.
+_SHARED: Final = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+
+
+def size_of(value: object) -> int:
+    """Bytes of memory that a value holds with all its parts, estimated: of large containers it looks at a sample.
+
+    Args:
+        value: Any object; one that stands in it several times counts once.
+    """
+    kind = value.__class__
+    if kind in _FLAT:
+        return getsizeof(value)
+    total = 0.0
+    seen: set[int] = set()
+    # Each part, and how many entries it stands for.
+    parts: list[tuple[Any, float]] = [(value, 1.0)]
+    while parts and len(seen) < _MOST_PARTS:
+        part, weight = parts.pop()
+        if id(part) in seen or isinstance(part, _SHARED):
+            continue
+        seen.add(id(part))
+        total += weight * _own_size(part)
+        if part.__class__ not in _FLAT:
+            inner, count = _parts_of(part)
+            share = weight * max(1.0, count / _SAMPLE)
+            parts += [(each, share) for each in inner]
+    # What was not looked at counts without its parts.
+    return int(total + sum(weight * _own_size(part) for part, weight in parts))
+
+
+def _own_size(value: Any) -> int:
+    if isinstance(value, memoryview):
+        return value.nbytes
+    try:
+        return getsizeof(value, _UNKNOWN)
+    except Exception:  # noqa: BLE001 # an object of the user's that cannot tell its size
+        return _UNKNOWN
+
+
+def _parts_of(value: Any) -> tuple[Iterator[Any], int]:
+    """Some of what an object refers to, and how many entries these are a sample of."""
+    kind: Any = value.__class__
+    if issubclass(kind, list | tuple):
+        count = len(value)
+        return iter(value[:: -(-count // _SAMPLE)] if count > _SAMPLE else value), count
+    if issubclass(kind, dict):
+        return chain.from_iterable(islice(value.items(), _SAMPLE)), len(value)
+    if issubclass(kind, set | frozenset | deque):
+        return islice(value, _SAMPLE), len(value)
+    fields = (getattr(value, name, None) for name in _slots_of(kind))
+    own = getattr(value, "__dict__", None)
+    return chain(fields, () if own is None else (own,)), 0
+
+
+@lru_cache(maxsize=1024)
+def _slots_of(kind: type[Any]) -> tuple[str, ...]:
+    """The names of an object's fields that are not in a `__dict__`."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        slots: Any = base.__dict__.get("__slots__", ())
+        given = (slots,) if isinstance(slots, str) else tuple(slots)
+        names += [name if not name.startswith("__") else f"_{base.__name__.lstrip('_')}{name}" for name in given]
+    return tuple(name for name in names if name in dir(kind))

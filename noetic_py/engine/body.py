@@ -1,0 +1,149 @@
+"""A body while it runs: its own context variables, and how long it holds the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextvars import Context, copy_context
+from inspect import isawaitable
+from logging import WARNING
+from time import monotonic
+from types import coroutine
+from typing import Any, Final, Literal, TypeAlias
+
+from noetic_py.context.context import CURRENT
+from noetic_py.core.logs import log
+from noetic_py.core.tracebacks import where_defined
+from noetic_py.engine.cancellation import failure_of
+from noetic_py.engine.frame import Frame
+
+__all__ = ["DONE", "UNTIMED", "Bare", "call_apart", "first_stretch", "go_on", "look", "pause", "resumed", "suspended"]
+
+DONE: Final = object()
+"""What `next` gives for work that has ended: cheaper than the exception that `send` raises."""
+Bare: TypeAlias = bool | Literal["untimed"]
+"""Whether a step runs without anything around its body, and then whether it is not even timed."""
+UNTIMED: Final = "untimed"
+LIMIT: Final = 1.0
+"""Seconds that a body may hold the event loop."""
+# What takes long in these is the library: the first model call imports and loads what it needs.
+_OWN: Final = frozenset({"answer", "memory", "model"})
+
+
+def first_stretch(frame: Frame, context: Context, work: Any, *, alone: bool) -> Any:
+    """Begin a body and time it up to its first await; gives what it waits for, or `DONE`.
+
+    Args:
+        frame: The step.
+        context: What the body runs in.
+        work: The body.
+        alone: Whether it begins a task, so that the step around it is not running.
+    """
+    run = frame.x.run
+    if alone or frame.up is None or frame.up.virtual:
+        run.running_since = monotonic()
+    else:
+        look(frame.up)
+    try:
+        waits = context.run(next, work, DONE)
+    except BaseException:
+        look(frame)
+        raise
+    if waits is DONE:
+        look(frame)
+    return waits
+
+
+def resumed(frame: Frame) -> None:
+    """A body goes on."""
+    frame.x.run.running_since = monotonic()
+
+
+def suspended(frame: Frame) -> None:
+    """A body waits for something; those around it hear of it after it."""
+    if frame.x.run.running_since:
+        pause(frame)
+
+
+def pause(frame: Frame) -> None:
+    """A stretch of a body is over, and what follows is not timed."""
+    look(frame)
+    frame.x.run.running_since = 0.0
+
+
+def look(frame: Frame) -> None:
+    """A stretch of a body is over, and another one begins."""
+    run, now = frame.x.run, monotonic()
+    seconds = now - run.running_since if run.running_since else 0.0
+    run.running_since = now
+    if seconds > LIMIT and frame.step.kind not in _OWN:
+        _warn(frame, seconds)
+
+
+def _warn(frame: Frame, seconds: float) -> None:
+    step, noticed = frame.step, frame.x.run.noticed
+    what = f"step {step.id!r}" if step.kind != "tool_call" else f"tool {frame.at[-1].partition('[')[0]!r}"
+    if what in noticed:
+        return
+    noticed.add(what)
+    place = f", {where_defined(step.spec)}," if step.kind == "code" else ""
+    log(
+        "steps",
+        WARNING,
+        "%s%s held the event loop for %.1f s without an await, so nothing else ran meanwhile",
+        what,
+        place,
+        seconds,
+        where=frame.where,
+        hint="an async client, or await anyio.to_thread.run_sync(function, ...) for what blocks"
+        + ("; a tool that is a plain def runs in a thread" if step.kind == "tool_call" else ""),
+    )
+
+
+@coroutine
+def go_on(frame: Frame, context: Context, work: Any, waits: Any) -> Generator[Any, Any, None]:
+    """Bring work of a step to its end that has begun in a context and waits for something."""
+    try:
+        while waits is not DONE:
+            suspended(frame)
+            try:
+                sent, thrown = (yield waits), None
+            except BaseException as error:  # noqa: BLE001 # it is raised where the work waits
+                sent, thrown = None, error
+            resumed(frame)
+            waits = context.run(next, work, DONE) if sent is thrown else context.run(_resume, work, sent, thrown)
+    finally:
+        look(frame)
+
+
+def _resume(work: Any, sent: Any, thrown: BaseException | None) -> Any:
+    try:
+        return work.send(sent) if thrown is None else work.throw(thrown)
+    except StopIteration:
+        return DONE
+
+
+async def call_apart(frame: Frame, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that decides something for a step, sync or async, as a body is called.
+
+    Raises:
+        Exception: What it has raised; an unrequested cancellation is a failure of its.
+    """
+    found: list[Any] = []
+
+    async def work() -> None:
+        frame.token = CURRENT.set(frame)
+        made = function(*args)
+        found.append(await made if isawaitable(made) else made)
+
+    context, begun = copy_context(), work().__await__()
+    try:
+        await go_on(frame, context, begun, context.run(next, begun, DONE))
+    except BaseException as error:
+        failure = failure_of(error)
+        if failure is error or failure is None:
+            raise
+        raise failure from error
+    finally:
+        # A call of a step is only taken from the context in which this was set.
+        frame.token = CURRENT.set(frame)
+    return found[0]

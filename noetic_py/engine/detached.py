@@ -1,0 +1,524 @@
+"""Detached work: executions that the run owns and that no step waits for, and their recovery after a crash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from hashlib import blake2b
+from logging import WARNING
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import frozen
+
+from noetic_py.channels import Channel, ChannelHandle
+from noetic_py.context.context import CURRENT
+from noetic_py.context.detached import DetachedWork, DetachOptions
+from noetic_py.context.scope import Domain, branch_at
+from noetic_py.context.step import Step, require_step
+from noetic_py.context.step import frame as frame_name
+from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.codec.text import dump, parse
+from noetic_py.core.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.log import ItemLog
+from noetic_py.core.logs import Where, log
+from noetic_py.core.memory import Memory
+from noetic_py.core.state import NO_CELLS, Cells, StateBag, copy_state
+from noetic_py.core.tracebacks import warn
+from noetic_py.core.values import copy_value
+from noetic_py.engine.cancellation import Parked, lost_task
+from noetic_py.engine.execute import HANDLERS, AnyStep, execute, settle_state
+from noetic_py.engine.fingerprint import fingerprint, referenced
+from noetic_py.engine.frame import Frame, acting, settle_cuts
+from noetic_py.engine.journaling.detached_starts import LAUNCHED, note
+from noetic_py.engine.journaling.fold import Node, below, items_below
+from noetic_py.engine.journaling.migrate import stored_type, version_of
+from noetic_py.engine.journaling.replay import call, count_turns, put_down, put_state, recover, stop_again
+from noetic_py.engine.kinds.spawn import head, run_child
+from noetic_py.engine.layers.handles import layers_for
+from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
+from noetic_py.engine.limits import budget_of
+from noetic_py.engine.state import DOORS, Execution, Run
+from noetic_py.engine.stops import COMPLETED, asked_again, asked_by, asked_in, check_value
+from noetic_py.engine.stops import note as note_asked
+from noetic_py.engine.types import declared_input
+from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
+from noetic_py.journal.records import Decision, StepFailed, StepOpened
+from noetic_py.steps.spawn import MemorySpec, SpawnSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from noetic_py.channels import Live
+    from noetic_py.core.codec import Codec
+    from noetic_py.journal.records import JournalRecord
+
+__all__ = ["Detached", "detach", "external_handle", "relaunch"]
+
+
+def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:
+    """Start a step beside the flow; see [`Context.spawn_detached`][noetic_py.Context.spawn_detached].
+
+    `own` says whether it was asked for in the run's own thread, and not by a sync tool, for which its thread waits.
+    """
+    frame = acting(frame)
+    settle_cuts(frame)
+    require_step(step, "spawn_detached")
+    _check(options, frame)
+    resources = frame.x.run.resources
+    if resources.group is None or resources.launch is None:
+        raise ConfigError(
+            "spawn_detached() needs an owner for its task",
+            code="harness-not-entered",
+            path=frame.at,
+            hint="async with Harness() as harness:",
+        )
+    _check_task(frame, step, own)
+    if options.owner == "harness":
+        return resources.launch(frame.x.run, step, value, options, _own_id(frame, step))
+    work = Detached(frame, step, value, options)
+    resources.group.start_soon(work.carry)
+    return work
+
+
+def _own_id(frame: Frame, step: AnyStep) -> str | None:
+    """The id of a run of its own: the same when a durable run's body starts it once more because its process died."""
+    run = frame.x.run
+    if run.store is None:
+        return None
+    occurrences = frame.occurrences
+    if occurrences is None:
+        occurrences = frame.occurrences = {}
+    place = f"{step.id}[launched]"
+    count = occurrences[place] = occurrences.get(place, 0) + 1
+    # Another attempt starts another run, as it does everything else again.
+    attempts: list[int] = []
+    node: Frame | None = frame
+    while node is not None:
+        attempts.append(node.attempt)
+        node = node.up
+    essence = [run.run_id, *frame.at, step.id, count, *attempts]
+    return blake2b(dump(essence), digest_size=16).hexdigest()
+
+
+def _check(options: DetachOptions, frame: Frame) -> None:
+    if options.owner not in ("run", "harness"):
+        raise ConfigError(
+            f"owner={options.owner!r} is unknown", code="detached", path=frame.at, hint='"run" or "harness"'
+        )
+    if options.memory is not None and not isinstance(options.memory, Memory):
+        raise ConfigError(
+            f"memory={options.memory!r} is no Memory", code="detached", path=frame.at, hint="memory=Mem()"
+        )
+    if options.budget is not None and not isinstance(options.budget, Budget):
+        raise ConfigError(
+            f"budget={options.budget!r} is no Budget", code="detached", path=frame.at, hint="budget=Budget(steps=10)"
+        )
+
+
+def _check_task(frame: Frame, step: AnyStep, own: bool) -> None:
+    """Work is started from the body's own task, in which the order of calls is the program's."""
+    try:
+        if frame.token is None:
+            raise ValueError("the step has ended")
+        if not own:
+            return
+        CURRENT.reset(frame.token)
+    except ValueError:
+        raise ConcurrentStepCall(
+            f"{step.id} was started by {'/'.join(frame.at)} from a task or thread of its own, or after its end",
+            path=frame.at,
+            hint="call spawn_detached in the step itself",
+        ) from None
+    frame.token = CURRENT.set(frame)
+
+
+class Detached:
+    """One execution beside the flow."""
+
+    def __init__(self, frame: Frame, step: AnyStep, value: object, options: DetachOptions) -> None:
+        caller, run = frame.x, frame.x.run
+        self.run_id: str = run.run_id
+        self._run = run
+        self._value = copy_value(value)
+        state = copy_state(frame.domain.state) if options.state is None else options.state
+        try:
+            caller.enter_child()
+        except NoeticError as error:
+            error.at(frame.at)
+            raise
+        occurrences = frame.occurrences
+        if occurrences is None:
+            occurrences = frame.occurrences = {}
+        # No id of a user's can hold brackets, so no step called from the body has this frame.
+        place = f"{step.id}[detached]"
+        count = occurrences.get(place, 0)
+        occurrences[place] = count + 1
+        self._name = frame_name(place, count)
+        call(frame, self._name)
+        self.path: tuple[str, ...] = (*frame.at, self._name)
+        self._lease = Lease(None, frame.lease, depth=caller.depth + 1)
+        layers = None if options.memory is None else layers_for(options.memory)
+        self.child = Execution(run, self._lease, depth=caller.depth + 1, parent=frame, input=self._value, layers=layers)
+        if frame.node is not None:
+            recover(run, self._lease, self.path)
+            count_turns(self.child, self.path)
+        # Its task is not below the run's own, and the time of the run is its time.
+        self.scope = anyio.CancelScope(deadline=math.inf if run.root is None else run.root.scope.deadline)
+        self.done = anyio.Event()
+        self.outcome: RunResult[Any, Any] | None = None
+        # Whether it waits for an answer.
+        self.parked = False
+        log = ItemLog()
+        branch = branch_at((*self.path, step.id))
+        log.origin = (run.run_id, branch)
+        spec = SpawnSpec(step, "share", "new", None, options.budget)
+        if options.memory is not None:
+            spec = MemorySpec(step, "share", "new", None, options.budget, options.memory)
+        cells = frame.domain.cells if options.memory is None else NO_CELLS
+        self._flow = step
+        self._domain = Domain(log, state, branch, cells=cells)
+        self._step: AnyStep = Step(id=step.id, kind="detached", spec=(spec, self))
+        self._above = _above(run, frame, self._domain)
+        run.journal.append(StepOpened(self.path, "detached", 1))
+        note(run, self.path, step, self._value, self._domain, options, count, versions_of(caller.layers))
+        run.detached.append(self)
+        if any(x.stop is not None for x in _around(self.child)):
+            # Born into an execution that was stopped.
+            self.scope.cancel()
+
+    async def run(self, frame: Frame, spec: SpawnSpec) -> Any:
+        """What the step does when it is executed."""
+        frame.opened = True
+        root = head(self.child, frame, frame.step, frame.domain)
+        if isinstance(spec, MemorySpec):
+            revise_here(root)
+        if frame.node is not None:
+            stop_again(self.child, frame.at)
+            asked = asked_again(frame.node, self._run, spec.step)
+            if asked is not None and asked.kind == "complete":
+                self.child.request(asked)
+            if self.child.stop is not None:
+                put_down(root, frame.node)
+        try:
+            output = await run_child(self.child, root, spec, self._value)
+            # The journal has no form of a value that there is not: that it was wrapped up without one says it.
+            return None if output is no_value() else output
+        finally:
+            self.child.over = True
+            self.child.frame = None
+            # What the child has written into the conversation is its own, and no work of this step's.
+            frame.mark = frame.written = len(frame.log)
+
+    async def carry(self) -> None:
+        """The task: run the step to its end, whatever that is, and tell who waits."""
+        output, error = no_value(), None
+        try:
+            with self.scope:
+                # What was cancelled before it began does not begin.
+                await checkpoint()
+                output = await execute(self._step, self._value, self._above, self._name, self._domain)
+        except NoeticError as failure:
+            error = failure
+            settle_state(self._domain, failure)
+        except Parked:
+            self.parked = self._run.waits = True
+        except BaseException as cut:
+            # Who has cancelled this task alone has ended this work, and not the harness that owns the task.
+            if lost_task(cut) is None:
+                raise
+        finally:
+            self.child.ended()
+            self._lease.close()
+            self._run.family.children -= 1
+            self._run.detached.remove(self)
+            self.outcome = self._result(output, error)
+            self.done.set()
+
+    def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
+        status, reason = _ending(self.path, output, error, self.child.stop)
+        valid = _valid(self._run.journal, self.path, len(self._run.journal)) if status == "completed" else ()
+        asked = asked_in(valid, self.path)
+        if asked is not None:
+            reason = asked.reason
+            if output is None and asked.kind == "wrap_up" and not _has_wrapped_up(valid, self.path):
+                output = no_value()
+        if self.parked:
+            status, reason = "suspended", "it waits for an answer"
+        if status == "failed":
+            where = Where(self._run.run_id, self.path, 1)
+            log("runs", WARNING, "detached %s failed: %s", "/".join(self.path), reason, where=where, error=error)
+        journal, path, lease = self._run.journal, self.path, self._lease
+        end = len(journal)
+        broken = error if status in ("failed", "budget_exceeded") else None
+        cause = () if broken is None else broken.path
+        if status != "completed" and self._above.node is not None:
+            # An earlier process may have come further than this one.
+            put_state(self._above, below(_valid(journal, path, end), path, cause))
+
+        def transcript() -> Transcript:
+            log = ItemLog()
+            log.extend(items_below(_valid(journal, path, end), path, cause))
+            items = log.rendered(f"{status}: {reason}" if reason else status)
+            return Transcript(items, items)
+
+        result: RunResult[Any, Any] = RunResult(
+            run_id=self.run_id,
+            status=status,
+            output=output,
+            state=self._domain.state,
+            usage=lease.tokens,
+            cost=None if self._run.unpriced else lease.cost,
+            steps=lease.steps,
+            model_calls=lease.calls,
+            seconds=self.child.elapsed,
+            checkpoint=Checkpoint(self.run_id, len(journal)),
+            transcript=transcript,
+            reason=reason,
+            error=broken,
+            memory=self._domain.cells,
+            possibly_spent=self._run.possibly_spent(path),
+        )
+        if broken is not None:
+            broken.result = result
+        return result
+
+    async def wait(self) -> RunResult[Any, Any]:
+        """Wait for the end."""
+        while self.outcome is None:
+            await self.done.wait()
+        waiting = CURRENT.get()
+        if self.parked and isinstance(waiting, Frame) and waiting.x.run is self._run:
+            # Who waits for it in the run waits for the same answer.
+            raise Parked
+        return self.outcome
+
+    def complete(self, value: object) -> bool:
+        """End it with a value."""
+        store = self._run.store
+        check_value(value, self._flow, None if store is None else store.codec)
+        return self._stop(Control("complete", value=copy_value(value), reason=COMPLETED, by=asked_by()))
+
+    def wrap_up(self, reason: str) -> bool:
+        """Have it finish with what it has."""
+        return self._stop(Control("wrap_up", reason=reason, by=asked_by()))
+
+    def _stop(self, control: Control) -> bool:
+        return self._run.in_its_thread(partial(self._take_stop, control))
+
+    def _take_stop(self, control: Control) -> bool:
+        if self.done.is_set() or not self.child.takes(control):
+            return False
+        note_asked(self._run, control, path=self.path)
+        return self.child.request(control)
+
+    def abort(self, reason: str) -> None:
+        """Stop it."""
+        if not self.done.is_set():
+            self.child.request(Control("abort", reason=reason))
+
+    def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
+        """A handle of one of the run's channels."""
+        return external_handle(self._run, channel)
+
+
+def _above(run: Run, frame: Frame, domain: Domain) -> Frame:
+    """What the work hangs from: the run itself, at the caller's path, so that it writes nothing of the caller's."""
+    root = None if run.root is None else run.root.frame
+    if run.root is None or root is None:
+        raise ConfigError("the run is over", code="not-running", hint="start work while a step runs")
+    above = Frame(root.step, root, run.root, frame.at, domain, frame.lease, 0)
+    above.virtual = above.opened = True
+    above.node = frame.node
+    return above
+
+
+def _around(x: Execution) -> list[Execution]:
+    """The executions that an execution was started in, from the inside."""
+    found: list[Execution] = []
+    parent = x.parent_context
+    while isinstance(parent, Frame):
+        found.append(parent.x)
+        parent = parent.x.parent_context
+    return found
+
+
+def _ending(
+    path: tuple[str, ...], output: Any, error: NoeticError | None, stop: Control | None
+) -> tuple[RunStatus, str | None]:
+    """How it ended, and why; an abort below it that was not handled is a failure like any other."""
+    if error is None:
+        return ("completed", None) if output is not no_value() else ("cancelled", "what started it has ended")
+    if stop is not None:
+        return stop.status, stop.reason
+    if isinstance(error, Aborted) and error.path == path:
+        # As it is recorded: it was stopped before this process had the run.
+        return "aborted", error.reason
+    return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
+
+
+def _has_wrapped_up(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bool:
+    """Whether a wrap-up step has begun; without one there may be no value."""
+    return any(isinstance(each, Decision) and each.path == path and each.key == "wrap_up" for each in journal)
+
+
+def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:
+    """The records up to an end of what has run at a path since an attempt around it was void for the last time."""
+    start = 0
+    for at, record in enumerate(journal[:end], 1):
+        if isinstance(record, StepFailed) and not record.final and path[: len(record.path)] == record.path:
+            start = at
+    return journal[start:end]
+
+
+async def run_detached(value: Any, frame: Frame) -> Any:
+    """The step of the journal that stands for the work."""
+    spec: tuple[SpawnSpec, Detached] = frame.step.spec
+    return await spec[1].run(frame, spec[0])
+
+
+def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
+    """A handle of a run's channel for code outside of it.
+
+    Raises:
+        ConfigError: It is no channel, or not an external one; code `"channel"`.
+        WrongThread: This is not the run's thread, nor a sync tool's.
+    """
+    return run.in_its_thread(partial(_open, run, channel))
+
+
+def _open(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
+    live: Live = run.channels.live(channel)
+    if not channel.external:
+        raise ConfigError(
+            f"{channel!r} is not external", code="channel", hint=f"Channel({channel.name!r}, ..., external=True)"
+        )
+    return ChannelHandle(channel, live)
+
+
+DOORS.detach = detach
+HANDLERS["detached"] = run_detached
+
+
+_MOST = 64 * 1024 * 1024
+
+
+def relaunch(parent: Frame, step: AnyStep, node: Node) -> None:
+    """Let the work go on that the steps of a finished child had started, and that was in flight.
+
+    Args:
+        parent: Who has called the child; the work belongs to it from now on.
+        step: The child.
+        node: What the journal says of it.
+    """
+    run = parent.x.run
+    if run.relaunched is None:
+        return
+    for starter, work in _left_alone(node, within=False):
+        if work.path in run.relaunched:
+            continue
+        run.relaunched.add(work.path)
+        launched = _read(parent, step, work)
+        if launched is None or run.resources.group is None:
+            warn(f"{'/'.join(work.path)} had not ended, and the step that had started it has: it does not go on")
+            continue
+        # It begins with the states of layers that its starter had then.
+        domain = Domain(parent.domain.log, None, parent.domain.branch, cells=launched.cells)
+        frame = Frame(step, parent, parent.x, starter.path, domain, parent.lease, domain.log.size)
+        frame.node = starter
+        frame.occurrences = {f"{launched.step.id}[detached]": launched.count}
+        options = DetachOptions(None, launched.state, launched.budget, "run")
+        run.resources.group.start_soon(Detached(frame, launched.step, launched.value, options).carry)
+
+
+def _left_alone(node: Node, *, within: bool) -> Iterator[tuple[Node, Node]]:
+    """Work that was in flight when its starter was done already, each with the starter.
+
+    `within` says whether a step around has finished: below that, what has not was cancelled.
+    """
+    done = node.finished is not None
+    if within and not done:
+        return
+    for child in node.lasting:
+        if done and child.kind == "detached" and child.finished is None and child.name not in node.failed:
+            yield node, child
+        yield from _left_alone(child, within=within or done)
+
+
+@frozen(eq=False)
+class _Launched:
+    step: AnyStep
+    value: Any
+    state: Any
+    cells: Cells
+    budget: Any
+    count: int
+
+
+def _read(parent: Frame, step: AnyStep, work: Node) -> _Launched | None:
+    """What was started; `None` when it cannot be found, or is not what it was."""
+    told = work.decisions.get(LAUNCHED)
+    store = parent.x.run.store
+    if told is None or store is None:
+        return None
+    found = {
+        id(each): each
+        for each in referenced(step)
+        if each.id == told["step"] and fingerprint(each) == told["fingerprint"]
+    }
+    if len(found) != 1:
+        # Two may say the same and hold different values.
+        return None
+    (started,) = found.values()
+    try:
+        value = store.codec.decode(_parsed(told["input"]), declared_input(started))
+        state = _state(told, parent.domain.state.__class__, store.codec)
+        cells = _cells(told, parent, store.codec)
+        return _Launched(started, value, state, cells, budget_of(told["budget"], None), told["count"])
+    except (CodecError, ConfigError):
+        return None
+
+
+def _cells(told: Mapping[str, Any], parent: Frame, codec: Codec) -> Cells:
+    """The states of layers that it was started with.
+
+    Raises:
+        CodecError: One does not fit its layer.
+        ConfigError: One is of a newer version.
+    """
+    if "memory" not in told:
+        return parent.domain.cells
+    layers, cells = parent.x.layers, dict[str, Any]()
+    for name, tree in _parsed(told["memory"]).items():
+        layer, kind = layers.by_id.get(name), layers.state_type(name)
+        version = told.get("layers", {}).get(name, 1)
+        if layer is not None and tree is not None and is_older(layer, version):
+            cells[name] = migrated(layer, codec, tree, version, kind)
+        else:
+            cells[name] = codec.decode(tree, kind)
+    return cells
+
+
+def _state(told: Mapping[str, Any], kind: type[Any], codec: Codec) -> Any:
+    """The state that it was started with, when that is plain, or of the class that its starter's has.
+
+    Raises:
+        CodecError: It is something else.
+    """
+    tree = _parsed(told["state"])
+    name = stored_type(tree)
+    if name == "dict":
+        made = codec.decode(tree)
+        return StateBag(made) if told["bag"] else made
+    if name != kind.__name__ or told["version"] != version_of(kind):
+        raise CodecError(f"the state is a {name} of version {told['version']}")
+    return codec.decode(tree, kind)
+
+
+def _parsed(text: str) -> Any:
+    return parse(text, _MOST, "what was started")
+
+
+DOORS.relaunch = relaunch

@@ -1,0 +1,662 @@
+"""The one function that executes a step: path, budget, journal, span, retry and events meet here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
+from logging import DEBUG, WARNING
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from attrs import frozen
+
+from noetic_py.context.context import CURRENT, Derived, StepMeta
+from noetic_py.context.scope import Domain
+from noetic_py.context.step import Body, Step
+from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.events import StepStarted
+from noetic_py.core.logs import log
+from noetic_py.core.state import Cells, copy_state, restore_state
+from noetic_py.core.trace import recorded_span
+from noetic_py.core.tracebacks import forget_attempt, note_place
+from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.engine.body import DONE, UNTIMED, Bare, call_apart, first_stretch, go_on, pause, resumed
+from noetic_py.engine.cancellation import CancelledError, Parked, failure_of, in_time, is_late, parked_in
+from noetic_py.engine.frame import Frame, cut_again, frame_around, note_cut, recorded_cut
+from noetic_py.engine.grace import in_peace
+from noetic_py.engine.journaling import fold, ledger, replay
+from noetic_py.engine.layers.handles import check_shown, keeping
+from noetic_py.engine.limits import wrap_up_step
+from noetic_py.engine.state import DOORS, Execution
+from noetic_py.engine.unawaited import NO_VALUES, explained, refuse
+from noetic_py.errors import (
+    BudgetExceeded,
+    Cancelled,
+    CheckpointError,
+    ConcurrentStepCall,
+    ConfigError,
+    NoeticError,
+    NotAwaited,
+    StepFailed,
+    StepTimeout,
+    Stopped,
+    UnknownPrice,
+)
+from noetic_py.journal.records import Decision
+from noetic_py.steps.code import wrong_input
+from noetic_py.steps.spawn import DERIVED, Shared
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+__all__ = [
+    "HANDLERS",
+    "as_error",
+    "call_from_body",
+    "derived_step",
+    "execute",
+    "forget_loop_stops",
+    "open_lease",
+    "open_wrap_up",
+    "restore",
+    "restore_log",
+    "settle_failure",
+    "settle_state",
+    "under_budget",
+]
+
+AnyStep = Step[Any, Any, Any, Any]
+HANDLERS: dict[str, Body] = {}
+"""What interprets a kind of step; a code step's body is its own interpreter."""
+
+NO_META = StepMeta()
+_NO_SPAN = nullcontext()
+# Bodies that never wait would starve the event loop and could not be cancelled: every so often a step lets others run.
+_BREATHE = 127
+
+
+async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain | None = None) -> Any:
+    """Run a step as a child of `parent`, at frame `name`, in the parent's domain or one of its own."""
+    x = parent.x
+    run = x.run
+    run.executed += 1
+    own = domain is not None
+    domain = parent.domain if domain is None else domain
+    if run.alert or not run.executed & _BREATHE:
+        found = await _before(step, value, parent, name, domain)
+        if found is not None:
+            return found.value
+    length = domain.log.size
+    if (length != parent.mark or (parent.touched and run.store is None)) and not own:
+        ledger.close_segment(parent)
+    # Adding tuples is measurably faster than unpacking into one, and every step comes by here.
+    frame = Frame(step, parent, x, parent.at + (name,), domain, parent.lease, length)  # noqa: RUF005
+    body = step.body
+    body = HANDLERS[step.kind] if body is None else keeping if x.layers.has_place else body
+    if run.bus.active:
+        await run.bus.room()
+        frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
+    try:
+        counted = step.counted if not run.begun else step.counted and replay.is_new(parent, name)
+        if frame.lease.steps_free:
+            frame.lease.steps += counted
+        else:
+            frame.lease.take_step(counted)
+        context = copy_context()
+        bare = step.plain and run.bare
+        work = _inside(frame, body, value, bare)
+        untimed = bare is UNTIMED and not own
+        waits = context.run(next, work, DONE) if untimed else first_stretch(frame, context, work, alone=own)
+        if waits is not DONE:
+            await go_on(frame, context, work, waits)
+        output = frame.output
+    except BaseException as error:  # noqa: BLE001 # it goes on from there, unless another attempt follows
+        output = await _further_attempts(frame, body, value, error, own)
+    frame.token = None
+    length = domain.log.size
+    ledger.finished(frame, value, output, length)
+    x.last_step = NO_META if step.body is not None else x.last_step
+    if not own and (length != parent.mark or parent.touched):
+        ledger.returned(parent, length)
+    if run.alert:
+        last = x.last_step
+        await _committed(x, step)
+        # Others have gone on meanwhile, and the next request is about this step.
+        x.last_step = last
+    return output
+
+
+def _body(frame: Frame, body: Body, value: Any, bare: Bare) -> Generator[Any, Any, None]:
+    """A body, in the context that it has to itself; what it gives is left in the frame, which costs the least."""
+    frame.token = CURRENT.set(frame)
+    if bare:
+        work = body(value if value.__class__ in ATOMS else _given(frame.step, value), frame)
+    else:
+        work = (_logged if frame.x.run.verbose else _guarded)(body, value, frame)
+    # Typed as what `coroutine` below makes of it: a generator may wait for a coroutine then.
+    waits: Generator[Any, Any, Any] = work  # type: ignore[assignment]
+    output = yield from waits
+    calls = frame.calls
+    ended = calls is None or (calls[0].cr_frame is None and calls[3] is None)
+    plain = ended and frame.shown is None and output.__class__ in ATOMS
+    frame.output = output if plain else _handed_on(frame, output)
+
+
+_inside: Callable[[Frame, Body, Any, Bare], Any] = coroutine(_body)
+
+
+async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseException, own: bool) -> Any:
+    """A body has raised: run it again for as long as its step's `retry` says, and give what it gives at last."""
+    step, bus, first = frame.step, frame.x.run.bus, error
+    if isinstance(error, (TypeError, AttributeError)) and (wrong := wrong_input(step, value)):
+        error.add_note(wrong)
+    while True:
+        await _unwind(frame, error, own)
+        if bus.active:
+            frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
+        try:
+            frame.lease.take_step(step.counted)
+            context, work = copy_context(), _inside(frame, body, value, False)
+            await go_on(frame, context, work, first_stretch(frame, context, work, alone=own))
+            return frame.output
+        except BaseException as another:  # noqa: BLE001 # as above
+            # All further attempts are made in the handling of the first one's failure.
+            forget_attempt(another, first)
+            error = another
+
+
+def _given(step: AnyStep, value: Any) -> Any:
+    """What a body gets of its step's input: a function of a user's gets a value of its own."""
+    return value if step.body is None else copy_value(value)
+
+
+def _handed_on(frame: Frame, output: Any) -> Any:
+    """What a step gives: of what a function of a user's has returned, a value of its own."""
+    _check_end(frame, output)
+    # In a durable run it has been read from the step's record already.
+    own = frame.step.body is None or frame.x.run.store is not None
+    return output if own else copy_value(output)
+
+
+async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> replay.Found | None:
+    """What comes before a step now and then, and always in a durable run: what its journal says of the step."""
+    run = parent.x.run
+    if run.stopping or not run.executed & _BREATHE:
+        await _breathe(parent.x)
+        if run.bare:
+            # By now a body that holds the event loop has most likely done so.
+            run.bare = UNTIMED
+    if run.timed:
+        await in_time()
+    if run.store is None:
+        return None
+    found = replay.look(step, value, parent, name, domain)
+    cut = recorded_cut(parent, name)
+    if cut is not None:
+        if found is None:
+            replay.put_back(step, parent, name, domain, held=len(cut) > 2)
+        await cut_again(cut)
+    elif found is not None and run.stopping:
+        # What it had asked for is asked for again, and strikes as it did then.
+        await _breathe(parent.x)
+    return found
+
+
+async def _committed(x: Execution, step: AnyStep) -> None:
+    """A step is done once its record is stored; and nothing goes on in an execution that was stopped."""
+    run = x.run
+    if run.store is not None:
+        await run.store.commit(run.journal)
+    if run.stopping:
+        await _breathe(x)
+    if step.replay == "once":
+        # It was left in peace until here.
+        await checkpoint_if_cancelled()
+
+
+async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
+    """A body has raised: return when another attempt follows; a cancellation goes on, it is never swallowed."""
+    failure = failure_of(error)
+    if failure is not None:
+        await _after_failure(frame, failure if frame.calls is None else explained(frame, failure))
+        return
+    parked = parked_in(error)
+    _after_stop(frame, own, parked=parked is not None)
+    raise error if parked is None else parked
+
+
+async def _breathe(x: Execution) -> None:
+    """Let others run, and start nothing in an execution that was stopped."""
+    await checkpoint()
+    node: Execution | None = None if x.closing else x
+    while node is not None:
+        if node.stop is not None:
+            # Only code that shields itself from cancellation comes here.
+            raise Cancelled("the execution was stopped", hint="steps cannot run inside a shielded scope after a stop")
+        node = None if node.frame is None or node.frame.up is None else node.frame.up.x
+
+
+async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
+    """Run a body on its step's own input, under its own timeout, budget and span."""
+    step = frame.step
+    if step.bound is not None:
+        value = step.bound.value
+    run = frame.x.run
+    durably = run.store is not None
+    # What the library does around the body is not timed: at first it imports and loads what it needs.
+    run.running_since = 0.0
+    done = await replay.begin(frame, value) if durably else None
+    given = value if value.__class__ in ATOMS else _given(step, value)
+    resumed(frame)
+    if step.hooks:
+        run.has_hooks()
+    if run.hooked and step.counted:
+        body = DOORS.hooked(body)
+    tracer = run.tracer
+    with _NO_SPAN if tracer is None else _span(frame, tracer):
+        if done is not None:
+            output = done.value
+        elif durably and step.replay == "once":
+            output = await in_peace(frame, lambda: _limited(frame, body, given))
+        else:
+            output = await _limited(frame, body, given)
+    pause(frame)
+    if frame.shown is not None or frame.calls is not None or output.__class__ in NO_VALUES:
+        _check_end(frame, output)
+    if durably:
+        if frame.parks:
+            # The body has caught an exception that must not be caught.
+            raise Parked
+        output = replay.prepare(frame, value, output)
+    close_lease(frame)
+    return output
+
+
+async def _logged(body: Body, value: Any, frame: Frame) -> Any:
+    """Run a body, and say in the log when it begins and when it has ended."""
+    log("steps", DEBUG, "%s step started", frame.step.kind, where=frame.where)
+    output = await _guarded(body, value, frame)
+    log("steps", DEBUG, "%s step finished", frame.step.kind, where=frame.where)
+    return output
+
+
+def _check_end(frame: Frame, output: Any) -> None:
+    """A body has come to its end: refuse what is no value, calls left behind, and memory that was only to be read."""
+    if frame.calls is not None or output.__class__ in NO_VALUES:
+        refuse(frame, output)
+    if frame.shown is not None:
+        check_shown(frame)
+
+
+async def _limited(frame: Frame, body: Body, value: Any) -> Any:
+    """Run a body under its step's own budget and timeout."""
+    budget = frame.step.budget
+    if budget is None:
+        return await _timed(frame, body, value)
+    if frame.own_lease is None:
+        open_lease(frame, budget)
+    if budget.wrap_up is not None and frame.step.body is not None:
+        # What the body has set is not for the wrap-up.
+        return await under_budget(frame, budget, lambda: call_apart(frame, _timed, frame, body, value))
+    return await under_budget(frame, budget, lambda: _timed(frame, body, value))
+
+
+def open_lease(frame: Frame, budget: Budget) -> None:
+    """A step's own budget: one lease for all its attempts."""
+    x = frame.x
+    lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
+    if frame.up is not None and frame.up.node is not None:
+        replay.recover(x.run, lease, frame.at, attempts=not frame.virtual)
+    lease.keep_reserve()
+    frame.own_lease = frame.lease = lease
+
+
+def close_lease(frame: Frame) -> None:
+    """A step's own budget ends with the step."""
+    if frame.own_lease is not None:
+        frame.own_lease.close(frame.wrap_up)
+        frame.own_lease = None
+
+
+async def _timed(frame: Frame, body: Body, value: Any) -> Any:
+    seconds = frame.step.timeout
+    if seconds is None:
+        return await body(value, frame)
+    frame.x.run.has_deadline()
+    with anyio.move_on_after(seconds) as scope:
+        output = await body(value, frame)
+        if not is_late(scope):
+            return output
+    raise StepTimeout(seconds, path=frame.at)
+
+
+@contextmanager
+def _span(frame: Frame, tracer: Tracer) -> Generator[None]:
+    step = frame.step
+    attributes: dict[str, str | int] = {
+        "noetic.path": "/".join(frame.at),
+        "noetic.kind": step.kind,
+        "noetic.attempt": frame.attempt,
+    }
+    with recorded_span(tracer, f"{step.kind} {step.id}", attributes) as span:
+        frame.own_span = span
+        yield
+
+
+async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a body below the frame's own lease; when that is spent, the budget's wrap-up step gives the value."""
+    lease = frame.lease
+    try:
+        return await _until_deadline(frame, lease, body)
+    except BudgetExceeded as error:
+        step = wrap_up_step(budget)
+        if step is None or frame.wrap_up is not None:
+            raise
+        # What the body has not written goes, as its items do.
+        frame.drop_unwritten()
+        settle_failure(frame, error, wrapped=False)
+        return await _until_deadline(frame, *open_wrap_up(frame, lease, step, error))
+
+
+def open_wrap_up(
+    frame: Frame, lease: Lease, step: AnyStep, error: BudgetExceeded | None
+) -> tuple[Lease, Callable[[], Awaitable[Any]]]:
+    """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
+    run = frame.x.run
+    wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
+    run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
+    return wrap_up, lambda: execute(step, None, frame, "wrap_up")
+
+
+async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitable[Any]]) -> Any:
+    if lease.budget is None or lease.budget.seconds is None or lease.deadline is None:
+        return await body()
+    seconds = lease.budget.seconds
+    frame.x.run.has_deadline()
+    with anyio.move_on_after(max(0.0, lease.deadline - frame.x.run.runtime.monotonic())) as scope:
+        output = await body()
+        if not is_late(scope):
+            return output
+    raise BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame.at)
+
+
+def settle_failure(frame: Frame, error: NoeticError, *, wrapped: bool = True) -> None:
+    """The failure was not handled below: what finished steps left becomes visible again in the frame's domain."""
+    settle_state(frame.domain, error)
+    # A wrap-up may follow, and what it changes is told by what is stored.
+    frame.look_again()
+    restore(frame, error.path, wrapped=wrapped)
+
+
+def settle_state(domain: Domain, error: NoeticError) -> None:
+    """The state becomes what finished steps had left before the failure, and so do those of layers."""
+    left = error.left
+    if left is not None and left[0] is domain.state:
+        restore_state(domain.state, left[1])
+        domain.cells = left[2]
+
+
+def restore(frame: Frame, cause: tuple[str, ...] = (), *, wrapped: bool = True) -> None:
+    """Make the frame's conversation and state say what the journal says: an earlier process may have come further.
+
+    Args:
+        frame: The frame.
+        cause: Where a failure came from.
+        wrapped: Whether the frame's own wrap-up belongs to it; not while that may still follow.
+    """
+    left = fold.below(frame.x.run.journal, frame.at, cause, wrapped=wrapped)
+    _restore_items(frame, left)
+    if frame.node is not None:
+        replay.put_state(frame, left)
+
+
+def restore_log(frame: Frame) -> None:
+    """Make the frame's conversation say what the journal says of everything below it."""
+    _restore_items(frame, fold.below(frame.x.run.journal, frame.at))
+
+
+def _restore_items(frame: Frame, left: Sequence[fold.Own]) -> None:
+    items = [item for own in left for item in own.items]
+    log = frame.domain.log
+    there = log.since(frame.start)
+    if list(there) != items[: len(there)]:
+        log.rollback(frame.start)
+        there = ()
+    log.extend(items[len(there) :])
+    frame.mark = frame.written = len(log)
+
+
+def as_error(frame: Frame, error: Exception) -> NoeticError:
+    """The failure as it is seen outside of the step, live and on replay."""
+    if isinstance(error, NoeticError):
+        failure = error.at(frame.at)
+        note_place(failure, error)
+        return failure
+    hidden = _misuse(error)
+    if hidden is not None:
+        hidden.__cause__ = error
+        return hidden
+    failure = StepFailed(path=frame.at, error_type=type(error).__name__, error_message=str(error))
+    failure.__cause__ = error.__cause__ if isinstance(error, CancelledError) else error
+    note_place(failure, error)
+    return failure
+
+
+def _misuse(error: BaseException) -> ConcurrentStepCall | None:
+    """A step called from a body's own task group, which wraps what it raises."""
+    if isinstance(error, ConcurrentStepCall):
+        return error
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return next(filter(None, map(_misuse, inside)), None)
+
+
+# What another attempt cannot change.
+_NEVER_RETRIED = (BudgetExceeded, UnknownPrice, ConfigError, ConcurrentStepCall, NotAwaited, Stopped, CheckpointError)
+
+
+async def _after_failure(frame: Frame, error: Exception) -> None:
+    """Record a failed attempt; return when another one follows, raise otherwise."""
+    failure = as_error(frame, error)
+    x = frame.x
+    frame.token = None
+    if x.stop is not None:
+        # After a stop no failure is written: the attempt ends as stopped, and its finished children stay.
+        frame.drop_unwritten()
+        ledger.stopped(frame)
+        _leave(frame)
+        await _breathe(x)
+    retry = frame.step.retry
+    final = (
+        retry is None
+        or frame.attempt >= retry.attempts
+        or isinstance(failure, _NEVER_RETRIED)
+        or not retry.covers(failure)
+    )
+    if not final and x.run.detached:
+        # What the attempt has started goes with it, before the journal says that it is void.
+        await x.run.dismiss(frame.at)
+    frame.drop_unwritten()
+    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain.state):
+        failure.left = (frame.domain.state, *_state_left(frame))
+    frame.rewind()
+    forget_loop_stops(frame, frame.at)
+    replay.disown(frame, failure)
+    ledger.failed(frame, failure, final=final)
+    if x.run.store is not None:
+        await x.run.store.commit(x.run.journal)
+    if final or retry is None:
+        if x.run.verbose:
+            # Its caller is told of it; the traceback is that of the step in which it began.
+            here = failure if failure.path == frame.at else None
+            log("steps", DEBUG, "%s step failed: %s", frame.step.kind, failure.message, where=frame.where, error=here)
+        _leave(frame)
+        if failure is error:
+            raise error
+        raise failure from failure.__cause__
+    try:
+        seconds = retry.wait(frame.attempt, x.run.runtime.random())
+        _log_retry(frame, failure, retry.attempts, seconds)
+        await x.run.runtime.sleep(seconds)
+        if x.run.timed:
+            await in_time()
+    except BaseException:
+        _leave(frame)
+        raise
+    frame.attempt += 1
+    frame.noted = True
+    frame.used_tokens = frame.used_cost = frame.used_tool = frame.tool_error = frame.control = frame.occurrences = None
+    frame.used_calls = 0
+    frame.opened = frame.parks = False
+    frame.node = frame.visited = frame.last_output = frame.prepared = frame.takes = frame.cuts = None
+    frame.cuts_short = None
+
+
+def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float) -> None:
+    log(
+        "steps",
+        WARNING,
+        "attempt %d of %d failed, the next follows in %.3g s: %s",
+        frame.attempt,
+        attempts,
+        seconds,
+        failure.message,
+        where=frame.where,
+        error=failure if frame.x.run.verbose else None,
+    )
+
+
+def _state_left(frame: Frame) -> tuple[Any, Cells]:
+    """The state as finished steps left it: without what the bodies around the failure have not written either."""
+    state = frame.domain.state
+    left, cells = state, frame.domain.cells
+    node = frame.up
+    while node is not None and not node.domain.untouched and node.domain.state is state:
+        if node.touched and not node.clean:
+            left = node.saved
+            if node.domain is frame.domain:
+                cells = node.saved_cells
+        node = node.up
+    return copy_state(left), cells
+
+
+def _after_stop(frame: Frame, own: bool, *, parked: bool) -> None:
+    """The body was cancelled, or waits: its unwritten work goes, unless it asked for the stop itself."""
+    frame.token = None
+    if frame.x.run.verbose:
+        how = "waits for an answer" if parked else "was stopped"
+        log("steps", DEBUG, "%s step %s", frame.step.kind, how, where=frame.where)
+    if frame.x.run.detached:
+        frame.x.run.cancel_detached(frame.at)
+    if parked and frame.x.stop is None:
+        ledger.parked(frame)
+    else:
+        ledger.stopped(frame)
+    if frame.control is None:
+        frame.drop_unwritten()
+        forget_loop_stops(frame, frame.at, below=False)
+    parent = frame.up
+    if not own and parent is not None and (parent.clean or frame.opened):
+        parent.mark = parent.written = len(frame.domain.log)
+    _leave(frame)
+
+
+def _leave(frame: Frame) -> None:
+    """A step ends without a result: its lease closes, and what its parent does from now on is a new segment."""
+    close_lease(frame)
+    if frame.up is not None:
+        ledger.remember(frame.up)
+
+
+def forget_loop_stops(frame: Frame, path: tuple[str, ...], *, below: bool = True) -> None:
+    """What a void attempt of the step at a path has asked of the loops around it, and with `below` all under it too."""
+    node: Frame | None = frame
+    while node is not None:
+        if node.loop_stops:
+            node.loop_stops = [stop for stop in node.loop_stops if (stop[1][: len(path)] if below else stop[1]) != path]
+        node = node.up
+
+
+async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
+    """A body calls a step: one at a time, and in the body's own task."""
+    occurrences = frame.occurrences
+    if occurrences is None:
+        occurrences = frame.occurrences = {}
+    own = step.id
+    count = occurrences.get(own, 0)
+    # `steps.step.frame`, without the call: every step that a body runs comes by here.
+    name = f"{own}#{count}" if count else own
+    if frame.busy is not None:
+        raise _concurrent(frame, name, f"while {'/'.join((*frame.at, frame.busy))} is in flight")
+    token = frame.token
+    if token is None:
+        raise _concurrent(frame, name, "after the step had ended")
+    try:
+        # A token belongs to the task that set it: this is how a call from a foreign task is told, at no cost.
+        CURRENT.reset(token)
+    except ValueError:
+        raise _concurrent(frame, name, "from a task that the body started") from None
+    occurrences[own] = count + 1
+    frame.busy = name
+    try:
+        return await execute(step, value, frame, name)
+    except BaseException as error:
+        if frame.x.run.store is not None:
+            note_cut(frame, name, error)
+        raise
+    finally:
+        frame.busy = None
+        frame.token = CURRENT.set(frame)
+
+
+def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:
+    return ConcurrentStepCall(
+        f"{'/'.join((*frame.at, name))} was called {when}",
+        path=frame.at,
+        hint="await ctx.gather(a.bind(x), b.bind(y)) runs several at once; anyio.fail_after replaces asyncio.wait_for",
+    )
+
+
+DOORS.enter = call_from_body
+
+
+@frozen(eq=False)
+class DerivedSpec:
+    """A step, and the context that it is run with."""
+
+    step: AnyStep
+    ctx: Derived
+
+
+def derived_step(step: AnyStep, ctx: Derived) -> AnyStep:
+    """The part of an execution in which a step is run with a derived context."""
+    frame = frame_around(ctx)
+    shared = Shared(items=ctx.domain.log is frame.log, state=ctx.state is frame.state)
+    kind = next(kind for kind, shares in DERIVED.items() if shares == shared)
+    return Step(id=ctx.name if ctx.at != frame.at else "derived", kind=kind, spec=DerivedSpec(step, ctx))
+
+
+async def run_derived(value: Any, frame: Frame) -> Any:
+    """Run the step where the derived context is; what it leaves there, the context has."""
+    spec: DerivedSpec = frame.step.spec
+    ctx, shared = spec.ctx, DERIVED[frame.step.kind]
+    # Looking at the state notes what it was, so that a step around can still go back.
+    domain = Domain(ctx.domain.log, frame.state if shared.state else ctx.state, ctx.branch, cells=frame.domain.cells)
+    if shared.state:
+        domain.known = frame.domain.known
+    try:
+        return await execute(spec.step, value, frame, spec.step.id, domain)
+    finally:
+        if shared.items and (frame.clean or frame.opened):
+            # It is the child's, and no segment of this part's own.
+            frame.mark = frame.written = len(frame.log)
+        if shared.state and domain.known is not None:
+            frame.domain.known = domain.known
+        if domain.cells is not frame.domain.cells:
+            frame.put_cells(domain.cells)
+
+
+HANDLERS.update(dict.fromkeys(DERIVED, run_derived))
+DOORS.derived = derived_step

@@ -1,0 +1,345 @@
+"""A step in flight: the context that its body holds, and the notes of the engine about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextvars import Token
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from noetic_py.context.context import CURRENT, Context, Derived
+from noetic_py.context.scope import Domain
+from noetic_py.core.budget import Lease, TokenUsage
+from noetic_py.core.events import Event, Source
+from noetic_py.core.logs import Where
+from noetic_py.core.state import NO_CELLS, Cells, copy_state, restore_state
+from noetic_py.engine.cancellation import is_requested
+from noetic_py.errors import ConfigError
+from noetic_py.journal.delta import known_fields
+from noetic_py.journal.layer_states import StoredCells
+from noetic_py.journal.records import Decision
+from noetic_py.steps.handoff import HANDING
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from anyio import CancelScope
+    from opentelemetry.trace import Span
+
+    from noetic_py.channels import Reader
+    from noetic_py.context.step import Step
+    from noetic_py.core.control import Control
+    from noetic_py.core.items import Item
+    from noetic_py.core.log import ItemLog
+    from noetic_py.engine.journaling.fold import Node
+    from noetic_py.engine.state import Execution
+    from noetic_py.engine.unawaited import Calls
+    from noetic_py.journal.records import Segment, StepFinished
+    from noetic_py.steps.handoff import HistoryFilter
+
+__all__ = [
+    "NO_ITEMS",
+    "Frame",
+    "acting",
+    "cut_again",
+    "frame_around",
+    "frame_of",
+    "innermost",
+    "note_cut",
+    "recorded_cut",
+    "settle_cuts",
+]
+
+NO_ITEMS: tuple[Item, ...] = ()
+
+
+class Frame(Context[Any, Any]):
+    """A step in flight: the context its body holds, and the engine's own notes about it.
+
+    Attributes:
+        clean: Whether everything the body did itself is in the journal; then so it is for all frames above.
+        saved: The state before the body's unwritten work, while `_touched` and not clean.
+        base: The state at the step's start, once a step below may change it.
+        saved_cells: The states of layers likewise.
+        base_cells: The same of them.
+        start: The log's length at the step's start.
+        mark: The log's length up to which the items have their place: a segment, or a child.
+        written: The log's length up to which they are in the journal.
+    """
+
+    # Most steps never need most of these: a class default costs a step nothing.
+    attempt = 1
+    # Whether the step's record has to hold more than its output and its items.
+    noted = False
+    clean = True
+    opened = False
+    has_base = False
+    base: Any = None
+    saved: Any = None
+    base_cells: Cells = NO_CELLS
+    saved_cells: Cells = NO_CELLS
+    # The layers as the step has them, once it has asked; and what it was given of their states, by domain and layer.
+    bundle: Any = None
+    shown: dict[tuple[int, str], Any] | None = None
+    busy: str | None = None
+    token: Token[Context[Any, Any] | None] | None = None
+    # What the body has given.
+    output: Any = None
+    control: Control | None = None
+    # Calls of steps that may not have been awaited, the latest first; see `unawaited`.
+    calls: Calls | None = None
+    occurrences: dict[str, int] | None = None
+    used_tokens: TokenUsage | None = None
+    used_cost: Decimal | None = None
+    # How many model calls the attempt has made, and the tool that it has called.
+    used_calls = 0
+    used_tool: str | None = None
+    tool_error: str | None = None
+    # What the model had said when an answer was cut off.
+    heard: tuple[Item, ...] = NO_ITEMS
+    # What `stop_loop` was given, or to which step a hook hands over, and by which steps; the last word counts.
+    loop_stops: list[tuple[object, tuple[str, ...]]] | None = None
+    # Of a loop: the scope of its rounds, and with which value they were cut short.
+    rounds: CancelScope | None = None
+    cut: tuple[object] | None = None
+    # The loop that ends once this step has, in the middle of a round, because a hook of the step's asks for it.
+    cuts_short: tuple[Frame, object] | None = None
+    # The lease of the step's own budget, and the one of its wrap-up.
+    own_lease: Lease | None = None
+    wrap_up: Lease | None = None
+    segments: list[Segment] | None = None
+    # What the journal of a resumed run says of the step, and which of its children were called this time.
+    node: Node | None = None
+    visited: set[str] | None = None
+    # In a durable run: the cancel scope in which the body began; and which of its calls were cancelled, and by what.
+    around: Any = None
+    cuts: list[tuple[str, list[Any]]] | None = None
+    # In a durable run: a digest of the input as the step was given it; the last child's name, its output and the stored
+    # form of that; the record that is about to be committed; messages taken.
+    digest: str | None = None
+    last_output: tuple[str, Any, Any] | None = None
+    prepared: StepFinished | None = None
+    takes: list[tuple[str, ...]] | None = None
+    own_span: Span | None = None
+    # Of a chain of handoffs what its step in flight is shown of the conversation before, and where that ends.
+    narrowed: tuple[int, HistoryFilter] | None = None
+    # What the body takes messages from, by channel and attempt.
+    readers: dict[tuple[str, int], Reader] | None = None
+    winner: int | None = None
+    # Whether a child waits for an answer, so that the body cannot come to an end.
+    parks = False
+    # The function call that a tool call is made for; and where its events come from, once it has sent one.
+    call_id: str | None = None
+    source: Source | None = None
+    # The head of an execution: it stands for the spawn, or the run, that has records of its own.
+    virtual = False
+
+    def __init__(
+        self,
+        step: Step[Any, Any, Any, Any],
+        parent: Frame | None,
+        x: Execution,
+        path: tuple[str, ...],
+        domain: Domain,
+        lease: Lease,
+        length: int,
+    ) -> None:
+        self.engine = x
+        self.domain = domain
+        self.at = path
+        self.touched = False
+        self.x: Execution = x
+        self.step = step
+        self.up = parent
+        self.lease = lease
+        self.mark = self.written = self.start = length
+
+    def tell(self, event: Event) -> None:
+        """Send an event of the step's, with the branch and the tool call that it belongs to."""
+        self.x.run.bus.publish(event.tagged(self.source or self.find_source()))
+
+    def find_source(self) -> Source:
+        """Where its events come from: as its parent's do, unless it has a conversation of its own, or is a call."""
+        up = self.up
+        around = None if up is None else up.source or up.find_source()
+        if up is not None and around is not None and self.domain is up.domain and self.call_id is None:
+            self.source = around
+        else:
+            above = None if around is None else around.call_id
+            self.source = Source(self.domain.branch, self.call_id or above, self.x.depth)
+        return self.source
+
+    @property
+    def where(self) -> Where:
+        """What log records about it have as their fields."""
+        return Where(self.x.run.run_id, self.at, self.attempt)
+
+    @property
+    def log(self) -> ItemLog:
+        """The conversation the body writes to."""
+        return self.domain.log
+
+    def stop_loop_with(self, value: object, path: tuple[str, ...]) -> None:
+        """A step asks this loop to end, or this step to hand over."""
+        self.loop_stops = [*(self.loop_stops or ()), (value, path)]
+
+    @property
+    def handover(self) -> Any:
+        """To whom a hook hands over in this step's place; `None` when none does."""
+        return self.loop_stops[-1][0] if self.loop_stops and self.step.kind in HANDING else None
+
+    def rewind(self) -> None:
+        """Go back to the step's start: its state and its place in the log."""
+        self.log.rollback(self.start)
+        self.mark = self.written = self.start
+        self.segments = self.shown = None
+        if self.has_base:
+            restore_state(self.domain.state, copy_state(self.base))
+            self.domain.cells = self.base_cells
+            self.look_again()
+        self.touched = False
+        self.clean = True
+
+    def drop_unwritten(self) -> None:
+        """Forget what the body did itself and no commit has written."""
+        self.log.rollback(self.written)
+        self.mark = self.written
+        self.segments = None
+        if self.touched and not self.clean:
+            restore_state(self.domain.state, copy_state(self.saved))
+            self.domain.cells = self.saved_cells
+            self.look_again()
+
+    def holds_changes(self) -> bool:
+        """Whether what it, or a body around it, did to a state before a child is unwritten; in a durable run."""
+        frame: Frame | None = self
+        while frame is not None and not (frame.clean and frame.opened):
+            if any(each.delta or each.memory for each in frame.segments or ()):
+                return True
+            frame = frame.up
+        return False
+
+    def look_again(self) -> None:
+        """Note what is stored: the state was put back, so what is known of it is not what was stored last."""
+        store = self.x.run.store
+        if store is not None and self.domain.known is not None:
+            self.domain.known = known_fields(self.domain.state, store.codec)
+            self.domain.stored = StoredCells(self.domain.cells)
+
+    def put_cells(self, cells: Cells) -> None:
+        """Put states of layers in place of those that are there, as work of the body's own."""
+        if not self.touched:
+            self.x.touch(self)
+        self.domain.cells = cells
+
+
+def acting(frame: Frame) -> Frame:
+    """Whose work it is: what is asked for through `ctx.root` or `ctx.parent` belongs to the body that asks."""
+    asking = CURRENT.get() if frame.virtual else None
+    return asking if isinstance(asking, Frame) else frame
+
+
+def frame_of(ctx: Context[Any, Any]) -> Frame:
+    """The frame that a context is.
+
+    Raises:
+        ConfigError: It is none; code `"not-running"`, or `"derived"` when it was derived from one.
+    """
+    if isinstance(ctx, Frame):
+        return ctx
+    if isinstance(ctx, Derived):
+        raise ConfigError(
+            "several steps at once are called with the context of a step",
+            code="derived",
+            path=ctx.path,
+            hint="await step(input, child) runs one with it; gather with the context that it was derived from",
+        )
+    raise ConfigError("this context is not the engine's", code="not-running")
+
+
+def frame_around(ctx: Context[Any, Any]) -> Frame:
+    """The frame that a context is, or that it was derived from."""
+    while isinstance(ctx, Derived):
+        ctx = ctx.within
+    return frame_of(ctx)
+
+
+_NO_SCOPE = -1
+"""What has cancelled a call was no scope, as `asyncio.timeout` is none."""
+
+
+def innermost() -> Any:
+    """The cancel scope in which a body begins; those that it opens are inside of it."""
+    return next(iter(_scopes()), None)
+
+
+def note_cut(frame: Frame, name: str, error: BaseException) -> None:
+    """A call of a body's is being cancelled: remember by what, in case that is the body's own and the body goes on."""
+    if not isinstance(error, anyio.get_cancelled_exc_class()) or recorded_cut(frame, name) is not None:
+        return
+    own = True
+    for at, scope in enumerate(_scopes()):
+        own = own and scope is not frame.around
+        if scope.cancel_called:
+            if own:
+                _remember(frame, name, at, scope.deadline <= anyio.current_time())
+            return
+    _remember(frame, name, _NO_SCOPE, False)
+
+
+def _remember(frame: Frame, name: str, at: int, timed: bool) -> None:
+    frame.cuts = [*(frame.cuts or ()), (name, [at, timed, True] if frame.holds_changes() else [at, timed])]
+
+
+def settle_cuts(frame: Frame) -> None:
+    """The body goes on, so that what has cut off its calls is decided."""
+    cuts, frame.cuts = frame.cuts, None
+    for name, cut in cuts or ():
+        # Where the task is still to end it was not the body's own, and the body only puts things in order.
+        if cut[0] != _NO_SCOPE or not is_requested(otherwise=True):
+            frame.x.run.journal.append(Decision(frame.at, f"cut[{name}]", cut))
+
+
+def recorded_cut(frame: Frame, name: str) -> Any:
+    """What had cut off a call in an earlier process; `None` when nothing had.
+
+    The number of the scope, whether its time was over, and `True` where changes of the state before the call were not
+    written.
+    """
+    return None if frame.node is None else frame.node.decisions.get(f"cut[{name}]")
+
+
+async def cut_again(cut: Any) -> None:
+    """Be cancelled by the scope that has cancelled this call before; by what is no scope when that does it again."""
+    at, timed = cut[:2]
+    for distance, scope in enumerate(_scopes()):
+        if distance == at and timed:
+            # Its time is over, as it was then: `fail_after` looks at that.
+            scope.deadline = anyio.current_time()
+        elif distance == at:
+            scope.cancel()
+    await anyio.sleep_forever()
+
+
+def _scopes() -> Iterator[Any]:
+    """The cancel scopes around the running code, from the inside; none where the event loop does not show them.
+
+    Neither anyio nor trio has a public way to them.
+    """
+    trio, backend = sys.modules.get("trio"), sys.modules.get("anyio._backends._asyncio")
+    try:
+        if trio is not None and issubclass(anyio.get_cancelled_exc_class(), trio.Cancelled):
+            status = trio.lowlevel.current_task()._cancel_status
+            while status is not None:
+                yield status._scope
+                status = status._parent
+        elif backend is not None:
+            state = backend._task_states.get(sys.modules["asyncio"].current_task())
+            scope = None if state is None else state.cancel_scope
+            while scope is not None:
+                yield scope
+                scope = scope._parent_scope
+    except AttributeError:
+        return

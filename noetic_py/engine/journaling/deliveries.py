@@ -1,0 +1,164 @@
+"""Messages that steps have taken and may have to give back.
+
+A take belongs to the step that took it. What makes the step void, a failed attempt of it or of a step around it, a lost
+race, a cancellation, gives the message back to its place in the queue. A message is remembered only while a step
+could still make its taker void and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import define, frozen
+
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.state import Run
+from noetic_py.steps.flow import ParallelSpec
+from noetic_py.steps.loop import EverySpec, LoopSpec
+from noetic_py.steps.spawn import DERIVED, SPAWNS
+
+if TYPE_CHECKING:
+    from noetic_py.channels import Entry, Reader
+
+__all__ = ["Taken", "give_back", "going_on", "keep", "keep_former", "release"]
+
+
+class Giver(Protocol):
+    """Where a message goes back to."""
+
+    def give_back(self, *entries: Entry) -> None:
+        """Undo takes."""
+        ...
+
+
+@define(eq=False)
+class Taken:
+    """A message, who took it, and the step whose end makes that final; unknown for one taken by another process."""
+
+    path: tuple[str, ...]
+    frame: Frame | None
+    until: Frame | None
+    reader: Giver
+    entry: Entry
+
+
+@frozen
+class Former:
+    """Where messages go back to that were taken before this process had the run."""
+
+    run: Run
+    name: str
+
+    def give_back(self, *entries: Entry) -> None:
+        """Undo takes."""
+        for entry in entries:
+            self.run.put_back(self.name, entry)
+
+
+# A failure below these is their own, unless they have an on_error.
+_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", "handoff", *SPAWNS, *DERIVED})
+
+
+def going_on(frame: Frame) -> Iterator[Frame]:
+    """A frame and those around it that have not ended, from the inside; around detached work is what started it."""
+    node: Frame | None = frame
+    starter: Frame | None = None
+    while node is not None:
+        if node.virtual or node.token is not None:
+            yield node
+        above = node.up
+        if starter is not None:
+            above, starter = starter, None
+        elif node.virtual and node.step.kind == "detached":
+            # Its own frame, the next one, hangs from the run: what started it is known by its execution alone.
+            starter = _starter(node)
+        node = above
+
+
+def _starter(head: Frame) -> Frame | None:
+    found = head.x.parent_context
+    return found if isinstance(found, Frame) else None
+
+
+def keep(frame: Frame, path: tuple[str, ...], reader: Reader, entry: Entry) -> None:
+    """Note a take by the step at `path`, which is the frame's or below it."""
+    until = _until(frame, path)
+    if until is not None:
+        until.noted = True
+        run = frame.x.run
+        if run.custody is None:
+            run.custody = []
+        run.custody.append(Taken(path, frame, until, reader, entry))
+
+
+def keep_former(run: Run, path: tuple[str, ...], name: str, entry: Entry) -> None:
+    """Note a take of which only the journal knows."""
+    if run.custody is None:
+        run.custody = []
+    run.custody.append(Taken(path, None, None, Former(run, name), entry))
+
+
+def _until(frame: Frame, path: tuple[str, ...]) -> Frame | None:
+    """The outermost step that can make everything below it void, or else the taker when its end can be handled."""
+    until: Frame | None = None
+    handled = False
+    for node in going_on(frame):
+        if node.step.retry is not None or _is_race(node):
+            until = node
+        elif node is not frame and _handles(node):
+            handled = True
+    if until is None and path == frame.at and frame.token is not None and (handled or _wraps_up(frame)):
+        return frame
+    return until
+
+
+def _is_race(node: Frame) -> bool:
+    return isinstance(node.step.spec, ParallelSpec) and node.step.spec.mode == "race"
+
+
+def _handles(node: Frame) -> bool:
+    """Whether the step can go on although one below it was cancelled or has failed."""
+    if node.step.kind not in _PASS_ON:
+        return True
+    return isinstance(node.step.spec, (LoopSpec, EverySpec)) and node.step.spec.on_error is not None
+
+
+def _wraps_up(frame: Frame) -> bool:
+    """Whether a step would run after a budget is spent."""
+    lease = frame.lease
+    while lease.parent is not None:
+        if lease.budget is not None and lease.budget.wrap_up is not None:
+            return True
+        lease = lease.parent
+    return False
+
+
+def give_back(run: Run, path: tuple[str, ...], *, below: bool) -> None:
+    """The step's attempt is void, and with `below` everything under it too: its messages go back."""
+    depth = len(path)
+    kept: list[Taken] = []
+    void: dict[Giver, list[Entry]] = {}
+    for each in run.custody or ():
+        if each.path == path or (below and each.path[:depth] == path):
+            void.setdefault(each.reader, []).append(each.entry)
+        else:
+            kept.append(each)
+    if void:
+        run.custody = kept or None
+        for reader, entries in void.items():
+            reader.give_back(*entries)
+
+
+def release(run: Run, frame: Frame) -> None:
+    """The step is over, and with it what was kept for its sake, unless work that it has started beside goes on."""
+    kept: list[Taken] = []
+    for each in run.custody or ():
+        if each.until is frame and each.frame is not None:
+            until = _until(each.frame, each.path)
+            if until is None:
+                continue
+            until.noted = True
+            each.until = until
+        kept.append(each)
+    run.custody = kept or None

@@ -1,0 +1,78 @@
+"""What the journal says of work beside the flow when it starts: the step's id, its input, its state and its budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from noetic_py.core.codec.text import dump
+from noetic_py.core.state import StateBag
+from noetic_py.engine.fingerprint import fingerprint
+from noetic_py.engine.journaling.migrate import as_stored, version_of
+from noetic_py.engine.limits import limits_of
+from noetic_py.errors import CodecError, ConfigError, LimitExceeded
+from noetic_py.journal.records import Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from noetic_py.context.detached import DetachOptions
+    from noetic_py.context.scope import Domain
+    from noetic_py.context.step import Step
+    from noetic_py.core.types import Version
+    from noetic_py.engine.state import Run
+    from noetic_py.journal.records import Path
+
+__all__ = ["LAUNCHED", "note"]
+
+LAUNCHED = "launched"
+"""The decision that says it."""
+
+
+def note(
+    run: Run,
+    path: Path,
+    step: Step[Any, Any, Any, Any],
+    value: object,
+    domain: Domain,
+    options: DetachOptions,
+    at: int,
+    versions: Mapping[str, Version] | None = None,
+) -> None:
+    """Write down what was started; what cannot be stored is not, and does not go on when its starter has finished.
+
+    Layers that were given to it are code and settings, and cannot be stored either.
+
+    Args:
+        run: The run.
+        path: The work's.
+        step: What was started.
+        value: Its input.
+        domain: The state it begins with, and those of layers.
+        options: What else it was given.
+        at: How many of this step its starter had started before.
+        versions: Those of the layers that are not the first.
+    """
+    if run.store is None or options.memory is not None or path in (run.relaunched or ()):
+        return
+    codec, state = run.store.codec, domain.state
+    try:
+        told: dict[str, Any] = {
+            "step": step.id,
+            "fingerprint": fingerprint(step),
+            "count": at,
+            # As texts, which can be read before anybody knows of which classes they tell.
+            "input": dump(codec.encode(value)).decode(),
+            "state": dump(codec.encode(as_stored(state))).decode(),
+            "bag": isinstance(state, StateBag),
+            "version": version_of(state.__class__),
+            "budget": limits_of(options.budget),
+        }
+        if domain.cells:
+            told["memory"] = dump(codec.encode(dict(domain.cells))).decode()
+            if versions:
+                told["layers"] = dict(versions)
+        record = Decision(path, LAUNCHED, told)
+        run.store.prepare(record)
+    except (CodecError, ConfigError, LimitExceeded):
+        return
+    run.journal.append(record)

@@ -1,0 +1,445 @@
+"""Writing the journal: what a step commits, and what its ancestors in flight had not written before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anyio.lowlevel import checkpoint as let_others_run
+from attrs import evolve
+
+from noetic_py.core.codec.text import inside
+from noetic_py.core.events import ItemsAppended, StepCommitted, StepVoided
+from noetic_py.core.state import copy_state
+from noetic_py.core.values import ATOMS, separate_state
+from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
+from noetic_py.engine.journaling import deliveries, ledger
+from noetic_py.engine.progress import forget
+from noetic_py.engine.state import DOORS
+from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
+from noetic_py.journal.delta import changes, known_fields, require_readable
+from noetic_py.journal.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped, Voided
+
+if TYPE_CHECKING:
+    from noetic_py.core.budget import Lease
+    from noetic_py.core.items import Item
+    from noetic_py.engine.state import Execution, Run
+    from noetic_py.journal.records import Change, Intent, JournalRecord, LayerDeltas, Path
+
+__all__ = [
+    "capture",
+    "capture_cells",
+    "checkpoint",
+    "close_segment",
+    "count_turns",
+    "decided",
+    "failed",
+    "finished",
+    "flush",
+    "flush_items",
+    "holds_state",
+    "note_outcome",
+    "parked",
+    "prepare",
+    "recover",
+    "remember",
+    "returned",
+    "stopped",
+    "voided",
+    "write_down",
+    "write_items_down",
+]
+
+
+def close_segment(frame: Frame) -> None:
+    """A child is about to start, and the body has appended something: that is a segment of its own."""
+    log = frame.domain.log
+    items = log.since(frame.mark)
+    known, stored = frame.domain.known, frame.domain.stored
+    delta = capture(frame)
+    memory = capture_cells(frame)
+    if not items and not delta and not memory:
+        return
+    segment = Segment(frame.at, frame.attempt, items, delta, memory)
+    try:
+        prepare(frame, segment)
+    except NoeticError:
+        frame.domain.known, frame.domain.stored = known, stored
+        raise
+    frame.mark = log.size
+    frame.clean = False
+    if frame.segments is None:
+        frame.segments = [segment]
+    else:
+        frame.segments.append(segment)
+
+
+def prepare(frame: Frame, record: JournalRecord) -> None:
+    """Encode a record of a durable run before it is appended, so that what cannot be stored fails the step.
+
+    Raises:
+        CodecError: It cannot be stored.
+        LimitExceeded: It is too large.
+    """
+    store = frame.x.run.store
+    if store is not None:
+        try:
+            store.prepare(record)
+        except (CodecError, LimitExceeded) as error:
+            error.at(frame.at)
+            raise
+
+
+def voided(run: Run, path: Path) -> None:
+    """Write that a finished step is void: the run goes on with other code, or another input, than it had."""
+    run.journal.append(Voided(path))
+    _count_anew(run, path)
+    forget(run, path)
+
+
+def _count_anew(run: Run, path: Path) -> None:
+    """What an earlier process has begun there is void: whatever begins there now is another step."""
+    if run.begun:
+        run.begun = {each for each in run.begun if each[0][: len(path)] != path}
+
+
+def decided(frame: Frame, key: str, value: object) -> None:
+    """Write what a function has decided for a step.
+
+    Raises:
+        CodecError: It cannot be stored.
+    """
+    record = Decision(frame.at, key, value)
+    store = frame.x.run.store
+    if store is not None and value.__class__ not in ATOMS:
+        try:
+            store.codec.require_readable(store.codec.encode(value))
+        except CodecError as error:
+            raise inside(error, key.partition("[")[0]).at(frame.at) from error
+    prepare(frame, record)
+    frame.x.run.journal.append(record)
+
+
+def capture(frame: Frame) -> tuple[Change, ...]:
+    """How the body has changed the state since that was stored last, in a durable run.
+
+    Raises:
+        CodecError: The state cannot be stored.
+    """
+    store = frame.x.run.store
+    domain = frame.domain
+    if frame.touched:
+        separate_state(domain.state)
+    if store is None or not frame.touched:
+        return ()
+    try:
+        now = known_fields(domain.state, store.codec)
+        delta = changes(domain.known or {}, now)
+        require_readable(domain.state, delta, store.codec)
+    except CodecError as error:
+        error.at(frame.at)
+        raise
+    domain.known = now
+    return delta
+
+
+def capture_cells(frame: Frame) -> LayerDeltas:
+    """How the body has changed the states of layers since they were stored last, in a durable run.
+
+    Raises:
+        CodecError: A state cannot be stored.
+    """
+    store, domain = frame.x.run.store, frame.domain
+    if store is None or not frame.touched or domain.stored is None or domain.stored.cells is domain.cells:
+        return ()
+    try:
+        deltas, after = domain.stored.changes(domain.cells, store.codec)
+        for layer, delta in deltas:
+            kind = frame.x.layers.state_type(layer)
+            require_readable(domain.cells.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}")
+    except CodecError as error:
+        error.at(frame.at)
+        raise
+    domain.stored = after
+    return deltas
+
+
+def returned(frame: Frame, length: int) -> None:
+    """A child has committed: all that the body did before is written, and what comes now is a new segment."""
+    frame.mark = frame.written = length
+    if frame.touched:
+        frame.saved = copy_state(frame.domain.state)
+        frame.saved_cells = frame.domain.cells
+        frame.clean = False
+
+
+def remember(frame: Frame) -> None:
+    """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
+    if frame.touched and frame.clean:
+        frame.saved = copy_state(frame.domain.state)
+        frame.saved_cells = frame.domain.cells
+        frame.clean = False
+
+
+def write_down(frame: Frame) -> None:
+    """Write what a body, and those around it, have done so far; it goes on, and what comes now is a new segment.
+
+    Raises:
+        CodecError: An item or the state cannot be stored.
+    """
+    close_segment(frame)
+    flush(frame)
+    returned(frame, frame.log.size)
+
+
+def holds_state(frame: Frame | None) -> bool:
+    """Whether a body, or one around it, may have changed the state and has not written that."""
+    while frame is not None and not (frame.clean and frame.opened):
+        if frame.touched and not frame.clean:
+            return True
+        frame = frame.up
+    return False
+
+
+def write_items_down(frame: Frame) -> None:
+    """Write the items of a body that ends without a result, and those before them; changes of states stay unwritten."""
+    _keep_what_can_be(frame)
+    flush_items(frame, frame.at)
+
+
+def flush_items(frame: Frame | None, path: Path) -> None:
+    """Write the items that a frame and its ancestors have not written, outermost first.
+
+    Args:
+        frame: The frame.
+        path: The step that it is done for, which gets its place before the changes of states are written.
+    """
+    if frame is None or (frame.clean and frame.opened):
+        return
+    flush_items(frame.up, path)
+    segments = frame.segments or []
+    child = next(iter(path[len(frame.at) :]), None)
+    held = [evolve(each, items=NO_ITEMS, before=child) for each in segments if each.delta or each.memory]
+    frame.segments = [Segment(each.path, each.attempt, each.items) for each in segments if each.items] or None
+    _flush_own(frame)
+    frame.segments = held or None
+    # What is unwritten here or around is written before anything below is committed.
+    frame.clean = not frame.touched and (frame.up is None or frame.up.clean)
+
+
+def flush(frame: Frame | None) -> None:
+    """Write what a frame and its ancestors have not written, outermost first; above a clean frame all are clean."""
+    if frame is None or (frame.clean and frame.opened):
+        return
+    flush(frame.up)
+    _flush_own(frame)
+
+
+def _flush_own(frame: Frame) -> None:
+    journal = frame.x.run.journal
+    if not frame.opened:
+        frame.opened = True
+        if not frame.virtual:
+            store = frame.x.run.store
+            fence = 0 if store is None else store.fence
+            journal.append(StepOpened(frame.at, frame.step.kind, frame.attempt, fence))
+    segments = frame.segments
+    if segments is not None:
+        journal.extend(segments)
+        frame.segments = None
+        if frame.x.run.bus.active:
+            for segment in segments:
+                if segment.items:
+                    frame.tell(ItemsAppended(frame.at, segment.items))
+    frame.written = frame.mark
+    frame.clean = True
+
+
+def _last_segment(frame: Frame) -> tuple[Item, ...]:
+    items = frame.domain.log.since(frame.mark)
+    segments = frame.segments
+    if segments is not None:
+        # Closed before a child that wrote nothing: it goes into this record together with the last one.
+        for earlier in reversed(segments):
+            items = earlier.items + items
+    return items
+
+
+def finished(frame: Frame, value: object, output: object, length: int) -> None:
+    """Commit a step that is done; `length` is its log's, now."""
+    run = frame.x.run
+    parent = frame.up
+    if parent is not None and not (parent.clean and parent.opened):
+        flush(parent)
+    step = frame.step
+    if frame.prepared is not None:
+        _append_prepared(frame, frame.prepared)
+        return
+    if frame.touched:
+        separate_state(frame.domain.state)
+    record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
+    if length != frame.mark or frame.segments is not None:
+        record.items = _last_segment(frame)
+    if frame.noted:
+        record.attempt = frame.attempt
+        record.usage = frame.used_tokens
+        record.cost = frame.used_cost
+        record.control = frame.control
+        record.winner = frame.winner
+        record.calls = frame.used_calls
+        record.tool = frame.used_tool
+        record.tool_error = frame.tool_error
+        if run.custody is not None:
+            deliveries.release(run, frame)
+    run.journal.append(record)
+    if run.bus.active:
+        _tell_finished(frame, record)
+
+
+def _append_prepared(frame: Frame, record: StepFinished) -> None:
+    run = frame.x.run
+    if run.custody is not None:
+        deliveries.release(run, frame)
+    # The position of the step's commit can be forked at: it is the last record of it.
+    run.settle()
+    run.journal.append(record)
+    if frame.at in run.once:
+        note_outcome(run.once, record)
+    if run.bus.active:
+        _tell_finished(frame, record)
+
+
+def note_outcome(once: dict[Path, Intent | StepFinished | StepFailed], record: StepFinished | StepFailed) -> None:
+    """Note what became of a step that may run only once: a failed attempt that another one follows is none."""
+    if isinstance(record, StepFinished) or (record.final and not isinstance(record.error, StepOutcomeUnknown)):
+        once[record.path] = record
+    elif not record.final:
+        once.pop(record.path, None)
+
+
+def _tell_finished(frame: Frame, record: StepFinished) -> None:
+    run = frame.x.run
+    if record.items:
+        frame.tell(ItemsAppended(frame.at, record.items))
+    frame.tell(StepCommitted(frame.at, record.kind, len(run.journal)))
+
+
+def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
+    """Commit an attempt that failed, before anybody reacts to it."""
+    run = frame.x.run
+    if run.custody is not None:
+        deliveries.give_back(run, frame.at, below=not final)
+        if final:
+            deliveries.release(run, frame)
+    if run.progress and not final:
+        forget(run, frame.at)
+    record = StepFailed(
+        frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control,
+        frame.used_calls, frame.used_tool, _is_held(frame),
+    )  # fmt: skip
+    run.journal.append(record)
+    if not final:
+        _count_anew(run, frame.at)
+    if frame.at in run.once:
+        note_outcome(run.once, record)
+    if run.bus.active:
+        frame.tell(StepVoided(frame.at, frame.attempt, str(error), final))
+
+
+def _is_held(frame: Frame) -> bool:
+    """Whether an attempt had something written, without what bodies around it had done to the state."""
+    return frame.up is not None and (frame.opened or frame.node is not None) and frame.up.holds_changes()
+
+
+def stopped(frame: Frame) -> None:
+    """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
+    run = frame.x.run
+    kept = NO_ITEMS
+    if run.custody is not None:
+        if frame.control is None:
+            deliveries.give_back(run, frame.at, below=False)
+        deliveries.release(run, frame)
+    if frame.control is not None:
+        if run.store is not None:
+            _keep_what_can_be(frame)
+            flush(frame)
+        else:
+            kept = _last_segment(frame)
+        flush(frame.up)
+    elif frame.step.kind == "answer" and (partial := run.shutdown) is not None:
+        # A resumed run asks again. Until then the conversation shows what was asked, and how far the answer had come.
+        kept = frame.heard if partial == "save" else NO_ITEMS
+        flush(frame.up)
+    used = frame.used_tokens is not None or frame.used_cost is not None
+    if frame.control is not None or kept or used or (run.store is not None and _counts(frame)):
+        record = StepStopped(
+            frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, (),
+            frame.used_calls, frame.used_tool, tuple(frame.takes or ()) if frame.control is not None else (),
+        )  # fmt: skip
+        run.journal.append(record)
+    if run.bus.active:
+        if kept:
+            frame.tell(ItemsAppended(frame.at, kept))
+        frame.tell(StepVoided(frame.at, frame.attempt, "stopped", True))
+
+
+def parked(frame: Frame) -> None:
+    """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
+    run = frame.x.run
+    around = frame.up or frame
+    frame.parks = around.parks = True
+    if run.custody is not None:
+        deliveries.give_back(run, frame.at, below=False)
+        deliveries.release(run, frame)
+
+
+def _keep_what_can_be(frame: Frame) -> None:
+    """The body's own work as a segment; what cannot be stored is not kept, for the stop has no room for a failure."""
+    try:
+        close_segment(frame)
+    except (CodecError, LimitExceeded):
+        frame.drop_unwritten()
+
+
+def _counts(frame: Frame) -> bool:
+    """Whether the attempt counts against a budget, so that it has to be known after a crash."""
+    return frame.step.counted or frame.used_calls > 0 or frame.used_tool is not None
+
+
+def recover(run: Run, lease: Lease, path: tuple[str, ...], *, attempts: bool = True) -> None:
+    """Charge a lease with what the steps below a path had used before this process had the run.
+
+    Args:
+        run: The run.
+        lease: The lease.
+        path: Whose it is.
+        attempts: Whether it holds for all attempts of that step, or for one.
+    """
+    depth = len(path)
+    for spent in run.spent:
+        below = spent.path[:depth] == path and (not path or len(spent.path) > depth)
+        if below and (spent.void is None or depth < spent.void or (attempts and depth == spent.void)):
+            lease.recover(spent.used, spent.steps, spent.tool)
+
+
+def count_turns(x: Execution, path: tuple[str, ...]) -> None:
+    """Count the model calls that an execution had made before this process had the run."""
+    x.turns += sum(spent.used.model_calls for spent in x.run.spent if spent.execution == path)
+
+
+async def checkpoint(frame: Frame) -> None:
+    """Write what the body and those around it have not written yet, and wait until it is stored.
+
+    It shows in the run's conversation and state from now on. When the process dies the body still starts again, and
+    what it had written itself is then replaced.
+    """
+    frame = acting(frame)
+    store = frame.x.run.store
+    await let_others_run()
+    if store is None:
+        return
+    settle_cuts(frame)
+    ledger.write_down(frame)
+    await store.commit(frame.x.run.journal, force=True)
+
+
+DOORS.checkpoint = checkpoint

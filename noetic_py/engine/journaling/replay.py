@@ -1,0 +1,781 @@
+"""A step of a durable run: what is asked of the journal before its body starts, and what is written when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve, frozen
+
+from noetic_py.context.scope import Domain
+from noetic_py.context.step import NOT_DONE, Step
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.stored import unreadable
+from noetic_py.core.codec.text import dump
+from noetic_py.core.codec.text import inside as within
+from noetic_py.core.state import Cells, copy_state, restore_state
+from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.engine.body import call_apart
+from noetic_py.engine.fingerprint import fingerprint
+from noetic_py.engine.frame import Frame, innermost, settle_cuts
+from noetic_py.engine.journaling import ledger
+from noetic_py.engine.journaling.fold import COMPOSITES, OPEN, Node, Own, inside, left_by, recall, recall_verdict, tree
+from noetic_py.engine.journaling.ledger import count_turns, recover
+from noetic_py.engine.state import DOORS, Execution, Run
+from noetic_py.engine.types import declared_input, declared_output, known_types, one_value, read_as
+from noetic_py.errors import (
+    CheckpointError,
+    CodecError,
+    LimitExceeded,
+    NoeticError,
+    ReplayDiverged,
+    StepOutcomeUnknown,
+    Stopped,
+)
+from noetic_py.journal.delta import apply_changes, digest_of, known_fields, mismatch
+from noetic_py.journal.layer_states import StoredCells, apply_cells, unlike
+from noetic_py.journal.record_codec import SameAsChild, Stored, dump_usage, read_usage
+from noetic_py.journal.records import ChildReplayed, Intent, Path, StepFailed, StepFinished
+from noetic_py.models.model import ModelResponse
+from noetic_py.steps.flow import Mode
+from noetic_py.steps.handoff import HANDING, Handed, HandingSpec
+from noetic_py.steps.spawn import DERIVED
+
+__all__ = [
+    "NOTHING",
+    "Found",
+    "begin",
+    "call",
+    "count_turns",
+    "cut_loops",
+    "decided_by",
+    "disown",
+    "first_of",
+    "is_new",
+    "look",
+    "prepare",
+    "put_back",
+    "put_down",
+    "put_state",
+    "recorded",
+    "recover",
+    "stop_again",
+]
+
+AnyStep = Step[Any, Any, Any, Any]
+
+NOTHING: Any = object()
+"""Nothing is recorded, which `None` is not."""
+
+
+@frozen(eq=False)
+class Found:
+    """What the journal says a step has given."""
+
+    value: Any
+
+
+def recorded(frame: Frame, key: str) -> Any:
+    """What was decided for the step before, `NOTHING` when nothing was."""
+    return NOTHING if frame.node is None else frame.node.decisions.get(key, NOTHING)
+
+
+# ---------------------------------------------------------------------------------------------------- before
+
+
+def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> Found | None:
+    """What the journal has of a child that is about to start: its output, put in place; `None` when it has to run.
+
+    Raises:
+        NoeticError: The child has failed for good, and so it fails again.
+        ReplayDiverged: It is another step, or has another input, than the journal says.
+    """
+    own = domain is not parent.domain
+    if parent.x.run.store is not None:
+        parent.x.run.store.check()
+    if not own and (parent.touched or domain.log.size != parent.mark):
+        ledger.close_segment(parent)
+    if parent.cuts is not None:
+        settle_cuts(parent)
+    node = parent.node
+    path = (*parent.at, name)
+    if step.replay == "once" and (again := _once_again(step, value, parent, path, domain)) is not None:
+        return again
+    if node is None:
+        return None
+    call(parent, name)
+    child = node.children.get(name)
+    if child is not None and child.finished is not None and step.kind not in DERIVED:
+        # The context of a derived part is made anew, so that its step puts there again what it has left.
+        left = left_by(child, own=own)
+        differs = _differs(step, value, parent, child.finished, domain, left)
+        if differs is None or _keeps(parent.x.run, differs, path):
+            return Found(_replay(step, child, left, parent, domain, path))
+        node.drop(name)
+        ledger.voided(parent.x.run, path)
+        return None
+    failed = node.failed.get(name)
+    if failed is not None:
+        raise _fail_again(failed[0], step, child, parent, domain, path)
+    if parent.step.kind in _IN_ORDER and parent.x.run.on_diverge == "fail":
+        _check_order(parent, node, name)
+    return None
+
+
+def is_new(parent: Frame, name: str) -> bool:
+    """Whether a child that starts is another step for the budgets, and not one that an earlier process had begun."""
+    tried = 0 if parent.node is None else parent.node.tries.get(name, 0)
+    return ((*parent.at, name), tried + 1) not in parent.x.run.begun
+
+
+def call(frame: Frame, name: str) -> None:
+    """Note that a body has called a child."""
+    if frame.visited is None:
+        frame.visited = set()
+    frame.visited.add(name)
+
+
+# What calls one child after the other, and nothing new before all that is recorded.
+_IN_ORDER = frozenset({"sequence", "loop", "branch", "every", "handoff", "agent"})
+
+
+def _check_order(parent: Frame, node: Node, name: str) -> None:
+    """Find other code before it runs: something new is called while something that is recorded is left.
+
+    Raises:
+        ReplayDiverged: That is so.
+    """
+    if len(parent.visited or ()) > len(node.children):
+        # All of them, and something new already.
+        return
+    # Out of time, a wrap-up follows a child that is not recorded.
+    left = [orphan for orphan in _orphans(parent) if orphan.name != "wrap_up"]
+    if left:
+        raise ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
+
+
+def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Domain) -> Found | None:
+    """What is known of a step that may run only once, and that a step around it would run again.
+
+    Returns:
+        Its output; `None` where nothing is known, or where its `reconcile` has to be asked before it runs.
+
+    Raises:
+        NoeticError: It has failed.
+        StepOutcomeUnknown: It has run, and was something else, or was given something else, and has no `reconcile`.
+    """
+    run = parent.x.run
+    record = run.once.get(path)
+    known = None if parent.node is None else parent.node.children.get(path[-1])
+    if record is None or isinstance(record, Intent) or (known is not None and known.finished is record):
+        return None
+    if isinstance(record, StepFailed):
+        raise record.error
+    child = tree(run.journal, path)
+    child.finished = record
+    left = left_by(child, own=domain is not parent.domain)
+    differs = _difference(step, value, parent, record) or _other_state(run, domain, left)
+    if differs is not None:
+        if step.reconcile is None:
+            raise _has_run(f"{differs}; it gave {_shown(child, step, run)}", path)
+        # As after a crash: what was done then may be what is to be done now, or not.
+        run.once[path] = Intent(path, record.digest)
+        return None
+    return Found(_replay(step, child, left, parent, domain, path))
+
+
+def _has_run(what: str, path: Path) -> StepOutcomeUnknown:
+    return StepOutcomeUnknown(
+        f"the step may run only once, and has run in an attempt of a step around it: {what}",
+        path=path,
+        hint="give the step reconcile= to say what became of it, or take what differs from one attempt to the next out "
+        "of what is tried again",
+    )
+
+
+def _shown(child: Node, step: AnyStep, run: Run) -> str:
+    """What a finished step has given, for a person to read."""
+    try:
+        return f"{output_of(child, step, run)!r:.100}"
+    except NoeticError:
+        return "what cannot be read any more"
+
+
+def _fail_again(
+    record: StepFailed, step: AnyStep, child: Node | None, parent: Frame, domain: Domain, path: tuple[str, ...]
+) -> Exception:
+    """Put down that a child has failed once more as it is recorded; returns what it raised."""
+    run, error = parent.x.run, record.error
+    begun = parent.node is not None and path[-1] in parent.node.begun
+    if child is None or not (child.layout or begun) or run.store is None or not isinstance(error, NoeticError):
+        return error
+    # Something below it was written: when the failure is not handled, what finished steps have left is seen again.
+    _stands_here(parent, path, held=record.held)
+    given = [part for part in left_by(child, own=domain is not parent.domain) if part.delta or part.memory]
+    if given:
+        left = copy_state(_seen_through(step, parent, domain, path))
+        for part in given:
+            apply_changes(left, part.delta, run.store.codec)
+        error.left = (domain.state, left, _recalled(parent.x, domain.cells, given))
+    ledger.remember(parent)
+    return error
+
+
+def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) -> str | None:
+    """In what the step that is called now differs from the recorded one."""
+    if record.kind != step.kind:
+        return f"a {record.kind} step is recorded, and a {step.kind} step is called"
+    if record.fingerprint and record.fingerprint != fingerprint(step):
+        return "the step's code or options have changed since it ran"
+    digest = _digest(step, value if step.bound is None else step.bound.value, parent)
+    if record.digest is not None and digest != record.digest:
+        return "the step is called with another input than was recorded"
+    return None
+
+
+def _other_state(run: Run, domain: Domain, left: list[Own]) -> str | None:
+    """In what the state differs from the one that the step has changed."""
+    given = [change for part in left for change in part.delta]
+    if run.store is None:
+        return None
+    if left and left[0].memory and (layer := unlike(domain.cells, left[0].memory, run.store.codec)) is not None:
+        return f"the step meets another memory than was recorded: layer {layer!r} differs"
+    if not given:
+        return None
+    if domain.known is None:
+        domain.known = known_fields(domain.state, run.store.codec)
+    field = mismatch(domain.known, given)
+    return None if field is None else f"the step meets another state than was recorded: {field} differs"
+
+
+def _differs(
+    step: AnyStep, value: Any, parent: Frame, record: StepFinished, domain: Domain, left: list[Own]
+) -> str | None:
+    """In what the step, or the state that it meets, differs from what is recorded."""
+    differs = _difference(step, value, parent, record) or _other_state(parent.x.run, domain, left)
+    if differs is not None and record.path == ("wrap_up",):
+        _begin_as_before(parent)
+        differs = _difference(step, value, parent, record) or _other_state(parent.x.run, domain, left)
+    return differs
+
+
+def _begin_as_before(root: Frame) -> None:
+    """Earlier releases have written what a run's wrap-up changed by what the state was before the flow had begun."""
+    opened = None if root.node is None else root.node.children.get(OPEN)
+    put_state(root, [] if opened is None else left_by(opened, own=False))
+
+
+def _keeps(run: Run, differs: str, path: tuple[str, ...]) -> bool:
+    """Whether a record that differs stands all the same: pinned it does, adopted it makes way for the new.
+
+    Raises:
+        ReplayDiverged: The run does neither.
+    """
+    if run.on_diverge == "fail":
+        raise ReplayDiverged(
+            differs,
+            path=path,
+            hint="run the code and the inputs that it was started with, or resume(..., on_diverge='adopt' or 'pin')",
+        )
+    return run.on_diverge == "pin"
+
+
+def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool = False) -> None:
+    """Write what stands before a child that is not run again, and where in its parent's layout it has its place.
+
+    What is a composite's own is not void when a later owner goes on, so its children keep their places. `held` says
+    that changes of the state were not written when the child ended.
+    """
+    if always or parent.step.kind not in COMPOSITES or not (parent.clean and parent.opened):
+        ledger.flush_items(parent, path) if held else ledger.flush(parent)
+        parent.x.run.journal.append(ChildReplayed(path))
+
+
+def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: Domain, path: tuple[str, ...]) -> Any:
+    """Put what a finished child has left where it left it, and return its output."""
+    run = parent.x.run
+    _put_left(step, left, parent, domain, path)
+    recall(parent.x, child)
+    recall_verdict(run, child)
+    _ask_loops_again(parent, child)
+    if run.relaunched is not None:
+        DOORS.relaunch(parent, step, child)
+    output = output_of(child, step, run)
+    parent.last_output = (path[-1], output, _stored_output(child))
+    return output
+
+
+def put_back(step: AnyStep, parent: Frame, name: str, domain: Domain, *, held: bool) -> None:
+    """Put what has finished in a child that was cut off where it left it.
+
+    `held` says that changes of the state before it were not written then.
+    """
+    child = None if parent.node is None else parent.node.children.get(name)
+    if child is None or not child.layout:
+        return
+    left = left_by(child, own=domain is not parent.domain)
+    _put_left(step, left, parent, domain, (*parent.at, name), held=held)
+    recall(parent.x, child)
+    recall_verdict(parent.x.run, child)
+    for done in _finished(child):
+        _ask_loops_again(parent, done)
+
+
+def _finished(node: Node) -> Iterator[Node]:
+    """The outermost steps below a node that have finished."""
+    for child in node.children.values():
+        if child.finished is not None:
+            yield child
+        else:
+            yield from _finished(child)
+
+
+def _put_left(
+    step: AnyStep, left: list[Own], parent: Frame, domain: Domain, path: tuple[str, ...], *, held: bool = False
+) -> None:
+    own = domain is not parent.domain
+    run = parent.x.run
+    _stands_here(parent, path, always=step.replay == "once", held=held)
+    for part in left:
+        domain.log.extend(part.items)
+    if run.store is not None and any(part.delta or part.memory for part in left):
+        state = _seen_through(step, parent, domain, path)
+        for part in left:
+            apply_changes(state, part.delta, run.store.codec)
+        domain.known = known_fields(state, run.store.codec)
+        domain.cells = _recalled(parent.x, domain.cells, left)
+        domain.stored = StoredCells(domain.cells)
+    if not own:
+        ledger.returned(parent, domain.log.size)
+
+
+def _seen_through(step: AnyStep, parent: Frame, domain: Domain, path: Path) -> Any:
+    """The state that a step meets; what it is now is noted, for whoever has to go back to it or to begin with it."""
+    return Frame(step, parent, parent.x, path, domain, parent.lease, domain.log.size).state
+
+
+def _recalled(x: Execution, cells: Cells, left: list[Own]) -> Cells:
+    """The states of layers, as finished work has left them."""
+    store = x.run.store
+    if store is not None:
+        for part in left:
+            cells = apply_cells(cells, part.memory, x.layers.state_type, store.codec)
+            if part.memory:
+                x.upkeep.replayed.append(cells)
+    return cells
+
+
+def output_of(node: Node, step: AnyStep, run: Run) -> Any:
+    """A finished step's output."""
+    record = node.finished
+    if record is None or run.store is None:
+        return None
+    if record.kind in ("tool_call", "send"):
+        return record.items[-1] if record.items else None
+    if node.answer is not None and record.kind in ("ask", "result"):
+        return node.answer.value
+    output = record.output
+    if isinstance(output, SameAsChild):
+        child = node.children.get(output.name)
+        if child is None:
+            raise CodecError(f"its output is that of {output.name!r:.60}, which is void", path=node.path)
+        return output_of(child, step, run)
+    if not isinstance(output, Stored):
+        return output
+    if record.kind in HANDING:
+        return _handed(output, step, run.store.codec)
+    if record.kind == "answer":
+        return _answer(output, record, run.store.codec)
+    return _typed(output, step, run.store.codec)
+
+
+def _unhanded(output: Any) -> Any:
+    """What a step has given that might have handed over, as it is stored."""
+    to, given = (output.step, output.input) if isinstance(output, Handed) else (None, output)
+    return {"to": to, "value": given}
+
+
+def _handed(output: Stored, step: AnyStep, codec: Codec) -> Any:
+    """What a step gave that might have handed over."""
+    to, value = output.tree["to"], Stored(output.tree["value"])
+    if to is None:
+        return _typed(value, step, codec)
+    spec: object = step.spec
+    target = spec.targets.steps().get(to) if isinstance(spec, HandingSpec) else None
+    return Handed(to, read_as(object if target is None else declared_input(target), value.tree, codec))
+
+
+def _stored_output(node: Node) -> Any:
+    """The stored form of a finished step's output, `NOTHING` where another record has it."""
+    output = None if node.finished is None else node.finished.output
+    if isinstance(output, SameAsChild):
+        return _stored_output(node.children[output.name])
+    return output.tree if isinstance(output, Stored) else NOTHING
+
+
+def output_type(step: AnyStep) -> Any:
+    """The type that a step's output is declared to have, `object` where none is declared."""
+    return declared_output(step)
+
+
+def _answer(output: Stored, record: StepFinished, codec: Any) -> ModelResponse:
+    usage, cost, stop_reason, model, response_id = codec.decode(output.tree)
+    return ModelResponse(record.items, read_usage(usage), cost, stop_reason, model, response_id)
+
+
+def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
+    """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
+    found: list[tuple[Path, object]] = []
+    node = frame.up
+    while node is not None:
+        asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
+        if asked:
+            value = asked[-1]
+            found.append((node.at, _unhanded(value) if node.step.kind in HANDING else value))
+        node = node.up
+    return tuple(found)
+
+
+def cut_loops(frame: Frame) -> tuple[Path, ...]:
+    """The loops that are to end in the middle of the round because a step, or one below it, has asked for it."""
+    found: list[Path] = []
+    node = frame.up
+    while node is not None:
+        asked = any(path[: len(frame.at)] == frame.at for _, path in node.loop_stops or ())
+        if asked and node.cut is not None:
+            found.append(node.at)
+        node = node.up
+    return tuple(found)
+
+
+def _ask_loops_again(parent: Frame, child: Node) -> None:
+    """What was asked of loops around a finished child, in it or below it."""
+    store, record = parent.x.run.store, child.finished
+    if store is None or record is None:
+        return
+    for path, value in record.loop_stops:
+        node: Frame | None = parent
+        while node is not None and (node.at != path or node.virtual):
+            node = node.up
+        if node is None or not isinstance(value, Stored):
+            continue
+        if node.step.kind in HANDING:
+            node.stop_loop_with(_handed(value, node.step, store.codec), child.path)
+        else:
+            known = _typed(value, node.step, store.codec)
+            node.stop_loop_with(known, child.path)
+            if path in record.cut:
+                DOORS.cut_short(node, known, None)
+
+
+def _typed(value: Stored, step: AnyStep, codec: Codec) -> Any:
+    """A step's output from its stored form. A section may have steps inside that the flow does not declare."""
+    kind = output_type(step)
+    try:
+        return read_as(kind, value.tree, codec)
+    except CodecError:
+        inner = known_types(step)
+        if not inner:
+            raise
+        return read_as(kind, value.tree, Codec(inner))
+
+
+def decided_by(frame: Frame, names: list[str], mode: Mode) -> list[int] | None:
+    """The paths whose records say already how their section ends: a race's winner, and what "all" has failed of.
+
+    Returns:
+        The paths to put down again, in the order of the journal; no other is started. `None` when all are to run.
+    """
+    node = frame.node
+    if node is None or mode == "settle":
+        return None
+    finished = {
+        index: child.position
+        for index, name in enumerate(names)
+        if (child := node.children.get(name)) is not None and child.finished is not None
+    }
+    if mode == "race":
+        return [min(finished, key=finished.__getitem__)] if finished else None
+    failed = {index: node.failed[name][1] for index, name in enumerate(names) if name in node.failed}
+    order = finished | failed
+    return sorted(order, key=order.__getitem__) if failed else None
+
+
+def first_of(frame: Frame, names: Mapping[int, str]) -> int:
+    """Which of several paths that have ended was the first: in a durable run the one that is first in the journal."""
+    run = frame.x.run
+    if run.store is None or len(names) == 1:
+        return next(iter(names))
+    paths: dict[Path, int] = {(*frame.at, name): index for index, name in names.items()}
+    first = next(iter(names))
+    for record in reversed(run.journal):
+        if isinstance(record, (StepFinished, StepFailed)) and record.path in paths:
+            first = paths.pop(record.path)
+            if not paths:
+                break
+    return first
+
+
+def put_down(frame: Frame, node: Node) -> None:
+    """A spawn whose child was stopped before this process had the run: nothing runs in it, its steps have left this."""
+    store = frame.x.run.store
+    if store is None:
+        return
+    ledger.flush(frame)
+    if frame.visited is not None:
+        frame.visited.update(node.children)
+    domain = frame.domain
+    state = _seen_through(frame.step, frame, domain, frame.at)
+    for own in inside(node):
+        domain.log.extend(own.items)
+        apply_changes(state, own.delta, store.codec)
+    domain.known = known_fields(state, store.codec)
+    domain.cells = _recalled(frame.x, domain.cells, inside(node))
+    domain.stored = StoredCells(domain.cells)
+    frame.mark = frame.written = domain.log.size
+
+
+def put_state(frame: Frame, left: list[Own]) -> None:
+    """Make of the state at a frame's start, and of those of layers, what work below it has made of them."""
+    store, domain = frame.x.run.store, frame.domain
+    if store is None:
+        return
+    # Looking at the state notes what it was, unless a step below has looked at it.
+    state = frame.state
+    restore_state(state, copy_state(frame.base))
+    for part in left:
+        apply_changes(state, part.delta, store.codec)
+    domain.known = known_fields(state, store.codec)
+    domain.cells = _recalled(frame.x, frame.base_cells, left)
+    domain.stored = StoredCells(domain.cells)
+    ledger.returned(frame, domain.log.size)
+
+
+def stop_again(x: Execution, path: tuple[str, ...]) -> None:
+    """An execution that was stopped before this process had the run starts nothing."""
+    run = x.run
+    for control in run.stopped:
+        if control.at == path and run.store is not None:
+            value = control.value
+            x.request(
+                evolve(control, value=run.store.codec.decode(value.tree)) if isinstance(value, Stored) else control
+            )
+            return
+
+
+# ---------------------------------------------------------------------------------------------------- a body
+
+
+async def begin(frame: Frame, value: Any) -> Found | None:
+    """A body is about to start: find its place in the journal, and for one that may run only once say that it does.
+
+    Returns:
+        Its output, when the step's `reconcile` knows that it has done its work already.
+
+    Raises:
+        StepOutcomeUnknown: It may run only once, was started before, and it is not known whether it has done its work.
+    """
+    above = None if frame.up is None else frame.up.node
+    name = frame.at[-1]
+    if above is not None and frame.attempt == 1:
+        frame.node = above.children.get(name)
+        tried = above.tries.get(name)
+        if tried is not None:
+            frame.attempt = tried + 1
+            frame.noted = True
+            if name in above.begun:
+                ledger.flush_items(frame.up, frame.at) if above.begun[name] else ledger.flush(frame.up)
+    run = frame.x.run
+    # Before the body, which may change it.
+    frame.digest = _digest(frame.step, value, frame)
+    frame.around = innermost()
+    if run.store is not None:
+        await run.store.hold()
+    if frame.step.replay == "once" and run.store is not None:
+        if isinstance(run.once.get(frame.at), Intent):
+            output = await _reconcile(frame, value)
+            if output is not NOT_DONE:
+                return Found(output)
+        intent = run.once[frame.at] = Intent(frame.at, frame.digest)
+        run.journal.append(intent)
+        await run.store.commit(run.journal)
+        # A commit may take longer than the lease lasts, and what follows may be done by one owner only.
+        await run.store.hold()
+    return None
+
+
+async def _reconcile(frame: Frame, value: Any) -> Any:
+    ask = frame.step.reconcile
+    if ask is None:
+        raise StepOutcomeUnknown(path=frame.at)
+    try:
+        if frame.step.kind == "work" or (frame.step.kind == "tool" and ask is frame.step.spec.tool.reconcile):
+            return await DOORS.reconcile(frame, value)
+        return await call_apart(frame, ask, copy_value(value), frame.read_only())
+    except (Stopped, CheckpointError):
+        raise
+    except Exception as error:
+        # A retry asks again: the body does not run, because it is not known whether it has.
+        what = f"{type(error).__name__}: {error}"
+        raise StepOutcomeUnknown(
+            f"the step may run only once, was started before, and its reconcile= failed: {what}",
+            path=frame.at,
+            hint="resume the run once reconcile= can answer",
+        ) from error
+
+
+def prepare(frame: Frame, value: Any, output: Any) -> Any:
+    """A body is done: make its record, and encode it, so that what cannot be stored is this step's failure.
+
+    Returns:
+        The output as the step hands it on: what a process that resumes the run reads from the record.
+
+    Raises:
+        CodecError: Its output, an item or its state cannot be stored, or not be read back.
+        ReplayDiverged: A child is recorded that was not called this time.
+    """
+    run, step = frame.x.run, frame.step
+    store = run.store
+    if store is None:
+        return output
+    _check_orphans(frame)
+    if frame.segments is not None:
+        ledger.flush(frame)
+    record = StepFinished(frame.at, step.kind, None, None)
+    tree: Any = NOTHING
+    record.items = frame.domain.log.since(frame.mark)
+    try:
+        record.delta = ledger.capture(frame)
+        record.memory = ledger.capture_cells(frame)
+        record.fingerprint = fingerprint(step) if step.kind not in _UNNAMED else ""
+        record.digest = frame.digest
+        record.output, output, tree = _output(frame, value, output, store.codec)
+        record.attempt = frame.attempt
+        record.usage = frame.used_tokens
+        record.cost = frame.used_cost
+        record.control = frame.control
+        record.winner = frame.winner
+        record.calls = frame.used_calls
+        record.tool = frame.used_tool
+        record.tool_error = frame.tool_error
+        record.takes = tuple(frame.takes or ())
+        record.loop_stops = _asked_of_loops(frame)
+        record.cut = cut_loops(frame) if record.loop_stops else ()
+        store.prepare(record)
+    except (CodecError, LimitExceeded) as error:
+        error.at(frame.at)
+        raise
+    # Others in this process read the value itself.
+    frame.prepared = record
+    if frame.up is not None:
+        frame.up.last_output = (frame.at[-1], output, tree)
+    return output
+
+
+# The engine's own steps: what they are follows from the step around them.
+_UNNAMED = frozenset(
+    {*DERIVED, "answer", "tool_call", "send", "gather", "detached", "memory", "hook", "ask", "work", "result"}
+)
+
+
+def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, Any, Any]:
+    """What is stored as the output, not twice what stands elsewhere; what is handed on; and its stored form.
+
+    Raises:
+        CodecError: It cannot be stored, or not be read back.
+    """
+    step = frame.step
+    if step.kind == "answer":
+        usage = dump_usage(output.usage)
+        return [usage, output.cost, output.stop_reason, output.model, output.response_id], output, NOTHING
+    if step.kind == "send":
+        return [value.channel.name, value.value], output, NOTHING
+    if step.kind in ("tool_call", "ask", "result"):
+        # Of a call the item, and of a question the answer is recorded.
+        return None, output, NOTHING
+    last = frame.last_output
+    if last is not None and output is not None and last[1] is output and _unchanged(step, last, codec):
+        return SameAsChild(last[0]), output if step.body is None else _own(step, output, last[2], codec), last[2]
+    try:
+        tree = codec.encode(_unhanded(output) if step.kind in HANDING else output)
+    except CodecError as error:
+        raise within(error, "output") from error
+    return None if output is None else Stored(tree), _own(step, output, tree, codec), tree
+
+
+def _unchanged(step: AnyStep, last: tuple[str, Any, Any], codec: Codec) -> bool:
+    """Whether an output that is a child's is still what the child gave: a body may have changed it."""
+    _, output, tree = last
+    if step.body is None or output.__class__ in ATOMS:
+        return True
+    return tree is not NOTHING and dump(codec.encode(output)) == dump(tree)
+
+
+def _own(step: AnyStep, output: Any, tree: Any, codec: Codec) -> Any:
+    """An output as it is read from its record, so that every process goes on with the same value.
+
+    Raises:
+        CodecError: It cannot be read back.
+    """
+    if output.__class__ in ATOMS or tree is NOTHING:
+        return output
+    try:
+        stored = Stored(tree)
+        read = _handed(stored, step, codec) if step.kind in HANDING else _typed(stored, step, codec)
+    except CodecError as error:
+        raise within(unreadable(error), "output") from error
+    return one_value(output, read, tree)
+
+
+def _orphans(frame: Frame) -> list[Node]:
+    """The children that are recorded, and that the body has not called this time."""
+    node = frame.node
+    if node is None or frame.step.kind in ("parallel", "model"):
+        return []
+    called = frame.visited or set()
+    return [
+        child
+        for name, child in node.children.items()
+        if name not in called and (child.finished is not None or name in node.failed)
+    ]
+
+
+def _check_orphans(frame: Frame) -> None:
+    for child in _orphans(frame):
+        if frame.x.run.on_diverge == "fail":
+            raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
+        ledger.voided(frame.x.run, child.path)
+
+
+def disown(frame: Frame, failure: NoeticError) -> None:
+    """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
+    if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
+        for name in (frame.visited or set()) - frame.node.children.keys():
+            ledger.voided(frame.x.run, (*frame.at, name))
+
+
+_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "hook", "result"})
+
+
+def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:
+    """A digest of what the step was given, where that is not derived from what is recorded."""
+    store = frame.x.run.store
+    if store is None or step.kind in _DERIVED:
+        return None
+    essence = value
+    if step.kind == "tool_call":
+        call = value.call
+        essence = [call.call_id, call.name, call.arguments]
+    elif step.kind == "send":
+        essence = [value.channel.name, value.value]
+    elif step.kind == "ask":
+        essence = value.prompt
+    elif step.kind == "work":
+        # Whichever call of the model's it is: a round that is tried again has other ones.
+        essence = [value.tool.name, value.plain]
+    try:
+        return digest_of(dump(store.codec.encode(essence)))
+    except CodecError as error:
+        raise CodecError(
+            f"the input of a step in a durable run cannot be stored: {error.message}", path=frame.at, hint=error.hint
+        ) from error

@@ -1,0 +1,471 @@
+"""The history of a run, read from its journal: what a process needs to resume it, and which requests are open."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from noetic_py.channels import Entry
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.core.budget import NO_USAGE, TokenUsage, Usage
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.text import dump
+from noetic_py.core.control import Control
+from noetic_py.core.requests import Answer, PendingRequest
+from noetic_py.core.session_key import is_stream
+from noetic_py.engine.journaling.deliveries import keep_former
+from noetic_py.engine.journaling.fold import Begun, Node, forget_failure, tree
+from noetic_py.engine.journaling.ledger import note_outcome
+from noetic_py.engine.journaling.migrate import migrated, revise
+from noetic_py.engine.progress import progress_of
+from noetic_py.engine.state import Run, Spent
+from noetic_py.engine.tool_arguments import check_changed, plain
+from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestExpired, RequestNotFound, RunNotFound
+from noetic_py.journal.record_codec import Stored
+from noetic_py.journal.record_fields import check_journal
+from noetic_py.journal.records import (
+    Answered,
+    CallStarted,
+    Intent,
+    JournalRecord,
+    Path,
+    Pending,
+    RunEnded,
+    RunStarted,
+    StateRevised,
+    StepFailed,
+    StepFinished,
+    StepOpened,
+    StepStopped,
+)
+from noetic_py.journal.run_summary import PlainCodec, load_records
+from noetic_py.steps.spawn import SPAWNS
+
+if TYPE_CHECKING:
+    from noetic_py.core.items import JsonValue
+
+__all__ = [
+    "OVER",
+    "Past",
+    "answer",
+    "answers_for",
+    "end_at",
+    "open_requests",
+    "past_of",
+    "read_journal",
+    "request_of",
+    "take_over",
+    "told",
+    "waiting",
+]
+
+
+def open_requests(journal: Sequence[JournalRecord]) -> dict[int, Pending]:
+    """What a run waits for, by the position of its record, in the order of the layout."""
+    return dict(sorted(((position, record) for record, position in _open(tree(journal))), key=_place))
+
+
+_INDEX = re.compile(r"[\[#](\d{1,9})\]?\Z")
+
+
+def _place(found: tuple[int, Pending]) -> list[tuple[int, str]]:
+    """Where a request's step stands: paths of a section and calls of a round by their index, whichever asked first."""
+    numbers = [(_INDEX.search(frame), frame) for frame in found[1].path]
+    return [(0 if number is None else int(number[1]), frame) for number, frame in numbers]
+
+
+async def waiting(backend: CheckpointBackend, run_id: str, position: int) -> list[PendingRequest]:
+    """What a suspended run waits for, without reading more of its journal than that.
+
+    Args:
+        backend: Where it is kept.
+        run_id: The run.
+        position: How many records its journal holds; the last one says where the requests are.
+
+    Raises:
+        CodecError: A record cannot be read.
+    """
+    codec = PlainCodec()
+    ended = await end_at(backend, run_id, position)
+    if ended is None:
+        # It was resumed meanwhile.
+        return []
+    found = [await _record(backend, run_id, each, codec) for each in ended.pending]
+    return [request_of(record, run_id) for record in found if isinstance(record, Pending)]
+
+
+async def end_at(backend: CheckpointBackend, run_id: str, position: int) -> RunEnded | None:
+    """How a run had ended when its journal held so many records; `None` when it was going on.
+
+    Raises:
+        CodecError: The record cannot be read.
+    """
+    found = await _record(backend, run_id, position - 1, PlainCodec()) if position > 0 else None
+    return found if isinstance(found, RunEnded) else None
+
+
+async def _record(backend: CheckpointBackend, run_id: str, position: int, codec: PlainCodec) -> JournalRecord | None:
+    page = await backend.read(run_id, after=position, limit=1)
+    return next(iter(load_records(page, codec, run_id, position)), None)
+
+
+def _open(node: Node) -> Iterator[tuple[Pending, int]]:
+    done = node.finished is not None
+    if node.asked is not None and node.answer is None and not done:
+        yield node.asked
+    for child in node.lasting:
+        # Below a step that is done only what it has started beside the flow may still wait.
+        goes_on = not done or child.finished is not None or child.kind == "detached"
+        if goes_on and child.name not in node.failed:
+            yield from _open(child)
+
+
+def told(requests: Sequence[Pending]) -> str:
+    """What a run waits for, in a line."""
+    each = [f"{record.kind} of {record.tool or 'ask'} at {'/'.join(record.path)}" for record in requests]
+    if not each:
+        return "everything that it has waited for was answered"
+    return f"waits for {'; '.join(each[:3])}" + (f" and {len(each) - 3} more" if len(each) > 3 else "")
+
+
+def request_of(record: Pending, run_id: str) -> PendingRequest:
+    """A request as it is shown."""
+    arguments: JsonValue = json.loads(record.arguments)
+    return PendingRequest(
+        run_id,
+        record.key,
+        record.kind,
+        record.path,
+        record.call_id or record.key,
+        record.tool,
+        arguments if isinstance(arguments, dict) else {},
+        record.prompt,
+        record.schema,
+        datetime.fromisoformat(record.asked),
+        None if record.expires is None else datetime.fromisoformat(record.expires),
+        record.problem,
+    )
+
+
+def answers_for(run_id: str, index: Node, answers: Iterable[Answer], now: datetime) -> list[Answered]:
+    """Check answers against what a run waits for; the records that say so, without those that are there already.
+
+    Raises:
+        RequestNotFound: The run does not wait for one of them.
+        RequestExpired: It came too late.
+        AnswerConflict: It says something else than an earlier one.
+        AnswerInvalid: It is of the wrong kind.
+        ArgumentsRefused: It changes the arguments to what the tool's schema does not take, or a rule denies.
+    """
+    asked = {
+        record.key: (record, node) for node in _all(index) if node.asked is not None for record in (node.asked[0],)
+    }
+    still = {record.key for record, _ in _open(index)}
+    made: dict[str, Answered] = {}
+    for answer in answers:
+        record, node = _asked(run_id, asked, answer)
+        _check_answer(answer, record)
+        changed = None if answer.arguments is None else json.dumps(answer.arguments, ensure_ascii=False)
+        new = Answered(
+            record.path, record.key, answer.decision, answer.value, answer.reason, answer.by, now.isoformat(), changed
+        )
+        before = made.get(record.key) or node.answer
+        if before is not None:
+            _check_same(before, new)
+            continue
+        if answer.key not in still:
+            raise _not_found(answer, "it is not waited for any more")
+        if record.expires is not None and datetime.fromisoformat(record.expires) <= now:
+            raise RequestExpired(
+                f"request {answer.key} could be answered until {record.expires}",
+                path=record.path,
+                hint="resume the run without an answer; its step is told",
+            )
+        check_changed(answer, record)
+        made[record.key] = new
+    return list(made.values())
+
+
+def _all(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children.values():
+        yield from _all(child)
+
+
+def _asked(run_id: str, asked: Mapping[str, tuple[Pending, Node]], answer: Answer) -> tuple[Pending, Node]:
+    given: object = answer
+    if not isinstance(given, Answer):
+        raise AnswerInvalid(f"{given!r:.100} is no Answer", hint="pending.approve(), .reject(reason) or .answer(value)")
+    if answer.run_id != run_id:
+        raise RequestNotFound(
+            "an answer is for another run than the one that it was given to", hint="look at runs.get(run_id).pending"
+        )
+    if answer.key not in asked:
+        raise _not_found(answer, "there is no such request in the run")
+    return asked[answer.key]
+
+
+def _not_found(answer: Answer, why: str) -> RequestNotFound:
+    return RequestNotFound(f"request {answer.key}: {why}", hint="look at harness.runs.get(run_id).pending")
+
+
+def _check_answer(answer: Answer, record: Pending) -> None:
+    wanted = ("approved" if record.kind == "approval" else "answered", "rejected")
+    if answer.decision not in wanted:
+        raise AnswerInvalid(
+            f"request {answer.key} is a {record.kind}, and cannot be {answer.decision}",
+            path=record.path,
+            hint=" or ".join(wanted),
+        )
+    try:
+        dump(answer.value)
+    except CodecError as error:
+        raise AnswerInvalid(f"the answer cannot be stored: {error.message}", path=record.path) from error
+
+
+def _check_same(before: Answered, new: Answered) -> None:
+    said, says = [
+        (each.decision, dump(each.value), each.reason, each.arguments and plain(each.arguments))
+        for each in (before, new)
+    ]
+    if said != says:
+        raise AnswerConflict(
+            f"request {new.key} was {before.decision} before" + (f" by {before.by}" if before.by else ""),
+            path=new.path,
+            hint="the first answer holds",
+        )
+
+
+# What a run may have ended with and go on all the same.
+_GO_ON = frozenset({"failed", "budget_exceeded"})
+# What has ended so is told once more, and nothing is added to it.
+OVER = frozenset({"completed", "aborted"})
+PAGE = 1000
+"""Records read at once."""
+
+
+@frozen(eq=False)
+class Past:
+    """What a journal says.
+
+    Attributes:
+        started: Its head.
+        records: All records.
+        index: The tree of steps.
+        ended: Its end, when it has one.
+        revision: What a newer version of the state's type makes of it, and the journal does not hold yet.
+        layers: What newer versions of layers make of it likewise.
+        answered: What was answered just now, and the journal does not hold yet.
+    """
+
+    started: RunStarted
+    records: list[JournalRecord]
+    index: Node
+    ended: RunEnded | None
+    revision: StateRevised | None = None
+    answered: Sequence[Answered] = ()
+    layers: StateRevised | None = None
+
+
+async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) -> list[JournalRecord]:
+    """Every record of a run.
+
+    Raises:
+        RunNotFound: There is no such run.
+        CodecError: A record cannot be read, or refers to one that is not there; the message says which.
+    """
+    if is_stream(run_id):
+        raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
+    found: list[JournalRecord] = []
+    while True:
+        page = await backend.read(run_id, after=len(found), limit=PAGE)
+        found += load_records(page, codec, run_id, len(found))
+        if not page:
+            check_journal(found, run_id)
+            return found
+
+
+def past_of(records: list[JournalRecord], run_id: str, kind: type[Any] | None, codec: Codec) -> Past:
+    """Read a journal.
+
+    Args:
+        records: What it holds.
+        run_id: The run.
+        kind: The type that its state has now.
+        codec: What reads it.
+
+    Raises:
+        CodecError: The state cannot become one of that type.
+        RunNotFound: It has no head, so there is nothing to go on with.
+    """
+    started = records[0] if records else None
+    if not isinstance(started, RunStarted) or started.opening is None:
+        raise RunNotFound(f"run {run_id!r} has no beginning", hint="it was never committed; start it again")
+    ended = records[-1] if isinstance(records[-1], RunEnded) else None
+    revise(records)
+    revision = migrated(records, kind, codec)
+    if revision is not None:
+        revise([*records, revision])
+    index = tree(records)
+    if ended is not None and ended.status in _GO_ON:
+        for record, _ in list(index.failed.values()):
+            forget_failure(index, record)
+    return Past(started, records, index, ended, revision)
+
+
+def answer(past: Past, run_id: str, answers: Iterable[Answer], now: datetime) -> Past:
+    """Let a run go on with answers to what it waits for.
+
+    Raises:
+        AnswerError: One is not taken; then none is.
+    """
+    made = answers_for(run_id, past.index, answers, now)
+    return evolve(past, index=tree([*past.records, *made]), answered=made) if made else past
+
+
+def take_over(run: Run, past: Past) -> None:
+    """Let a run go on where its journal ends."""
+    run.journal.extend(past.records)
+    run.journal.extend(past.answered)
+    steps = Begun()
+    run.spent = _spent(past.records, steps)
+    run.begun = steps.attempts
+    run.once = _once(past.records)
+    run.turns = sum(spent.used.model_calls for spent in run.spent)
+    run.context_turns = 0 if past.started.opening is None else past.started.opening.turns
+    run.unpriced = any(
+        record.calls and record.usage is not None and record.cost is None
+        for record in past.records
+        if isinstance(record, (StepFinished, StepFailed, StepStopped))
+    )
+    run.stopped = _stops(past.records)
+    run.progress.update(progress_of(past.records))
+    run.family.iterations += _iterations(past.records)
+    _deliver(run, past)
+    if past.ended is None or past.ended.status not in OVER:
+        run.journal.extend(each for each in (past.revision, past.layers) if each is not None)
+    if any(isinstance(record, StepOpened) and record.kind == "detached" for record in past.records):
+        run.relaunched = set()
+    run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
+
+
+_REPEATING = frozenset({"loop", "handoff"})
+
+
+def _iterations(records: Sequence[JournalRecord]) -> int:
+    """How often the bodies of loops and the steps of chains of handoffs have ended, in attempts that are void too."""
+    kinds = (StepOpened, StepFinished, StepFailed)
+    loops = {record.path for record in records if isinstance(record, kinds) and record.kind in _REPEATING}
+    ended = (record for record in records if isinstance(record, (StepFinished, StepFailed)))
+    return sum(
+        record.path[:-1] in loops and record.path[-1] != "wrap_up" and getattr(record, "final", True)
+        for record in ended
+    )
+
+
+def _spent(records: Sequence[JournalRecord], steps: Begun) -> list[Spent]:
+    """What every attempt has used: finished, failed, stopped and void ones, each once; `steps` counts them."""
+    begun: dict[Path, list[CallStarted]] = {}
+    spawns = {record.path for record in records if getattr(record, "kind", None) in _EXECUTIONS}
+    found: list[Spent] = []
+    for record in records:
+        counted = steps.read(record)
+        if isinstance(record, CallStarted):
+            begun.setdefault(record.path, []).append(record)
+        elif isinstance(record, (StepFinished, StepFailed, StepStopped)):
+            if record.calls and record.path in begun:
+                # Its own are the last ones; those before were in flight when an earlier owner died.
+                del begun[record.path][-record.calls :]
+            used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
+            spent = Spent(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
+            if spent.steps or spent.tool or used != _NOTHING:
+                found.append(spent)
+            if isinstance(record, StepFailed) and not record.final:
+                found = [_tried_again(each, record.path) for each in found]
+        else:
+            found += [Spent(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
+    for call in chain.from_iterable(begun.values()):
+        # It is not known whether the provider has charged it: its whole reservation counts as spent.
+        tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
+        most = Usage(tokens, call.reserved_cost, 1)
+        found.append(Spent(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
+    return found
+
+
+def _tried_again(spent: Spent, path: Path) -> Spent:
+    """Note that a step around an attempt is tried again, which gives the steps below it new budgets."""
+    if spent.path[: len(path)] != path or (spent.void is not None and spent.void <= len(path)):
+        return spent
+    return evolve(spent, void=len(path))
+
+
+def _execution(path: Path, spawns: set[Path]) -> Path:
+    """The innermost execution around a step."""
+    return next((path[:depth] for depth in range(len(path) - 1, 0, -1) if path[:depth] in spawns), ())
+
+
+_NOTHING = Usage(NO_USAGE, None, 0)
+# A part of an execution that has other memory is none.
+_EXECUTIONS = frozenset({*SPAWNS, "detached"}) - {"with_memory"}
+
+
+def _stops(records: Sequence[JournalRecord]) -> list[Control]:
+    """The stops that were committed and hold, the first of each execution."""
+    found: dict[Path, Control] = {}
+    for record in records:
+        if isinstance(record, StepFailed) and not record.final:
+            # What was asked for in the attempt is void with it.
+            depth = len(record.path)
+            found = {at: control for at, control in found.items() if at[:depth] != record.path}
+        control = record.control if isinstance(record, (StepFinished, StepFailed, StepStopped)) else None
+        if control is not None:
+            found.setdefault(control.at, control)
+    return list(found.values())
+
+
+def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished | StepFailed]:
+    """What is known of the steps that may run only once."""
+    found: dict[Path, Intent | StepFinished | StepFailed] = {}
+    for record in records:
+        if isinstance(record, Intent):
+            found[record.path] = record
+        elif isinstance(record, Pending):
+            # A tool that waits for leave has not begun its work.
+            found.pop(record.path, None)
+        elif record.path in found and isinstance(record, (StepFinished, StepFailed)):
+            note_outcome(found, record)
+    return found
+
+
+def _deliver(run: Run, past: Past) -> None:
+    """Put messages that were sent where they are to be found, and those taken where they may come back from."""
+    takers = dict(_takes(past.index))
+    sent: set[Path] = set()
+    for record in past.records:
+        # A second attempt's send is recorded, and has sent nothing.
+        if isinstance(record, StepFinished) and record.kind == "send" and record.path not in sent:
+            sent.add(record.path)
+            name, value = record.output.tree if isinstance(record.output, Stored) else (None, None)
+            if name is None:
+                continue
+            there = run.mail.setdefault(name, [])
+            entry = Entry(len(there) + 1, value, record.path not in takers, record.path)
+            there.append(entry)
+            if not entry.placed:
+                keep_former(run, takers[record.path], name, entry)
+
+
+def _takes(node: Node) -> Iterator[tuple[Path, Path]]:
+    """The messages that were taken for good, by the paths of their sends, each with the path of its taker."""
+    yield from ((sender, node.path) for sender in node.takes)
+    for key, value in node.decisions.items():
+        if key.endswith(".from"):
+            yield tuple(value), (*node.path, key.removesuffix(".from"))
+    for child in node.lasting:
+        yield from _takes(child)

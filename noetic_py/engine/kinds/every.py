@@ -1,0 +1,66 @@
+"""What `every` does: a step again and again, at its times."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import anyio
+
+from noetic_py.context.scope import Domain, branch_at
+from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.kinds.loop import Inbox, on_error, rounds
+from noetic_py.engine.progress import forget_round
+from noetic_py.steps.loop import EverySpec
+
+__all__ = ["run_every"]
+
+
+async def run_every(value: Any, frame: Frame) -> None:
+    """Run the step again and again, at its times."""
+    with rounds(frame):
+        await _go_on(frame)
+
+
+async def _go_on(frame: Frame) -> None:
+    spec: EverySpec = frame.step.spec
+    runtime = frame.x.run.runtime
+    wake = None if spec.wake is None else Inbox(frame, spec.wake, float("inf"))
+    due = runtime.monotonic()
+    at_once = False
+    name = ""
+    for tick in count():
+        left = 0.0 if at_once else due - runtime.monotonic() + spec.jitter * (runtime.random() if spec.jitter else 0.0)
+        await _rest(frame, max(0.0, left), wake, tick)
+        at_once = False
+        due = runtime.monotonic() + spec.interval
+        if tick and frame.x.run.progress:
+            forget_round(frame, name)
+        log, name = frame.log.fork(), f"{spec.body.id}[{tick}]"
+        branch = branch_at((*frame.at, name))
+        log.origin = (frame.x.run_id, branch)
+        domain = Domain(log, frame.state, branch, cells=frame.domain.cells)
+        try:
+            await execute(spec.body, None, frame, name, domain)
+        except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
+            at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
+        if domain.cells is not frame.domain.cells:
+            frame.put_cells(domain.cells)
+        if frame.loop_stops:
+            return
+
+
+async def _rest(frame: Frame, seconds: float, wake: Inbox | None, tick: int) -> None:
+    """Wait until it is time, or until the schedule is woken."""
+    runtime = frame.x.run.runtime
+    if wake is None:
+        await runtime.sleep(seconds)
+        return
+    async with anyio.create_task_group() as group:
+        group.start_soon(wake.interrupt, group.cancel_scope, tick)
+        await runtime.sleep(seconds)
+        group.cancel_scope.cancel()
+
+
+HANDLERS["every"] = run_every

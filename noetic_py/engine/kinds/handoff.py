@@ -1,0 +1,76 @@
+"""What a chain of handoffs does: one step after the other, each in the chain's own frame, so that none is nested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from noetic_py.context.step import frame as frame_name
+from noetic_py.core.events import HandedOver
+from noetic_py.core.items import Item
+from noetic_py.core.log import ItemLog, ItemView
+from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.graph import members
+from noetic_py.engine.kinds.loop import counted
+from noetic_py.errors import HandoffLimit
+from noetic_py.memory.history import paired
+from noetic_py.steps.handoff import Handed, HandoffSpec, HistoryFilter
+
+__all__ = ["run_agent", "run_handoff", "shown_history"]
+
+
+async def run_handoff(value: Any, frame: Frame) -> Any:
+    """Run the handing step, and whatever it and those after it hand over to."""
+    whole: HandoffSpec = frame.step.spec
+    members(frame.step)
+    step, targets = whole.first, whole.targets
+    occurrences: dict[str, int] = {}
+    for _ in range(whole.limit + 1):
+        count = occurrences.get(step.id, 0)
+        occurrences[step.id] = count + 1
+        name = counted(frame, frame_name(step.id, count))
+        known = frame.node is not None and frame.node.holds(name)
+        output = await execute(step, value, frame, name)
+        if not isinstance(output, Handed):
+            return output
+        if frame.x.run.bus.active and not known:
+            frame.tell(HandedOver(frame.at, step.id, output.step))
+        way = targets.ways()[output.step]
+        frame.narrowed = None if way.history is None else (frame.log.size, way.history)
+        step, value = way.step, output.input
+        if isinstance(step.spec, HandoffSpec):
+            # Its chain is this one's: nothing is nested, however long it gets.
+            value = value if step.bound is None else step.bound.value
+            targets = step.spec.targets
+            step = step.spec.first
+    raise HandoffLimit(whole.limit, path=frame.at)
+
+
+async def run_agent(value: Any, frame: Frame) -> Any:
+    """Run the step in which a model is asked, and hand over where the model, or a hook, has said so."""
+    inner = frame.step.spec.inner
+    output = await execute(inner, value, frame, inner.id)
+    return output if frame.handover is None else frame.handover
+
+
+def shown_history(frame: Frame) -> ItemView:
+    """The conversation as a model is shown it: of what was said before a handoff what its filter gives."""
+    whole = frame.log.rendered("interrupted")
+    filters: list[tuple[int, HistoryFilter]] = []
+    node, up = frame, frame.up
+    while up is not None and (up.x is node.x or up.log is node.log):
+        node, up = up, up.up
+        if node.narrowed is not None:
+            filters.append(node.narrowed)
+    items: Sequence[Item] = whole
+    for start, narrow in reversed(filters):
+        later = frame.log.since(start)
+        # A view closes calls that are still open, so places in it are not those of the log.
+        at = next((place for place, item in enumerate(items) if later and item is later[0]), len(items))
+        items = [*paired(list(narrow(tuple(items[:at])))), *items[at:]]
+    return ItemLog(items).rendered("interrupted") if filters else whole
+
+
+HANDLERS["handoff"] = run_handoff
+HANDLERS["agent"] = run_agent

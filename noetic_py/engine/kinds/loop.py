@@ -1,0 +1,363 @@
+"""What a loop does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from logging import ERROR, WARNING
+from typing import Any
+
+import anyio
+
+from noetic_py.channels import Channel, Entry
+from noetic_py.core.events import LoopIteration, LoopParked, UntilFailed
+from noetic_py.core.items import Message
+from noetic_py.core.logs import log
+from noetic_py.core.types import OnError
+from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.engine import limits as bounds
+from noetic_py.engine.body import call_apart
+from noetic_py.engine.execute import HANDLERS, as_error, execute, restore_log
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.hooks import hooked_rounds
+from noetic_py.engine.journaling.fold import AT_LIMIT
+from noetic_py.engine.journaling.ledger import decided, write_down
+from noetic_py.engine.journaling.replay import NOTHING, recorded
+from noetic_py.engine.kinds.channels import take
+from noetic_py.engine.progress import forget_round
+from noetic_py.engine.state import DOORS
+from noetic_py.errors import ChannelClosed, ConfigError, LoopLimit, NoeticError, NoOutput
+from noetic_py.errors.redaction import without_secrets
+from noetic_py.journal.records import Decision
+from noetic_py.steps.loop import LoopSpec
+from noetic_py.until import Predicate, Snapshot, Until, Verdict
+
+__all__ = ["Inbox"]
+
+
+class Inbox:
+    """What a loop takes its messages from: by a decision, so that a failed iteration does not give its own back."""
+
+    def __init__(self, frame: Frame, channel: Channel[Any], patience: float) -> None:
+        self._frame = frame
+        self._channel = channel
+        self._patience = patience
+        attempt = frame.attempt
+        # Of a topic for this attempt: the next one listens for itself.
+        self._reader = frame.x.run.channels.live(channel).reader(
+            lambda: frame.token is not None and frame.attempt == attempt
+        )
+
+    async def next(self, iteration: int) -> Any:
+        """The next message, waited for as long as the loop parks; `NOTHING` when none has come."""
+        before = recorded(self._frame, f"inbox[{iteration}]")
+        if before is not NOTHING:
+            return before
+        message = self._take(self._reader.take_now(), iteration)
+        if message is not NOTHING or not self._patience:
+            return message
+        bus = self._frame.x.run.bus
+        if bus.active:
+            self._frame.tell(LoopParked(self._frame.at, iteration))
+        return self._take(await self.wait(self._patience), iteration)
+
+    def now(self, iteration: int) -> Any:
+        """A message that is there, `None` otherwise."""
+        before = recorded(self._frame, f"inbox[{iteration}]")
+        if before is not NOTHING:
+            return before
+        message = self._take(self._reader.take_now(), iteration)
+        return None if message is NOTHING else message
+
+    async def wait(self, seconds: float) -> Entry | None:
+        """A message within so many seconds."""
+        try:
+            with anyio.move_on_after(seconds):
+                return await self._reader.take()
+        except ChannelClosed:
+            pass
+        return None
+
+    async def interrupt(self, scope: anyio.CancelScope, iteration: int) -> None:
+        """Cancel the scope when a message comes."""
+        entry = await self._reader.take()
+        self._take(entry, iteration)
+        scope.cancel()
+
+    def _take(self, entry: Entry | None, iteration: int) -> Any:
+        if entry is None:
+            return NOTHING
+        key = f"inbox[{iteration}]"
+        value = take(self._frame, self._channel, (*self._frame.at, key), entry, self._reader)
+        decided(self._frame, key, value)
+        if entry.sender and self._frame.x.run.store is not None:
+            decided(self._frame, f"{key}.from", list(entry.sender))
+        return value
+
+
+_KEPT = 100
+"""How many outputs a snapshot shows."""
+
+
+async def run_loop(value: Any, frame: Frame) -> Any:
+    """Iterate until a verdict, `stop_loop`, or the cap."""
+    output = NOTHING
+    with rounds(frame):
+        output = await _iterate(value, frame)
+    if output is NOTHING:
+        # Cut short in the middle of a round: what that has finished stays.
+        restore_log(frame)
+        output = _stopped(frame, None)
+    return output
+
+
+@contextmanager
+def rounds(frame: Frame) -> Generator[None]:
+    """Rounds that a step can cut short."""
+    scope = frame.rounds = anyio.CancelScope()
+    try:
+        with scope:
+            yield
+    finally:
+        frame.rounds = None
+        if frame.cut is not None:
+            frame.x.run.has_stopped(-1)
+
+
+def cut_short(frame: Frame, value: object, asking: Frame | None) -> None:
+    """End a loop in the middle of a round.
+
+    Args:
+        frame: The loop.
+        value: Its value.
+        asking: Whose body asks for it: what that has done so far stays.
+
+    Raises:
+        CodecError: That cannot be stored.
+    """
+    if frame.rounds is None or frame.cut is not None:
+        return
+    if asking is not None:
+        write_down(asking)
+    frame.cut = (value,)
+    frame.x.run.has_stopped(1)
+    frame.rounds.cancel()
+
+
+async def _iterate(value: Any, frame: Frame) -> Any:
+    spec: LoopSpec = frame.step.spec
+    body = spec.body
+    plain = spec.prepare_next is None and spec.inbox is None
+    inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.park_timeout)
+    judge = _judge(frame, spec.until)
+    outputs: deque[Any] = deque(maxlen=_KEPT)
+    snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
+    bus, progress = frame.x.run.bus, frame.x.run.progress
+    run_body = hooked_rounds(frame) if frame.x.run.hooked else execute
+    at = ""
+    name = f"{body.id}["
+    for iteration in range(spec.max_iterations):
+        at = counted(frame, f"{name}{iteration}]", at if progress else "")
+        try:
+            output = await run_body(body, value, frame, at)
+        except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
+            value = await _after_error(frame, spec, inbox, error, iteration, value)
+            continue
+        if frame.loop_stops:
+            return _stopped(frame, output)
+        shown = output if output.__class__ in ATOMS else copy_value(output)
+        outputs.append(shown)
+        snapshot.iteration, snapshot.output = iteration, shown
+        try:
+            verdict = judge(snapshot)
+            if not isinstance(verdict, Verdict):
+                verdict = await _wait(verdict)
+        except Exception as error:  # noqa: BLE001 # its verdict
+            verdict = _raised(frame, iteration, error)
+        if bus.active:
+            frame.tell(LoopIteration(frame.at, iteration, *_told(verdict)))
+        if verdict.stop:
+            value = NOTHING if inbox is None else await inbox.next(iteration + 1)
+            if value is NOTHING:
+                return _ended(frame, verdict, output)
+        elif plain:
+            value = None if body.goes_on else output
+        else:
+            value = await _next_input(frame, spec, inbox, output, verdict, iteration)
+    return _limited(frame, spec, outputs[-1] if outputs else None)
+
+
+def _limited(frame: Frame, spec: LoopSpec, output: Any) -> Any:
+    """A loop has reached its limit: that is an error, or an end of which the conversation says so."""
+    limit = spec.max_iterations
+    if spec.at_limit == "raise":
+        raise LoopLimit(limit, path=frame.at)
+    reached = AT_LIMIT.format(limit)
+    _traced(frame, Verdict(True, reached))
+    frame.x.run.verdict = (frame.at, reached, "max_iterations")
+    frame.log.append(Message.developer(f"Stopped after {limit} rounds, which is the limit."))
+    return output
+
+
+def counted(frame: Frame, name: str, before: str = "") -> str:
+    """The name of an iteration, counted for the run; one that a resumed run has of an earlier process is already.
+
+    Args:
+        frame: The loop.
+        name: The iteration.
+        before: The one before, of whose progress nothing is to be left.
+    """
+    if before:
+        forget_round(frame, before)
+    node = frame.node
+    if node is None or not node.holds(name):
+        # Counted here, as every iteration comes by.
+        family = frame.x.run.family
+        if family.iterations >= bounds.MAX_ITERATIONS:
+            raise bounds.too_many_iterations()
+        family.iterations += 1
+    return name
+
+
+def _judge(frame: Frame, until: Until[Any]) -> Callable[[Snapshot[Any]], Verdict | Awaitable[Verdict]]:
+    """A loop's predicate. All iterations share one snapshot; a predicate that may keep its own gets a copy."""
+    judge, keeps = (until.judge, until.keeps) if isinstance(until, Predicate) else (until, True)
+    asked: Callable[[Snapshot[Any]], Any] = judge
+    if keeps:
+        asked = lambda snapshot: call_apart(frame, judge, snapshot.copy())  # noqa: E731
+    return asked if frame.x.run.store is None else partial(_judged, frame, asked)
+
+
+async def _next_input(
+    frame: Frame, spec: LoopSpec, inbox: Inbox | None, output: Any, verdict: Verdict, iteration: int
+) -> Any:
+    """The input of an iteration that follows another: what prepare_next makes, a message, or what there is anyway."""
+    value = None if spec.body.goes_on else output
+    if spec.prepare_next is not None:
+        value = await _prepare(frame, spec.prepare_next, output, verdict, iteration)
+    return inbox.now(iteration + 1) if inbox is not None and value is None else value
+
+
+async def _after_error(
+    frame: Frame, spec: LoopSpec, inbox: Inbox | None, error: Exception, iteration: int, value: Any
+) -> Any:
+    """The input of the iteration after a failed one; raises the failure when there is to be none."""
+    if await on_error(frame, spec.on_error, error, iteration) == "retry" or inbox is None:
+        return value
+    message = await inbox.next(iteration + 1)
+    if message is NOTHING:
+        raise error
+    return message
+
+
+async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
+    """A verdict that is recorded, and not asked for twice."""
+    key = f"verdict[{snapshot.iteration}]"
+    before = recorded(frame, key)
+    if before is not NOTHING:
+        return Verdict(*before)
+    try:
+        verdict = judge(snapshot)
+        if not isinstance(verdict, Verdict):
+            verdict = await _wait(verdict)
+    except Exception as error:  # noqa: BLE001 # what a predicate raises is its verdict too
+        verdict = _raised(frame, snapshot.iteration, error)
+    # Only a failure has a mark, so that all other verdicts are stored as they always were.
+    decided(frame, key, [*_told(verdict), True] if verdict.failed else list(_told(verdict)))
+    return verdict
+
+
+def _told(verdict: Verdict) -> tuple[bool, str | None, str | None]:
+    """A verdict as it leaves the process."""
+    return verdict.stop, without_secrets(verdict.reason), without_secrets(verdict.feedback)
+
+
+def _raised(frame: Frame, iteration: int, error: Exception) -> Verdict:
+    """A predicate that raises stops its loop, and says why: to the run's result, to its listeners and to the log."""
+    verdict = Verdict(True, f"until raised {type(error).__name__}: {error}", failed=True)
+    log(
+        "until",
+        ERROR,
+        "the condition of a loop has failed after iteration %d: %s",
+        iteration,
+        verdict.reason,
+        where=frame.where,
+        error=error,
+    )
+    if frame.x.run.bus.active:
+        frame.tell(UntilFailed(frame.at, iteration, type(error).__name__, without_secrets(str(error)) or ""))
+    return verdict
+
+
+async def _wait(verdict: Awaitable[object]) -> Verdict:
+    found = await verdict
+    if not isinstance(found, Verdict):
+        raise TypeError(f"until gave {found!r}, not a Verdict")
+    return found
+
+
+def _ended(frame: Frame, verdict: Verdict, output: Any) -> Any:
+    x = frame.x
+    _traced(frame, verdict)
+    if x.run.store is None:
+        x.run.journal.append(Decision(frame.path, "verdict", verdict))
+    x.run.verdict = (frame.at, without_secrets(verdict.reason), "until_failed" if verdict.failed else "until")
+    last = x.last_step
+    if output is None and last is not None and last.tool_calls:
+        raise NoOutput(
+            f"the loop ended ({verdict.reason}) on a round of tool calls, which has no value",
+            path=frame.path,
+            hint="allow more rounds, or read result.items; on_error='result' gives the result without raising",
+        )
+    return output
+
+
+def _traced(frame: Frame, verdict: Verdict) -> None:
+    """Say on the loop's span why it ended."""
+    span = frame.own_span
+    if span is not None:
+        told = {"stop": verdict.stop, "reason": verdict.reason, "feedback": verdict.feedback}
+        span.set_attributes({f"noetic.verdict.{name}": each for name, each in told.items() if each is not None})
+
+
+def _stopped(frame: Frame, output: Any) -> Any:
+    _traced(frame, Verdict(True, "stop_loop"))
+    value = frame.cut[0] if frame.cut is not None else frame.loop_stops[-1][0] if frame.loop_stops else None
+    frame.x.run.verdict = (frame.at, "stop_loop", "stop_loop")
+    return output if value is None else value
+
+
+async def on_error(frame: Frame, ask: Callable[..., Any] | None, error: Exception, iteration: int) -> OnError:
+    """Ask what to do about a failed iteration; raises it when nothing else is to be done."""
+    if ask is None:
+        raise error
+    key = f"on_error[{iteration}]"
+    answer: Any = recorded(frame, key)
+    if answer is NOTHING:
+        answer = await call_apart(frame, ask, as_error(frame, error), frame)
+        decided(frame, key, answer)
+    if answer not in ("retry", "skip", "abort"):
+        raise ConfigError(
+            f"on_error returned {answer!r}", code="loop", path=frame.at, hint='"retry", "skip" or "abort"'
+        ) from error
+    if answer == "abort":
+        raise error
+    message = error.message if isinstance(error, NoeticError) else str(error)
+    log("steps", WARNING, "iteration %d failed, on_error says %s: %s", iteration, answer, message, where=frame.where)
+    allowed: OnError = answer
+    return allowed
+
+
+async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdict: Verdict, iteration: int) -> Any:
+    key = f"next[{iteration}]"
+    value = recorded(frame, key)
+    if value is NOTHING:
+        value = copy_value(await call_apart(frame, prepare, copy_value(output), verdict, frame))
+        decided(frame, key, value)
+    return value
+
+
+HANDLERS["loop"] = run_loop
+DOORS.cut_short = cut_short

@@ -1,0 +1,464 @@
+"""One request to a provider: reserved before it starts, read while it streams, settled when it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from decimal import Decimal
+from logging import DEBUG
+from types import TracebackType
+
+import anyio.to_thread
+from attrs import evolve, frozen
+
+from noetic_py.context.scope import Counted, Domain
+from noetic_py.core.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage
+from noetic_py.core.events import ModelFailed, ModelFinished, ModelStarted
+from noetic_py.core.items import Item
+from noetic_py.core.logs import Where, log
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.tokens import TiktokenCounter, TokenCounter, counter_for, counter_of_encoding
+from noetic_py.core.usage import problem_of
+from noetic_py.engine.cancellation import in_time
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.spans import CallSpan
+from noetic_py.errors import ModelError, ModelStreamError, UnknownPrice, UsageInvalid
+from noetic_py.errors.redaction import redact
+from noetic_py.journal.records import CallStarted
+from noetic_py.models.model import (
+    CALLS,
+    ItemDone,
+    Model,
+    ModelEvent,
+    ModelRequest,
+    ModelResponse,
+    ModelStream,
+    merge_settings,
+)
+from noetic_py.models.price_table import price_of, profile_of
+from noetic_py.models.timed import AnswerSize
+from noetic_py.models.wrapper import close_events
+from noetic_py.steps.model import ModelSpec
+
+__all__ = ["Call", "RunCalls", "Shown", "check_reported", "counter_of", "ready_counter_of"]
+
+
+def counter_of(model: Model) -> TokenCounter:
+    """What counts tokens for a model."""
+    encoding = profile_of(model).encoding
+    return counter_for(model.name) if encoding is None else counter_of_encoding(encoding)
+
+
+async def ready_counter_of(model: Model) -> TokenCounter:
+    """The same, ready to count."""
+    counter = counter_of(model)
+    if isinstance(counter, TiktokenCounter) and not counter.ready:
+        # Loading the ranks takes half a second, in which other runs shall go on.
+        await anyio.to_thread.run_sync(counter.load)
+    return counter
+
+
+_NO_SPAN = nullcontext()
+_TOKEN_LIMITS = ("tokens", "input_tokens", "output_tokens", "cached_input_tokens", "cost")
+
+
+@frozen(eq=False)
+class Shown:
+    """The conversation as a step shows it to the model.
+
+    Attributes:
+        items: The items.
+        tokens: What the whole request takes with them; counted when it is wanted, when `None`.
+    """
+
+    items: Sequence[Item]
+    tokens: int | None = None
+
+
+class Call:
+    """One call in flight, a context manager and a stream: what it has used is known at every moment.
+
+    So it is settled whatever ends it: its answer, its failure, a cancellation, or a wrapper that has lost interest.
+
+    Args:
+        frame: The step that asks.
+        spec: What the step says of its model round.
+        model: The model, which is no wrapper.
+        request: What is asked.
+        shown: The conversation as the step shows it, of which a wrapper may have made something else.
+    """
+
+    # Whether an answer may take several calls, so that the journal has to say how many there were.
+    _one_of_several = False
+    # Most calls never need these: a class default costs a call nothing.
+    _read = 0
+    _heard: list[str]
+    _size: AnswerSize
+    _stream: ModelStream | None = None
+    _events: AsyncIterator[ModelEvent] | None = None
+    _response: ModelResponse | None = None
+    # What the model itself has raised, and not who reads its answer.
+    _failure: BaseException | None = None
+    _span: CallSpan | None = None
+    _manager: AbstractAsyncContextManager[ModelStream]
+    _reservation: Reservation
+
+    def __init__(self, frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, shown: Shown) -> None:
+        self._frame = frame
+        self._spec = spec
+        self._model = model
+        self._request = request
+        self._shown = shown
+        self._price = price_of(model)
+
+    async def __aenter__(self) -> ModelStream:
+        frame, request = self._frame, self._request
+        if frame.x.run.timed:
+            # Instructions, hooks and layers may have used the time up without waiting for anything.
+            await in_time()
+        self._reservation = reservation = await self._reserve()
+        if self._read or self._one_of_several:
+            held = reservation.amounts
+            store = frame.x.run.store
+            started = CallStarted(
+                frame.at,
+                int(held.get("tokens", 0)),
+                held.get("cost", Decimal(0)),
+                int(held.get("output_tokens", 0)),
+                0 if store is None else store.fence,
+            )
+            frame.x.run.journal.append(started)
+        frame.used_calls += 1
+        frame.noted = True
+        if reservation.max_output is not None and "max_output_tokens" not in request.settings:
+            most = merge_settings(request.settings, {"max_output_tokens": reservation.max_output})
+            request = evolve(request, settings=most)
+        frame.x.turns += 1
+        frame.x.run.turns += 1
+        try:
+            run = frame.x.run
+            if run.store is not None:
+                if self._read or self._one_of_several:
+                    # After a crash the journal says what the call may have cost, whatever became of it.
+                    await run.store.commit(run.journal)
+                # Instructions, a wait for the budget or for another try may have taken longer than the lease lasts.
+                await run.store.hold()
+            bus = run.bus
+            if bus.active:
+                frame.tell(ModelStarted(frame.at, self._model.name))
+            if run.tracer is not None:
+                self._span = CallSpan(run.tracer, self._model.name, request, run.thread_id)
+            self._manager = self._model.respond(request)
+            with _NO_SPAN if self._span is None else self._span.active():
+                self._stream = await self._manager.__aenter__()
+        except BaseException as error:
+            self._failure = error
+            self._end(error)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        try:
+            try:
+                if self._events is not None:
+                    await close_events(self._events)
+            finally:
+                await self._manager.__aexit__(kind, error, trace)
+        except BaseException as other:
+            error = other
+            raise
+        finally:
+            self._end(error)
+
+    def __aiter__(self) -> AsyncIterator[ModelEvent]:
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        events = self._events
+        if events is None:
+            if self._stream is None:
+                raise _not_entered()
+            self._heard = []
+            self._size = AnswerSize(self._model.name)
+            events = self._events = aiter(self._stream)
+        try:
+            event = await anext(events)
+            self._size.add(event)
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
+        if self._read and not isinstance(event, ItemDone):
+            self._heard.append(event.delta)
+        return event
+
+    async def response(self) -> ModelResponse:
+        response, stream = self._response, self._stream
+        if response is not None:
+            return response
+        if stream is None:
+            raise _not_entered()
+        if self._read:
+            # Listened to, so that a stream that is cut counts the same whether or not anybody watches the run.
+            async for _ in self:
+                pass
+        try:
+            response = await stream.response()
+            check_reported(self._model.name, response)
+            self._response = response
+        except BaseException as error:
+            self._failure = error
+            raise
+        return response
+
+    # -- what it takes
+
+    async def _reserve(self) -> Reservation:
+        """Hold the most this call can use, when anything limits it."""
+        frame, request, price = self._frame, self._request, self._price
+        lease = frame.lease
+        most = request.settings.get("max_output_tokens")
+        if lease.free or not lease.limited(*_TOKEN_LIMITS):
+            return await lease.reserve(max_output=most)
+        cost_of = None
+        if lease.limited("cost"):
+            if price is None:
+                raise UnknownPrice(self._model.name, path=frame.at)
+            cost_of = price.most
+        counter = await ready_counter_of(self._model)
+        if self._shown.tokens is not None and request.items is self._shown.items:
+            read = self._shown.tokens
+        else:
+            read = self._history(counter) + _around(self._spec, counter, request)
+        self._read = read
+        cap = profile_of(self._model).max_output_tokens
+        return await lease.reserve(input_tokens=read, max_output=most, cost_of=cost_of, output_cap=cap)
+
+    def _history(self, counter: TokenCounter) -> int:
+        items = self._request.items
+        if items is self._shown.items:
+            return _counted(self._frame.domain, counter, items)
+        return sum(counter.count_item(item).value for item in items)
+
+    # -- what it has used
+
+    def _end(self, error: BaseException | None) -> None:
+        frame, response = self._frame, self._response
+        if self._span is not None:
+            self._span.end(response, self._failure)
+        try:
+            used = self._used()
+        except BaseException:
+            # Whatever a model's price or counter does, nothing stays reserved for ever.
+            self._reservation.settle(self._reservation.most)
+            raise
+        self._reservation.settle(used)
+        if used is not NOTHING_USED:
+            _book(frame, used)
+        if error is not None and isinstance(error, ModelError):
+            error.at(frame.at)
+        if frame.x.run.verbose:
+            self._log(used, error)
+        bus = frame.x.run.bus
+        if not bus.active:
+            return
+        name = self._model.name
+        if response is not None and error is None:
+            frame.tell(ModelFinished(frame.at, name, response.usage, used.cost))
+            return
+        why = redact(str(error)) or type(error).__name__ if isinstance(error, Exception) else "stopped"
+        tokens = None if used is NOTHING_USED else used.tokens
+        frame.tell(ModelFailed(frame.at, name, why, tokens, used.cost))
+
+    def _log(self, used: Usage, error: BaseException | None) -> None:
+        how = "answered" if error is None else f"failed ({type(error).__name__})"
+        log(
+            "models",
+            DEBUG,
+            "%s %s: %d input tokens, %d output tokens, cost %s",
+            self._model.name,
+            how,
+            used.tokens.input,
+            used.tokens.output,
+            used.cost,
+            where=self._frame.where,
+        )
+
+    def _used(self) -> Usage:
+        """Refused before an answer began is nothing; what was cut off in the middle was read, and partly written."""
+        if self._response is not None:
+            return self._answered(self._response)
+        if isinstance(self._failure, UsageInvalid):
+            return self._all_reserved()
+        return NOTHING_USED if self._was_refused else self._cut_off()
+
+    def _all_reserved(self) -> Usage:
+        """All that was reserved, for it is not known what was used."""
+        most = self._reservation.most
+        if most.cost is None and self._price is not None:
+            return evolve(most, cost=self._price.most(most.tokens.input, most.tokens.output))
+        self._frame.x.run.unpriced = self._frame.x.run.unpriced or most.cost is None
+        return most
+
+    @property
+    def _was_refused(self) -> bool:
+        failure = self._failure
+        if not isinstance(failure, Exception) or isinstance(failure, ModelStreamError):
+            return False
+        return self._stream is None or isinstance(failure, ModelError)
+
+    def _answered(self, response: ModelResponse) -> Usage:
+        tokens = response.usage
+        if tokens is None and self._frame.lease.limited(*_TOKEN_LIMITS):
+            # A provider that reports nothing must not be free under a token budget.
+            counter = counter_of(self._model)
+            tokens = TokenUsage(self._read, sum(counter.count_item(item).value for item in response.items))
+        cost = response.cost
+        if cost is None and self._price is not None:
+            cost = self._price.cost(tokens or NO_USAGE)
+        if cost is None:
+            self._frame.x.run.unpriced = True
+        return Usage(tokens or NO_USAGE, cost)
+
+    def _cut_off(self) -> Usage:
+        """What a call that never ended has used at the least: the request, and what was heard."""
+        text = "" if self._events is None else "".join(self._heard)
+        written = counter_of(self._model).count_text(text).value if text else 0
+        tokens = TokenUsage(self._read, written)
+        if self._price is None:
+            self._frame.x.run.unpriced = True
+            return Usage(tokens)
+        return Usage(tokens, self._price.cost(tokens))
+
+
+class _SubCall(Call):
+    """A call under a wrapper: the model behind is no part of the run, so that wrappers in it do not count again."""
+
+    _one_of_several = True
+
+    async def __aenter__(self) -> ModelStream:
+        token = CALLS.set(None)
+        try:
+            return await super().__aenter__()
+        finally:
+            CALLS.reset(token)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        token = CALLS.set(None)
+        try:
+            await super().__aexit__(kind, error, trace)
+        finally:
+            CALLS.reset(token)
+
+    async def __anext__(self) -> ModelEvent:
+        token = CALLS.set(None)
+        try:
+            return await super().__anext__()
+        finally:
+            CALLS.reset(token)
+
+    async def response(self) -> ModelResponse:
+        token = CALLS.set(None)
+        try:
+            return await super().response()
+        finally:
+            CALLS.reset(token)
+
+
+@frozen(eq=False)
+class RunCalls:
+    """Opens the calls of wrappers for the step that asks them; what several use is added up in the step's frame.
+
+    Attributes:
+        frame: The step.
+        spec: What the step says of its model round.
+        shown: The conversation as the step shows it.
+    """
+
+    frame: Frame
+    spec: ModelSpec
+    shown: Shown
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's clock and randomness."""
+        return self.frame.x.run.runtime
+
+    @property
+    def where(self) -> Where:
+        """The step that asks."""
+        return self.frame.where
+
+    def find(self, name: str, /) -> Model:
+        """The model of a name, from the harness's plugins."""
+        return self.frame.x.run.resources.models(name)
+
+    def open(self, model: Model, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+        """A call of a model that is no wrapper."""
+        return _SubCall(self.frame, self.spec, model, request, self.shown)
+
+
+def check_reported(model: str, response: ModelResponse) -> None:
+    """Refuse a usage or a cost that cannot be booked.
+
+    Raises:
+        UsageInvalid: One is negative, not whole, not finite, too large, of another type, or a part is more than the
+            whole.
+    """
+    if response.usage is None and response.cost is None:
+        return
+    problem = problem_of(response.usage, response.cost)
+    if problem is not None:
+        raise UsageInvalid(
+            f"{model} reported a usage that cannot be booked: {problem}",
+            model=model,
+            hint="mend the model's adapter; a usage that is not known is None",
+        )
+
+
+def _not_entered() -> RuntimeError:
+    return RuntimeError("enter the call before asking for its answer")
+
+
+def _book(frame: Frame, used: Usage) -> None:
+    """Add what a call used to what its step has used."""
+    frame.noted = True
+    before, cost = frame.used_tokens, frame.used_cost
+    frame.used_tokens = used.tokens if before is None else before + used.tokens
+    if used.cost is not None:
+        frame.used_cost = used.cost if cost is None else cost + used.cost
+
+
+def _counted(domain: Domain, counter: TokenCounter, items: Sequence[Item]) -> int:
+    """Tokens of the conversation: what was counted for the last call of this domain is not counted again."""
+    start = total = 0
+    counted = domain.counted
+    # Where the item that was last then still stands, nothing before it was taken back either.
+    if counted is not None and counted.counter is counter and items[counted.size - 1 : counted.size] == (counted.last,):
+        start, total = counted.size, counted.total
+    for item in items[start:]:
+        total += counter.count_item(item).value
+    if items:
+        domain.counted = Counted(counter, len(items), items[-1], total)
+    return total
+
+
+def _around(spec: ModelSpec, counter: TokenCounter, request: ModelRequest) -> int:
+    """Tokens of what stands around the conversation, remembered while it stays the same."""
+    key = (counter, request.instructions, request.tools, request.output)
+    known = spec.cache.get("around")
+    if known is not None and all(a is b or a == b for a, b in zip(known[0], key, strict=True)):
+        total: int = known[1]
+        return total
+    texts = [request.instructions or "", *(json.dumps(definition) for definition in request.tools)]
+    if request.output is not None:
+        texts.append(json.dumps(request.output.schema))
+    total = sum(counter.count_text(text).value for text in texts if text)
+    spec.cache["around"] = (key, total)
+    return total

@@ -1,0 +1,202 @@
+"""What a spawn does: an execution of its own below a step."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import anyio
+
+from noetic_py.context.scope import Domain, branch_at
+from noetic_py.core.budget import Lease
+from noetic_py.core.control import Control, no_value
+from noetic_py.core.log import ItemLog
+from noetic_py.core.state import NO_CELLS, StateBag
+from noetic_py.engine.cancellation import Parked, is_late
+from noetic_py.engine.execute import (
+    HANDLERS,
+    close_lease,
+    execute,
+    open_lease,
+    open_wrap_up,
+    restore,
+    under_budget,
+)
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.journaling import replay
+from noetic_py.engine.layers.handles import layers_for
+from noetic_py.engine.layers.lifecycle import close_layers, join_returned, open_layers, spawn_layers
+from noetic_py.engine.layers.versions import revise_here
+from noetic_py.engine.limits import wrap_up_step
+from noetic_py.engine.state import Execution
+from noetic_py.engine.stops import asked_again, value_so_far, wrap_up_of
+from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
+from noetic_py.steps.spawn import SPAWNS, MemorySpec, SpawnSpec
+
+__all__ = ["head", "run_child", "run_spawn"]
+
+
+def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
+    """The frame that an execution hangs from; it writes no records of its own."""
+    root = Frame(step, frame, x, () if frame is None else frame.path, domain, x.lease, len(domain.log))
+    root.virtual = True
+    if frame is not None and frame.node is not None:
+        root.node = frame.node
+        root.visited = frame.visited = set()
+    x.frame = root
+    return root
+
+
+async def run_spawn(value: Any, frame: Frame) -> Any:
+    """Run the child, and make of its end a value or an error of the parent's."""
+    spec: SpawnSpec = frame.step.spec
+    parent = frame.x
+    run, depth = parent.run, parent.depth + 1
+    layers = layers_for(spec.memory) if isinstance(spec, MemorySpec) else None
+    if frame.step.kind == "with_memory":
+        given = parent.input
+        part = Execution(run, frame.lease, depth=parent.depth, parent=frame, input=given, layers=layers, part=True)
+        try:
+            return await _run(part, frame, spec, value)
+        finally:
+            parent.last_step = part.last_step
+    parent.enter_child()
+    lease = Lease(None, frame.lease, depth=depth)
+    try:
+        child = Execution(run, lease, depth=depth, parent=frame, input=value, layers=layers)
+        if frame.node is not None:
+            replay.recover(run, lease, frame.at, attempts=False)
+            replay.count_turns(child, frame.at)
+        return await _run(child, frame, spec, value)
+    finally:
+        lease.close()
+        run.family.children -= 1
+
+
+async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: Any) -> Any:
+    root = head(child, frame, frame.step, _domain(frame, spec))
+    own = isinstance(spec, MemorySpec)
+    if own:
+        revise_here(root)
+    if frame.node is not None:
+        replay.stop_again(child, frame.at)
+        if child.stop is not None:
+            replay.put_down(root, frame.node)
+    try:
+        output = await run_child(child, root, spec, value)
+        if child.layers and not own:
+            await join_returned(frame, {child.id: (root.domain, output)})
+        return output
+    finally:
+        child.ended()
+        child.frame = None
+        if root.domain.log is frame.log and (frame.clean or frame.opened):
+            # The child wrote into the parent's conversation; that is its own, and no segment of the spawn's.
+            frame.mark = frame.written = len(frame.log)
+        if spec.state == "share" and root.domain.known is not None:
+            # What the child's steps have changed they have written.
+            frame.domain.known = root.domain.known
+
+
+async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+    """Run a child execution to its end."""
+    if spec.timeout is not None:
+        child.run.has_deadline()
+        child.scope.deadline = anyio.current_time() + spec.timeout
+    output: Any = None
+    waits = False
+    try:
+        with child.scope:
+            output = await _whole(child, root, spec, value)
+        if child.stop is not None and child.stop.kind == "wrap_up":
+            output = await _wrap_up(child, root, spec)
+    except Parked:
+        waits = child.stop is None
+        if waits:
+            raise
+    finally:
+        close_lease(root)
+        if isinstance(spec, MemorySpec) and not waits:
+            await close_layers(child, root)
+    if child.stop is not None:
+        return _stopped(child.stop, root, output)
+    if not child.wraps and (child.scope.cancelled_caught or is_late(child.scope)):
+        raise StepTimeout(spec.timeout or 0.0, path=root.path)
+    return output
+
+
+async def _whole(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
+    step = spec.step
+    if isinstance(spec, MemorySpec):
+        await open_layers(child, root, step.id)
+    else:
+        await spawn_layers(root)
+    asked = asked_again(root.node, child.run, step)
+    if asked is not None:
+        # Of the step nothing is run any more, and a wrap-up has the layers as the step would have them.
+        child.request(asked)
+    if spec.budget is None:
+        return await execute(step, value, root, step.id)
+    open_lease(root, spec.budget)
+    return await under_budget(root, spec.budget, lambda: execute(step, value, root, step.id))
+
+
+async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
+    """Finish with what there is: the value of the wrap-up step, or of the loop that was in flight."""
+    restore(root, wrapped=False)
+    step = wrap_up_step(spec.budget) or wrap_up_of(child.run, spec.step, root.at)
+    if step is None or root.wrap_up is not None:
+        return value_so_far(child.run, spec.step, root.at)
+    child.wraps = True
+    child.ended()
+    child.stop, child.scope = None, anyio.CancelScope()
+    reserve, work = open_wrap_up(root, root.lease, step, None)
+    if reserve.deadline is not None:
+        child.run.has_deadline()
+        child.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - child.run.runtime.monotonic())
+    try:
+        with child.scope:
+            output = await work()
+            if not is_late(child.scope):
+                return output
+    finally:
+        reserve.close()
+    return no_value()
+
+
+def _stopped(stop: Control, root: Frame, output: Any) -> Any:
+    if stop.kind == "complete":
+        return stop.value
+    if stop.kind == "wrap_up":
+        return output
+    reason = stop.reason or ""
+    if stop.kind == "abort":
+        raise Aborted(reason, path=root.path)
+    if isinstance(stop.error, BudgetExceeded):
+        raise stop.error
+    raise Interrupted(f"interrupted: {reason}", path=root.path)
+
+
+def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
+    if spec.items == "share":
+        log, branch = frame.log, frame.branch
+    else:
+        log = ItemLog() if spec.items == "new" else frame.log.fork()
+        branch = branch_at((*frame.at, spec.step.id))
+        log.origin = (frame.x.run_id, branch)
+    cells = NO_CELLS if isinstance(spec, MemorySpec) else frame.domain.cells
+    if callable(spec.state):
+        return Domain(log, spec.state(), branch, cells=cells)
+    if spec.state == "new":
+        return Domain(log, StateBag(), branch, cells=cells)
+    if spec.state == "deepcopy":
+        return Domain(log, None, branch, source=frame.domain, cells=cells)
+    # Looking at the state notes what it was, so that a step around the spawn can still go back.
+    state = frame.state
+    domain = Domain(log, state if spec.state == "share" else copy.copy(state), branch, cells=cells)
+    if domain.state is state:
+        domain.known = frame.domain.known
+    return domain
+
+
+HANDLERS.update(dict.fromkeys(SPAWNS, run_spawn))

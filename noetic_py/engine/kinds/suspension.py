@@ -1,0 +1,202 @@
+"""Waiting for an answer: a step that asks ends its task, and begins again once its request is answered.
+
+A request is a record at the step's path, committed before anybody hears of it. The step's task then ends with `Parked`:
+no failure, no attempt, nothing that a body can catch. What stands around it goes on as far as it can and parks too, and
+when the root parks the run is suspended. An answer is a record at the same path; the flow is run again, what is
+recorded replays, and the step finds its answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import Any
+
+from attrs import frozen
+
+from noetic_py.context.step import Step
+from noetic_py.core.codec.text import dump
+from noetic_py.core.events import RequestMade
+from noetic_py.core.requests import Ask
+from noetic_py.engine.cancellation import Parked
+from noetic_py.engine.execute import HANDLERS, call_from_body
+from noetic_py.engine.frame import Frame, acting
+from noetic_py.engine.journaling import ledger
+from noetic_py.engine.journaling.run_history import request_of
+from noetic_py.engine.kinds.output import misfit
+from noetic_py.engine.state import DOORS
+from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
+from noetic_py.journal.records import Answered, Pending
+
+__all__ = ["Request", "answer_to", "check"]
+
+
+@frozen(eq=False)
+class Request:
+    """What a step is about to ask.
+
+    Attributes:
+        kind: What it waits for.
+        essence: What the answer holds for, and nothing else.
+        call_id: The model's id of the call.
+        tool: The tool.
+        arguments: The arguments, as JSON text.
+        prompt: What is asked.
+        schema: JSON schema of the answer.
+        expires: Seconds until it can be answered no more.
+        rules: What the permission layers say of the tool.
+    """
+
+    kind: Any
+    essence: Sequence[Any]
+    call_id: str = ""
+    tool: str = ""
+    arguments: str = "{}"
+    prompt: str = ""
+    schema: Mapping[str, Any] | None = None
+    expires: float | None = None
+    rules: Any = None
+
+    @property
+    def digest(self) -> str:
+        """What an answer holds for, in short."""
+        return blake2b(dump([self.kind, *self.essence]), digest_size=32).hexdigest()
+
+
+async def answer_to(frame: Frame, request: Request, *, problem: str | None = None) -> Answered:
+    """The answer to a request of the step; without one the step waits.
+
+    Args:
+        frame: The step.
+        request: What it asks.
+        problem: Why the answer that there is cannot be taken: then it is asked once more.
+
+    Raises:
+        Parked: There is none yet.
+        RequestExpired: There is none, and the time for it is over.
+        ConfigError: The run is not stored, so it could not be answered; or a step around it may run only once.
+    """
+    run, node = frame.x.run, frame.node
+    digest = request.digest
+    known = None if node is None or node.asked is None else node.asked[0]
+    if known is not None and node is not None and known.digest == digest and problem is None:
+        if node.answer is not None:
+            return node.answer
+        if known.expires is not None and datetime.fromisoformat(known.expires) <= run.runtime.now():
+            raise RequestExpired(
+                f"it was not answered until {known.expires}", path=frame.at, hint="give it more time: expires="
+            )
+        raise Parked
+    check(frame, request.kind)
+    await _ask(frame, request, digest, problem)
+    raise Parked
+
+
+def check(frame: Frame, kind: str) -> None:
+    """Refuse to wait where no answer is possible, or the answer would come too late.
+
+    Raises:
+        ConfigError: Code `"no-backend"` or `"ask"`.
+    """
+    if frame.x.run.store is None:
+        raise ConfigError(
+            f"a {kind} was asked for in a run that is not stored, so no answer could reach it",
+            code="no-backend",
+            path=frame.at,
+            hint='Harness(checkpoints="sqlite:runs.db"), or InMemoryBackend() for as long as the process lives',
+        )
+    node = frame.up
+    while node is not None:
+        why = _why_not(node)
+        if why is not None:
+            raise ConfigError(
+                f"a {kind} was asked for {why}", code="ask", path=frame.at, hint="ask in a step before it"
+            )
+        node = node.up
+
+
+def _why_not(frame: Frame) -> str | None:
+    """Why nothing below a step can wait, when that is so."""
+    if frame.step.replay == "once":
+        return f"below {frame.step.id!r}, which may run only once: with the answer its body would begin again"
+    if frame.wrap_up is not None:
+        return "in a wrap-up, when the budget is spent already"
+    if frame.step.kind == "memory":
+        return "by a memory layer, which is not to make its run wait"
+    return None
+
+
+async def _ask(frame: Frame, request: Request, digest: str, problem: str | None) -> None:
+    """Commit the request with all that stands before it, and say so afterwards."""
+    run = frame.x.run
+    now = run.runtime.now()
+    record = Pending(
+        frame.at,
+        request.kind,
+        run.runtime.new_id(),
+        digest,
+        request.call_id,
+        request.tool,
+        request.arguments,
+        request.prompt,
+        request.schema,
+        now.isoformat(),
+        None if request.expires is None else (now + timedelta(seconds=request.expires)).isoformat(),
+        problem,
+        request.rules,
+    )
+    ledger.prepare(frame, record)
+    ledger.flush(frame.up)
+    run.journal.append(record)
+    if run.store is not None:
+        await run.store.commit(run.journal, force=True)
+    if run.bus.active:
+        frame.tell(RequestMade(frame.at, request_of(record, run.run_id)))
+
+
+# ------------------------------------------------------------------------------------------------------------ questions
+
+ASK: Step[Any, Any, Any, Any] = Step(id="ask", kind="ask")
+
+
+async def ask(frame: Frame, question: Ask[Any]) -> Any:
+    """Ask from a body: a child step of its own, so that what was answered is not asked again."""
+    tree = await call_from_body(acting(frame), ASK, question)
+    return _fitting(question, tree)
+
+
+async def run_ask(question: Ask[Any], frame: Frame) -> Any:
+    """Wait for the answer; one that does not fit is asked for once more."""
+    schema = question.adapter().json_schema()
+    request = Request(
+        "question", [question.prompt, schema], prompt=question.prompt, schema=schema, expires=question.expires
+    )
+    answered = await answer_to(frame, request)
+    if answered.decision == "rejected":
+        raise Rejected(answered.reason, path=frame.at)
+    try:
+        _fitting(question, answered.value)
+    except AnswerInvalid as error:
+        await answer_to(frame, request, problem=error.message)
+    return answered.value
+
+
+def _fitting(question: Ask[Any], tree: Any) -> Any:
+    """The answer as the type that was asked for.
+
+    Raises:
+        AnswerInvalid: It does not fit.
+    """
+    from pydantic import ValidationError
+
+    try:
+        # Strict: who answers means what is there, and "1" is no number.
+        return question.adapter().validate_json(json.dumps(tree), strict=True)
+    except ValidationError as error:
+        raise AnswerInvalid(misfit(error)) from None
+
+
+DOORS.ask = ask
+HANDLERS["ask"] = run_ask

@@ -1,0 +1,496 @@
+"""What a tool call does, whether a model or a step makes it."""
+
+from __future__ import annotations
+
+import json
+from logging import ERROR, INFO
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import evolve, frozen
+
+from noetic_py.context.context import CURRENT, StepMeta
+from noetic_py.context.hooks import Block
+from noetic_py.context.step import NOT_DONE, Step
+from noetic_py.core.budget import NOTHING_USED
+from noetic_py.core.codec.wire import MAX_ITEM_BYTES, check_size
+from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
+from noetic_py.core.items import FunctionCall, FunctionCallOutput
+from noetic_py.core.logs import log
+from noetic_py.core.values import copy_value
+from noetic_py.engine.body import call_apart, pause, resumed
+from noetic_py.engine.cancellation import failure_of, in_time, is_late
+from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.hooks import after_tool, before_tool, cut_after, hand_over
+from noetic_py.engine.journaling import ledger, replay
+from noetic_py.engine.kinds.approval import (
+    ONCE,
+    Wanted,
+    as_asked,
+    later_result,
+    may_ask,
+    once,
+    refused,
+    with_changed,
+)
+from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
+from noetic_py.engine.spans import tell_failure, tell_tool
+from noetic_py.engine.state import DOORS
+from noetic_py.engine.tool_arguments import Received, changed_arguments, plain, told_of
+from noetic_py.errors import (
+    BudgetExceeded,
+    CheckpointError,
+    CodecError,
+    ConcurrentStepCall,
+    ConfigError,
+    InvalidEntry,
+    LimitExceeded,
+    LogError,
+    ModelRetry,
+    NoeticError,
+    Rejected,
+    RequestExpired,
+    StateTypeError,
+    ToolArgumentsInvalid,
+    ToolError,
+    ToolFailed,
+    UnknownPrice,
+    UnknownTool,
+)
+from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
+from noetic_py.steps.handoff import is_handoff, is_transfer, undeclared
+from noetic_py.steps.tool import ToolSpec, is_of_step
+from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
+from noetic_py.tools.confidential import conceal
+
+if TYPE_CHECKING:
+    from noetic_py.tools import Tool
+
+__all__ = ["TOOL_CALL", "Call"]
+
+TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
+
+
+@frozen(eq=False)
+class Call:
+    """A function call of an answer, the tool it names, when there is one, and its arguments where it has masks."""
+
+    call: FunctionCall
+    tool: Tool[..., Any, Any, Any] | None
+    known: tuple[str, ...]
+    given: str | None = None
+    # Why a layer wants it approved; `None` when none does.
+    asks: str | None = None
+    # Why a tool that there is was not offered; `None` of an unknown tool.
+    why: str | None = None
+
+
+async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
+    """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
+    call, bus = value.call, frame.x.run.bus
+    frame.call_id, frame.source = call.call_id, None
+    if frame.own_span is not None:
+        tell_tool(frame.own_span, call.name, value.tool, call.call_id)
+    if bus.active:
+        frame.tell(ToolStarted(frame.path, call))
+    made = await before_tool(frame, Received(value.tool, call, value.given))
+    if isinstance(made, Block):
+        return _blocked(frame, call, made.message)
+    failed = False
+    if isinstance(made, FunctionCallOutput):
+        item = made
+    else:
+        if frame.x.layers:
+            answer = await before_tool_call(frame, made)
+            if isinstance(answer, str):
+                return _blocked(frame, call, answer)
+            made, asks = answer
+            value = evolve(value, asks=asks)
+        value = evolve(value, call=made.sent)
+        item, failed = await _output(frame, value, made)
+    item = await _as_wanted(frame, value, item)
+    try:
+        check_size(item)
+    except LimitExceeded as error:
+        failed, item = True, FunctionCallOutput(call_id=item.call_id, output=_too_large(call.name, error))
+    frame.log.append(item)
+    if bus.active:
+        frame.tell(ToolFinished(frame.path, item, failed))
+    cut_after(frame)
+    return item
+
+
+def _too_large(tool: str, error: LimitExceeded) -> str:
+    return f"tool {tool!r} failed: its output is too large, since the {error.message} bytes"
+
+
+async def _output(frame: Frame, value: Call, received: Received) -> tuple[FunctionCallOutput, bool]:
+    """Make the call; gives its output, and whether it has failed."""
+    failed = False
+    try:
+        output = await _called(frame, value, received)
+        frame.x.whole.tool_failures.pop(value.call.name, None)
+        frame.x.whole.tool_failures.pop(f"{value.call.name}()", None)
+    except ToolFailed as error:
+        failed, output = True, str(error.message)
+        _failed(frame, output, error.__cause__ or error)
+        log("tools", ERROR, "%s", output, where=frame.where, error=error.__cause__ or error)
+    except (ToolError, ModelRetry) as error:
+        failed, output = True, _again(frame, value, error)
+        _failed(frame, error.message, error)
+        log("tools", INFO, "%s", error.message, where=frame.where)
+    return FunctionCallOutput(call_id=value.call.call_id, output=output), failed
+
+
+def _failed(frame: Frame, message: str, error: BaseException | None = None) -> None:
+    """Note of what a call has failed: the model goes on, and who looks at the run sees it."""
+    frame.tool_error, frame.noted = message, True
+    if frame.own_span is not None:
+        tell_failure(frame.own_span, error, message)
+
+
+def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutput:
+    """A hook or a layer does not let the call be made: the model is told so."""
+    item = FunctionCallOutput(call_id=call.call_id, output=message)
+    _failed(frame, message)
+    frame.log.append(item)
+    if frame.x.run.bus.active:
+        frame.tell(ToolFinished(frame.path, item, True))
+    return item
+
+
+async def _as_wanted(frame: Frame, value: Call, item: FunctionCallOutput) -> FunctionCallOutput:
+    """An output as layers and hooks want the conversation to have it."""
+    if frame.x.layers:
+        item = await after_tool_call(frame, value.call, item)
+    item = await after_tool(frame, value.call, item, value.tool)
+    if not frame.x.layers:
+        return item
+    items = await appended(frame, [item])
+    return next(each for each in items if isinstance(each, FunctionCallOutput) and each.call_id == item.call_id)
+
+
+def _again(frame: Frame, value: Call, error: ToolError | ModelRetry) -> str:
+    """Tell the model what to mend, unless it was told often enough.
+
+    Raises:
+        ToolError: The tool's `retries` are used up; the error itself, with the step's path.
+    """
+    failures = frame.x.whole.tool_failures
+    # What the function itself refuses is another row than arguments that it never got: the model has mended those.
+    name = value.call.name if frame.used_tool is None else f"{value.call.name}()"
+    count, round_path = failures.get(name, (0, ()))
+    above = frame.at[:-1]
+    # Several calls of one round are told to the model at once, so they count once.
+    if round_path != above:
+        count += 1
+    failures[name] = (count, above)
+    if count > (1 if value.tool is None else value.tool.retries):
+        if isinstance(error, ToolError):
+            raise error.at(frame.path)
+        raise ToolFailed(
+            f"tool {value.call.name!r} asked for another try {count} times: {error.message}",
+            tool=value.call.name,
+            path=frame.path,
+            hint="raise retries= of the tool, or make its message clearer",
+        ) from error
+    return f"{error.message}\n{error.hint}" if error.hint else error.message
+
+
+async def _called(frame: Frame, value: Call, received: Received) -> Any:
+    call, tool = value.call, value.tool
+    if tool is None:
+        raise UnknownTool(
+            f"there is no tool {call.name!r}" if value.why is None else f"there is no tool {call.name!r}: {value.why}",
+            tool=call.name,
+            path=frame.path,
+            hint=f"the tools are {', '.join(value.known) or 'none'}",
+        )
+    # Before anything is asked: what does not fit is told to the model.
+    received.check()
+    if frame.x.run.store is not None:
+        received = as_asked(frame, call.call_id, received)
+        _note_received(frame, received)
+    wanted = Wanted(tool, call.call_id, received)
+    refusal = await refused(frame, wanted, value.asks) if may_ask(frame, tool, value.asks) else None
+    if refusal is not None:
+        return f"The call was rejected: {refusal}" if refusal else "The call was rejected."
+    changed = changed_arguments(frame, wanted.received)
+    if changed is None:
+        return await _done(frame, wanted)
+    made = await _rejudged(frame, wanted, value, changed)
+    if not isinstance(made, Wanted):
+        return told_of(changed, made, made=False)
+    try:
+        return told_of(changed, await _done(frame, made))
+    except (ToolError, ModelRetry) as error:
+        error.message = told_of(changed, error.message)
+        raise
+
+
+async def _rejudged(frame: Frame, wanted: Wanted, value: Call, arguments: str) -> Wanted | Any:
+    """The call with the arguments of its approval, as hooks and layers let it be made; or what the model is told."""
+    received = await before_tool(frame, Received(wanted.tool, evolve(value.call, arguments=arguments), value.given))
+    if isinstance(received, Block):
+        return received.message
+    if isinstance(received, FunctionCallOutput):
+        return received.output
+    if frame.x.layers:
+        answer = await before_tool_call(frame, received)
+        if isinstance(answer, str):
+            return answer
+        received = answer[0]
+    return await with_changed(frame, wanted, received, value.asks)
+
+
+async def _done(frame: Frame, wanted: Wanted) -> Any:
+    """Do what was wanted, in the way in which its tool is called."""
+    if wanted.tool.long_running:
+        return await _result_of(frame, wanted)
+    if wanted.tool.replay == "once":
+        return await execute(once(ONCE, wanted.tool), wanted, frame, ONCE.id)
+    return await run_work(wanted, frame)
+
+
+def _note_received(frame: Frame, received: Received) -> None:
+    """The journal says what the tool receives, where that is not what was sent."""
+    text = received.call.arguments
+    if plain(text) != plain(received.sent.arguments) and replay.recorded(frame, "arguments") != text:
+        ledger.decided(frame, "arguments", text)
+
+
+async def run_work(wanted: Wanted, frame: Frame) -> Any:
+    """Do what was wanted, and render what comes of it.
+
+    Raises:
+        CodecError: There is no JSON for it.
+        ConfigError: It is a handoff, which a step may return, and a tool may not; code `"handoff"`.
+        ToolFailed: It is larger than an item may be.
+    """
+    tool = wanted.tool
+    _count(frame, tool)
+    try:
+        resumed(frame)
+        result = await call_tool(frame, tool, wanted.received.values)
+        pause(frame)
+    except LimitExceeded as error:
+        # The value of the step that the tool is made of.
+        if error.what != "record size":
+            raise
+        raise ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
+    if is_handoff(result):
+        if not is_transfer(tool):
+            raise undeclared(frame.at, result)
+        hand_over(frame, result)
+        return f"Transferred to {result.step.id}."
+    if (result is None or (isinstance(result, str) and not result)) and is_of_step(tool):
+        return f"{tool.wire_name!r} has ended without an answer."
+    return _rendered(frame, wanted, result)
+
+
+_SURELY_FITS = MAX_ITEM_BYTES // 8
+"""So many characters are an item that is small enough, whatever their form in JSON."""
+
+
+def _rendered(frame: Frame, wanted: Wanted, result: object) -> Any:
+    tool = wanted.tool
+    try:
+        output = receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
+        # Before it is in a journal: there it would be the end of the run, and of each that resumes it.
+        if not isinstance(output, str) or len(output) > _SURELY_FITS:
+            check_size(FunctionCallOutput(call_id=wanted.call_id or tool.name, output=output))
+    except CodecError as error:
+        error.at(frame.path)
+        raise
+    except LimitExceeded as error:
+        raise ToolFailed(_too_large(tool.name, error), tool=tool.name, path=frame.path) from error
+    return output
+
+
+def _count(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
+    frame.lease.take_tool_call(tool.name)
+    frame.used_tool = tool.name
+    frame.noted = True
+
+
+async def _result_of(frame: Frame, wanted: Wanted) -> str:
+    """What a tool that takes long comes to, as the model is told it."""
+    try:
+        value = await later_result(frame, wanted)
+    except Rejected as error:
+        return f"The work has failed: {error.reason}" if error.reason else "The work has failed."
+    except RequestExpired as error:
+        return f"The work has no result: {error.message}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# What is no failure of the tool's own: limits, wrong definitions, what the tool wants the model to know.
+_THROUGH = (
+    BudgetExceeded,
+    UnknownPrice,
+    LimitExceeded,
+    ConfigError,
+    CodecError,
+    InvalidEntry,
+    LogError,
+    CheckpointError,
+    ConcurrentStepCall,
+    StateTypeError,
+    ToolError,
+    ModelRetry,
+)
+
+
+async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
+    """Run a tool's function with injected services, under its timeout.
+
+    Raises:
+        ToolFailed: It raised, or took too long.
+    """
+    kept = False
+
+    async def emit(value: object) -> None:
+        nonlocal kept
+        kept = await _keep(frame, value) or kept
+        if frame.x.run.bus.active:
+            frame.tell(Emitted(frame.path, value))
+            await frame.x.run.bus.room()
+
+    if frame.x.run.timed:
+        # What has judged the call may have used the time up without waiting for anything.
+        await in_time()
+    if tool.timeout is not None:
+        frame.x.run.has_deadline()
+    try:
+        with anyio.move_on_after(tool.timeout) as scope:
+            result: Any = await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
+            if not is_late(scope):
+                if kept:
+                    # Of a generator each entry was kept before it went on.
+                    return unrouted(result)
+                if await _keep(frame, result) and frame.x.run.bus.active:
+                    frame.tell(Emitted(frame.path, result))
+                return result
+    except BaseException as raised:
+        failed = _failed_in(frame, tool, raised)
+        if failed is raised:
+            raise
+        raise failed from raised
+    raise ToolFailed(
+        f"tool {tool.wire_name!r} took longer than {tool.timeout:g} s", tool=tool.wire_name, path=frame.path
+    )
+
+
+def _failed_in(frame: Frame, tool: Tool[..., Any, Any, Any], raised: BaseException) -> BaseException:
+    """What a tool's function has raised, as its call raises it: itself, or the failure of the tool."""
+    if isinstance(raised, _THROUGH):
+        if isinstance(raised, ToolError) and not raised.tool:
+            raised.tool = tool.wire_name
+        return raised
+    error = failure_of(raised)
+    if error is None:
+        return raised
+    what = error.message if isinstance(error, NoeticError) else f"{type(error).__name__}: {error}"
+    return ToolFailed(f"tool {tool.wire_name!r} failed: {what}", tool=tool.wire_name, path=frame.path)
+
+
+async def _keep(frame: Frame, value: object) -> bool:
+    """Put an entry that a tool gives into the queue or the pool of the run; says whether it was one."""
+    return is_routed(value) and await route(frame.memory, value, where=frame.path)
+
+
+def _injector(frame: Frame) -> Any:
+    services = frame.x.services
+
+    def inject(name: str, kind: type[Any]) -> object:
+        found = services.get(kind, MISSING)
+        return inject_layer(frame.memory, name, kind) if found is MISSING and frame.x.layers else found
+
+    return inject
+
+
+async def run_tool_step(value: Any, frame: Frame) -> Any:
+    """`call_tool` as a step: its value is the function's own."""
+    spec: ToolSpec = frame.step.spec
+    tool = spec.tool
+    if frame.own_span is not None:
+        tell_tool(frame.own_span, tool.wire_name, tool)
+    try:
+        args, values = await spec.given(value)
+    except ToolArgumentsInvalid as error:
+        error.at(frame.path)
+        raise
+    if tool.long_running or may_ask(frame, tool, None):
+        output = await _waited_for(frame, tool, args, values)
+    else:
+        output = await _made(frame, tool, values)
+    frame.x.last_step = StepMeta()
+    return copy_value(output)
+
+
+async def _made(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
+    _count(frame, tool)
+    return await call_tool(frame, tool, values)
+
+
+async def _waited_for(frame: Frame, tool: Tool[..., Any, Any, Any], args: object, values: dict[str, object]) -> object:
+    """Make a call that may need approval, or whose result comes later.
+
+    Raises:
+        Rejected: It was not approved.
+    """
+    wanted = _wanted(frame, tool, args, values)
+    refusal = await refused(frame, wanted, None)
+    if refusal is not None:
+        raise Rejected(refusal, path=frame.path)
+    changed = _changed(frame, wanted)
+    if changed is not None:
+        wanted = await with_changed(frame, wanted, changed, None)
+    return await (later_result(frame, wanted) if tool.long_running else _made(frame, tool, wanted.received.values))
+
+
+def _wanted(frame: Frame, tool: Tool[..., Any, Any, Any], args: object, values: dict[str, object]) -> Wanted:
+    call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
+    call = conceal(call, tool.secret_parameters)
+    return Wanted(tool, "", as_asked(frame, "", Received(tool, call, values=values)))
+
+
+def _changed(frame: Frame, wanted: Wanted) -> Received | None:
+    """The call with the arguments that its approval has given, where these are others."""
+    changed = changed_arguments(frame, wanted.received)
+    return None if changed is None else Received(wanted.tool, evolve(wanted.received.sent, arguments=changed))
+
+
+async def reconcile(frame: Frame, value: Any) -> object:
+    """What a call that was started before has given, as its step gives it; `NOT_DONE` when it is still to be made."""
+    if frame.step.kind == "work":
+        wanted: Wanted = value
+        received = wanted.received
+    else:
+        spec: ToolSpec = frame.step.spec
+        wanted = _wanted(frame, spec.tool, *await spec.given(value))
+        received = _changed(frame, wanted) or wanted.received
+    tool = wanted.tool
+    if tool.reconcile is None:
+        return NOT_DONE
+    result = await call_apart(frame, tool.reconcile, copy_value(received.values), frame.read_only())
+    if result is NOT_DONE:
+        return result
+    # It was made, and its process ended before it could say so.
+    frame.lease.recover(NOTHING_USED, 0, tool.name)
+    frame.used_tool, frame.noted = tool.name, True
+    return _rendered(frame, wanted, result) if frame.step.kind == "work" else result
+
+
+def _binding() -> RunBinding | None:
+    """Where a tool that is called like a function from a step's body finds its run."""
+    frame = CURRENT.get()
+    return RunBinding(frame, _injector(frame)) if isinstance(frame, Frame) else None
+
+
+set_run_binding(_binding)
+HANDLERS["tool_call"] = run_tool_call
+HANDLERS["tool"] = run_tool_step
+HANDLERS["work"] = run_work
+DOORS.reconcile = reconcile

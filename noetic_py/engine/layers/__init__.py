@@ -1,0 +1,1 @@
+"""The life of memory layers during a run."""

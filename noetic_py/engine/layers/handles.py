@@ -1,0 +1,313 @@
+"""The layers of an execution: which there are and in which order, and the handles that steps and hooks get of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from noetic_py.context.read import ReadView
+from noetic_py.core.derivation import LayerCopy
+from noetic_py.core.events import Emitted
+from noetic_py.core.memory import Memory
+from noetic_py.core.reducers import Conflict
+from noetic_py.core.values import alike, copier_of
+from noetic_py.engine.frame import Frame, acting
+from noetic_py.engine.merge import conflict, hint_of, merged
+from noetic_py.engine.state import DOORS
+from noetic_py.errors import ConfigError, LayerError, NoContextError
+from noetic_py.memory.checks import check_memory
+from noetic_py.memory.functions import Called, functions_of
+from noetic_py.memory.layer import MemoryLayer, hooks_of, layers_of
+from noetic_py.memory.layers.tool_groups import ToolGroups
+from noetic_py.memory.routing import has_place, is_routed, route
+from noetic_py.memory.scopes import Scope
+
+if TYPE_CHECKING:
+    from noetic_py.context.read import ReadContext
+    from noetic_py.context.step import Step
+    from noetic_py.core.codec import Codec
+    from noetic_py.core.runtime import Runtime
+    from noetic_py.core.state import Cells
+    from noetic_py.memory.layer import HookName
+    from noetic_py.memory.scopes import LayerStorage
+    from noetic_py.models.model import Model
+    from noetic_py.tools import Tool
+
+__all__ = ["NO_LAYERS", "Layers", "Live", "bind", "check_shown", "keeping", "layers_for"]
+
+AnyLayer = MemoryLayer[Any]
+
+
+class Layers:
+    """The layers of a bundle, by what the engine asks of them."""
+
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "groups", "has_place", "memory", "tools")
+
+    def __init__(self, memory: Memory) -> None:
+        check_memory(memory)
+        self.memory = memory
+        self.by_id: dict[str, AnyLayer] = {each.id: each for each in layers_of(memory).values()}
+        declared = tuple(self.by_id.values())
+        by_slot = tuple(sorted(declared, key=lambda each: each.slot))
+        self._order: dict[str, tuple[AnyLayer, ...]] = {
+            "init": declared,
+            "store": declared,
+            "on_complete": by_slot,
+            "dispose": tuple(reversed(declared)),
+        }
+        self._hooks: dict[str, tuple[AnyLayer, ...]] = {}
+        # Whether what steps return has to be looked at.
+        self.has_place = has_place(memory)
+        # What stores the values of each layer, made when it is first needed and used by all runs.
+        self.codecs: dict[str, Codec] = {}
+        self._order[""] = by_slot
+        self.tools: tuple[Tool[..., Any, Any, Any], ...] = tuple(
+            made.tool(layer.id)
+            for layer in declared
+            for made in functions_of(type(layer)).values()
+            if made.model and (not isinstance(layer, ToolGroups) or layer.by_model)
+        )
+        # Those that have a say in which tools are offered.
+        self.groups: tuple[ToolGroups, ...] = tuple(each for each in declared if isinstance(each, ToolGroups))
+
+    def __bool__(self) -> bool:
+        return bool(self.by_id)
+
+    def having(self, hook: HookName) -> Sequence[AnyLayer]:
+        """The layers that have a hook, in the order in which it is called."""
+        found = self._hooks.get(hook)
+        if found is None:
+            order = self._order.get(hook, self._order[""])
+            found = self._hooks[hook] = tuple(each for each in order if hook in hooks_of(type(each)))
+        return found
+
+    @property
+    def by_slot(self) -> Sequence[AnyLayer]:
+        """All of them, by slot."""
+        return self._order[""]
+
+    @property
+    def state_types(self) -> Sequence[Any]:
+        """The types of all states."""
+        return [self.state_type(layer) for layer in self.by_id]
+
+    def of_thread(self, cells: Cells) -> dict[str, LayerCopy]:
+        """The states of those that belong to a thread."""
+        mine = [layer for layer in self.by_id.values() if layer.scope is Scope.THREAD and layer.id in cells]
+        return {layer.id: LayerCopy(layer.schema_version, cells[layer.id]) for layer in mine}
+
+    def state_type(self, layer: str) -> Any:
+        """The type of a layer's state, for reading it back."""
+        found = self.by_id.get(layer)
+        kind = None if found is None else found.state_type
+        return object if kind is None else kind
+
+
+def layers_for(memory: Memory) -> Layers:
+    """The layers of a bundle; put together once.
+
+    Raises:
+        ConfigError: The bundle cannot work.
+    """
+    found: Layers | None = memory.__dict__.get("_layers")
+    if found is None:
+        found = memory.__dict__["_layers"] = Layers(memory)
+    return found
+
+
+NO_LAYERS = Layers(Memory())
+
+
+class Live:
+    """A layer's state in a run, as a step in flight sees it."""
+
+    __slots__ = ("_frame", "_layer", "_reads")
+
+    def __init__(self, frame: Frame, layer: AnyLayer, *, reads: bool = False) -> None:
+        self._frame = frame
+        self._layer = layer
+        self._reads = reads
+
+    def read(self) -> Any:
+        """The state as it is now, as a copy: a step that changes it in place fails at its end.
+
+        Raises:
+            LayerError: The layer is not in this execution.
+            ConfigError: What the step was given earlier was changed; code `"layer-state"`.
+        """
+        frame, cell = acting(self._frame), self.peek()
+        shown = frame.shown
+        if shown is None:
+            shown = frame.shown = {}
+        place = (id(self._frame.domain), self._layer.id)
+        before: _Shown | None = shown.get(place)
+        if before is not None and before.cell is cell:
+            return before.copy
+        copied = self.copy()
+        if before is not None:
+            before.check(frame)
+        if copied is not cell:
+            shown[place] = _Shown(self._layer, cell, copied)
+        return copied
+
+    def peek(self) -> Any:
+        """The state itself.
+
+        Raises:
+            LayerError: The layer is not in this execution.
+        """
+        cells = self._frame.domain.cells
+        try:
+            return cells[self._layer.id]
+        except KeyError:
+            raise _absent(self._frame, self._layer) from None
+
+    def copy(self) -> Any:
+        """A copy of the state; how one is made is looked up once for each state."""
+        cell, copiers = self.peek(), self._frame.x.upkeep.copiers
+        known = copiers.get(self._layer.id)
+        if known is None or known[0] is not cell:
+            known = copiers[self._layer.id] = (cell, copier_of(cell))
+        return known[1](cell)
+
+    def set(self, value: Any) -> None:
+        """Refuse it: this is no function and no hook of the layer.
+
+        Raises:
+            ConfigError: Always; code `"layer-state"`.
+        """
+        raise _untracked(self._layer, "assigned to", self._frame.path)
+
+    def write(self, value: Any, base: Any) -> None:
+        """Put a state in place of what was read as `base`; what others have changed since then is kept.
+
+        Raises:
+            NoContextError: This can only be read, or the execution is over.
+            LayerError: The layer is not in this execution.
+            ConfigError: Others have changed the same; code `"state-conflict"`.
+        """
+        if self._reads:
+            raise NoContextError(
+                f"layer {self._layer.id!r} can only be read here", hint="change it in a step, a tool or a hook"
+            )
+        if self._frame.x.frame is None:
+            raise NoContextError(f"layer {self._layer.id!r} is used after its execution has ended")
+        self._frame.x.run.in_its_thread(partial(self._put, value, base))
+
+    def _put(self, value: Any, base: Any) -> None:
+        now, copier = self.peek(), copier_of(value)
+        try:
+            # Code that has made it may hold on to it.
+            value = copier(value)
+        except ConfigError as error:
+            error.at(self._frame.path)
+            raise
+        upkeep = self._frame.x.upkeep
+        upkeep.copiers[self._layer.id] = (value, copier)
+        upkeep.met.setdefault(self._layer.id, now)
+        if now is not base:
+            try:
+                value = merged(self._layer, base, value, now)
+            except Conflict as error:
+                what, who = f"memory.{self._layer.id}{error.where}", "two calls"
+                raise conflict(what, who, hint_of(self._layer), self._frame.path) from None
+        self._frame.put_cells({**self._frame.domain.cells, self._layer.id: value})
+
+    def note(self, call: Called) -> None:
+        """A function has changed the state."""
+        self._frame.x.upkeep.note(self._layer, call)
+
+    @property
+    def ctx(self) -> ReadContext[Any, Any]:
+        """The step's context."""
+        return ReadView(self._frame)
+
+    @property
+    def storage(self) -> LayerStorage:
+        """The layer's own part of the store."""
+        return self._frame.x.upkeep.storage(self._layer)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The run's clock, ids and randomness."""
+        return self._frame.x.run.runtime
+
+    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
+        """Run a step for the layer, below the step in flight."""
+        return await self._frame.x.upkeep.call(self._frame, self._layer, step, input)
+
+    async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
+        """Ask a model for the layer, below the step in flight."""
+        return await self._frame.x.upkeep.ask(self._frame, self._layer, model, instructions, text, output)
+
+
+@frozen(eq=False)
+class _Shown:
+    """What a step was given of a layer's state."""
+
+    layer: AnyLayer
+    cell: Any
+    copy: Any
+
+    def check(self, frame: Frame) -> None:
+        """Raise where it was changed in place."""
+        if not alike(self.copy, self.cell):
+            raise _untracked(self.layer, "changed in place", frame.path)
+
+
+def check_shown(frame: Frame) -> None:
+    """What a body was given of layers' states can only be read.
+
+    Raises:
+        ConfigError: It has changed one; code `"layer-state"`.
+    """
+    shown, frame.shown = frame.shown, None
+    for each in (shown or {}).values():
+        each.check(frame)
+
+
+def _untracked(layer: AnyLayer, what: str, path: tuple[str, ...]) -> ConfigError:
+    return ConfigError(
+        f"the state of layer {layer.id!r} was {what} outside of its functions and hooks, where it can only be read",
+        code="layer-state",
+        path=path,
+        hint=f"change it in an async method of {type(layer).__name__} with @function in front of it, and call that",
+    )
+
+
+def _absent(frame: Frame, layer: AnyLayer) -> LayerError:
+    return LayerError(
+        f"layer {layer.id!r} is not in this execution",
+        layer=layer.id,
+        path=frame.path,
+        hint="its init has failed, or its on_spawn gave nothing for this child",
+    )
+
+
+def bind(frame: Frame, *, reads: bool = False) -> Any:
+    """The bundle of a step's execution, each layer bound to the step."""
+    layers = frame.x.layers
+    memory = layers.memory
+    if not layers:
+        return memory
+    bound: Any = object.__new__(type(memory))
+    for name, layer in layers_of(memory).items():
+        bound.__dict__[name] = layer.bound(Live(frame, layer, reads=reads))
+    return bound
+
+
+async def keeping(value: Any, frame: Frame) -> Any:
+    """Run a code step's body, and put entries that it returns into the queue or the pool; they are its value too."""
+    body = frame.step.body
+    if body is None:
+        raise TypeError(f"{frame.step.id} is no code step")
+    output = await body(value, frame)
+    if is_routed(output) and await route(bind(frame), output, where=frame.path, given=value) and frame.x.run.bus.active:
+        frame.tell(Emitted(frame.path, output))
+    return output
+
+
+DOORS.bind = lambda frame, reads: bind(frame, reads=reads)

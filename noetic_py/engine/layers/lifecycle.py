@@ -1,0 +1,516 @@
+"""Life cycle of the memory layers of an execution: opened before its first step, closed after its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from logging import WARNING
+from typing import Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import define, evolve
+
+from noetic_py.context.scope import Domain
+from noetic_py.context.step import Step
+from noetic_py.core.events import LayerFailed
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
+from noetic_py.core.logs import log
+from noetic_py.core.reducers import Conflict, join_declared, reducers_of
+from noetic_py.core.state import class_of
+from noetic_py.core.values import copy_private
+from noetic_py.engine.cancellation import failure_of, is_late
+from noetic_py.engine.execute import HANDLERS, AnyStep, execute
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.journaling.fold import CLOSE, OPEN
+from noetic_py.engine.journaling.ledger import voided
+from noetic_py.engine.layers.handles import AnyLayer, Live
+from noetic_py.engine.layers.versions import versions_of
+from noetic_py.engine.merge import Written, conflict, hint_of, merged
+from noetic_py.engine.state import Execution
+from noetic_py.engine.tool_arguments import Received
+from noetic_py.errors import (
+    CheckpointError,
+    ConcurrentStepCall,
+    ConfigError,
+    LayerError,
+    ModelError,
+    NoeticError,
+    Stopped,
+)
+from noetic_py.memory.binding import Draft
+from noetic_py.memory.layer import (
+    TIMEOUTS,
+    AppendedItems,
+    Guide,
+    Halt,
+    HookName,
+    NeedsApproval,
+    Returned,
+    Seed,
+    hooks_of,
+    merges,
+)
+from noetic_py.memory.layers.permissions import Permissions
+from noetic_py.models.model import ModelResponse
+
+__all__ = [
+    "FAILED",
+    "after_tool_call",
+    "appended",
+    "as_layer_error",
+    "before_tool_call",
+    "call_at_once",
+    "call_hook",
+    "close_layers",
+    "fork_layers",
+    "is_guided",
+    "join_returned",
+    "judged",
+    "mend_model_error",
+    "open_layers",
+    "present",
+    "remember",
+    "spawn_layers",
+    "tell_children",
+    "tell_failed",
+    "try_hook",
+]
+
+
+class _Failed(Enum):
+    FAILED = "failed"
+
+
+FAILED: Final = _Failed.FAILED
+"""What a hook gives that has failed, or took too long."""
+
+# Errors that end the run wherever they are raised.
+_THROUGH = (CheckpointError, ConcurrentStepCall, Stopped)
+
+
+def present(frame: Frame, hook: HookName) -> Sequence[AnyLayer]:
+    """The layers of an execution that have a hook and are not left out, in the order in which it is called."""
+    layers = frame.x.layers.having(hook)
+    if not layers:
+        return layers
+    cells = frame.domain.cells
+    return [layer for layer in layers if layer.id in cells]
+
+
+async def call_hook(frame: Frame, layer: AnyLayer, hook: HookName, *args: Any) -> Any:
+    """Call a hook; what it did to the layer's state counts when it returns.
+
+    Returns:
+        What it gave, or `FAILED`; then an event has been sent, and the state is as it was.
+    """
+    called = _Called(layer, Draft(Live(frame, layer)))
+    await called.run(frame, hook, args)
+    return called.settle(frame, hook)
+
+
+async def try_hook(frame: Frame, layer: AnyLayer, hook: HookName) -> Exception | None:
+    """Call a hook whose failure may end the run; returns what it raised."""
+    called = _Called(layer, Draft(Live(frame, layer)))
+    await called.run(frame, hook, ())
+    if called.error is None:
+        called.draft.commit()
+    return called.error
+
+
+async def call_at_once(frame: Frame, layers: Sequence[AnyLayer], hook: HookName, *args: Any) -> None:
+    """Call a hook of several layers at once, each on its own draft; one that fails does not touch the others."""
+    if len(layers) == 1:
+        await call_hook(frame, layers[0], hook, *args)
+        return
+    called = [_Called(layer, Draft(Live(frame, layer))) for layer in layers]
+    async with anyio.create_task_group() as group:
+        for each in called:
+            group.start_soon(each.run, frame, hook, args)
+    for each in called:
+        each.settle(frame, hook)
+
+
+@define(eq=False)
+class _Called:
+    """One call of a hook."""
+
+    layer: AnyLayer
+    draft: Draft
+    result: Any = None
+    error: Exception | None = None
+
+    async def run(self, frame: Frame, hook: HookName, args: tuple[Any, ...]) -> None:
+        seconds = self.layer.timeouts.get(hook, TIMEOUTS[hook])
+        method = getattr(self.layer.bound(self.draft), hook)
+        try:
+            with anyio.move_on_after(seconds) as scope:
+                self.result = await method(*args)
+            if scope.cancelled_caught or is_late(scope):
+                self.error = LayerError(
+                    f"layer {self.layer.id!r} took longer than {seconds:g} s in {hook}",
+                    layer=self.layer.id,
+                    hook=hook,
+                    path=frame.at,
+                    hint=f"timeouts={{{hook!r}: ...}} of the layer gives it more",
+                )
+        except BaseException as error:
+            self.error = failure_of(error)
+            if self.error is None:
+                raise
+
+    def settle(self, frame: Frame, hook: HookName) -> Any:
+        if self.error is None:
+            self.draft.commit()
+            return self.result
+        if isinstance(self.error, _THROUGH):
+            raise self.error
+        tell_failed(frame, self.layer, hook, self.error)
+        return FAILED
+
+
+def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> LayerError:
+    """A hook's failure as it is told."""
+    if isinstance(error, LayerError):
+        return error
+    what = error.message if isinstance(error, NoeticError) else f"{type(error).__name__}: {error}"
+    made = LayerError(f"layer {layer.id!r} failed in {hook}: {what}", layer=layer.id, hook=hook, path=frame.at)
+    made.__cause__ = error
+    return made
+
+
+def tell_failed(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> None:
+    """Log a failure that is not reported elsewhere, and send its event."""
+    told = as_layer_error(frame, layer, hook, error)
+    log("memory", WARNING, "%s", told.message, where=frame.where, error=error)
+    if frame.x.run.bus.active:
+        frame.tell(LayerFailed(frame.at, layer.id, hook, str(told)))
+
+
+def _phase(id: str) -> AnyStep:
+    """A step of the engine's own, so that what layers do in it is in the journal, and is not done twice."""
+    return Step(id=id, kind="memory")
+
+
+# No id of a user's can hold brackets, so no step of theirs has one of these places.
+_OPEN = _phase(OPEN)
+_CLOSE = _phase(CLOSE)
+_SPAWN = _phase("memory[spawn]")
+_STORE = _phase("memory[store]")
+
+
+async def run_phase(work: Any, frame: Frame) -> Any:
+    """Do what the phase is there for."""
+    return await work(frame)
+
+
+# ------------------------------------------------------------------------------------------------- opening and closing
+
+
+async def open_layers(x: Execution, root: Frame, main: str) -> None:
+    """Load the layers' states and call `init`, before anything recalls.
+
+    Args:
+        x: The execution.
+        root: What it hangs from.
+        main: The frame of the step that it is there for.
+
+    Raises:
+        LayerError: A layer could not begin, and does not say that it may be left out.
+    """
+    if not x.layers:
+        return
+    _open_again(root, main)
+    await execute(_OPEN, _open, root, _OPEN.id)
+    x.upkeep.first = dict(root.domain.cells)
+
+
+def _open_again(root: Frame, main: str) -> None:
+    """An execution that was closed because it was stopped goes on: what closing it has left is void."""
+    node = root.node
+    if node is None or _CLOSE.id not in node.children:
+        return
+    step = node.children.get(main)
+    if step is None or step.finished is None:
+        node.drop(_CLOSE.id)
+        voided(root.x.run, (*root.at, _CLOSE.id))
+
+
+async def _open(frame: Frame) -> object:
+    x = frame.x
+    cells: dict[str, Any] = {}
+    broken: set[str] = set()
+    for layer in x.layers.by_id.values():
+        try:
+            cells[layer.id] = await x.upkeep.load(layer)
+        except ConfigError:
+            raise
+        except BaseException as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            broken.add(layer.id)
+            cells[layer.id] = None
+            _leave_out(frame, layer, failure)
+    frame.put_cells(cells)
+    for layer in x.layers.having("init"):
+        failed = None if layer.id in broken else await try_hook(frame, layer, "init")
+        if failed is not None:
+            broken.add(layer.id)
+            _leave_out(frame, layer, failed)
+    if broken:
+        frame.put_cells({each: state for each, state in frame.domain.cells.items() if each not in broken})
+    # A process that resumes the run knows by this what its journal holds.
+    return versions_of(x.layers)
+
+
+def _leave_out(frame: Frame, layer: AnyLayer, error: Exception) -> None:
+    if layer.on_init_error == "raise":
+        raise as_layer_error(frame, layer, "init", error) from error
+    tell_failed(frame, layer, "init", error)
+
+
+async def close_layers(x: Execution, root: Frame) -> None:
+    """Call `on_complete`, put into the store what it does not have, and call `dispose`, whatever has ended it."""
+    store = x.run.store
+    if not root.domain.cells or (store is not None and store.broken):
+        return
+    x.closing = True
+    try:
+        with anyio.CancelScope(shield=True):
+            await execute(_CLOSE, _close, root, _CLOSE.id)
+    finally:
+        x.closing = False
+
+
+async def _close(frame: Frame) -> None:
+    for layer in present(frame, "on_complete"):
+        await call_hook(frame, layer, "on_complete")
+    await frame.x.upkeep.flush(frame)
+    for layer in present(frame, "dispose"):
+        await call_hook(frame, layer, "dispose")
+
+
+# -------------------------------------------------------------------------------------------------------------- a round
+
+
+async def appended(frame: Frame, items: Sequence[Item]) -> Sequence[Item]:
+    """Input or tool outputs as layers want them appended."""
+    for layer in present(frame, "on_item_append"):
+        made = await call_hook(frame, layer, "on_item_append", items)
+        if made is FAILED:
+            continue
+        if isinstance(made, AppendedItems):
+            _forget_recalled(frame, layer, made.reread)
+            made = made.items
+        if _keeps_outputs(frame, layer, items, made):
+            items = made
+    return items
+
+
+def _keeps_outputs(frame: Frame, layer: AnyLayer, before: Sequence[Item], made: Sequence[Item]) -> bool:
+    """Whether every output is still there: without one its call would be open for ever."""
+    kept = {item.call_id for item in made if isinstance(item, FunctionCallOutput)}
+    wanted = {item.call_id for item in before if isinstance(item, FunctionCallOutput)}
+    if kept == wanted:
+        return True
+    error = ValueError("it has taken the output of a tool call away, or added one; change its text instead")
+    tell_failed(frame, layer, "on_item_append", error)
+    return False
+
+
+def _forget_recalled(frame: Frame, layer: AnyLayer, reread: str) -> None:
+    recalled = frame.x.upkeep.recalled
+    if reread == "all":
+        recalled.clear()
+    elif reread == "self":
+        recalled.pop(layer.id, None)
+    else:
+        for each in frame.x.layers.by_slot:
+            if each.slot >= layer.slot:
+                recalled.pop(each.id, None)
+
+
+async def mend_model_error(frame: Frame, error: ModelError) -> ModelResponse | None:
+    """The answer that a layer gives in place of a model that has failed; `None` when none does."""
+    for layer in present(frame, "on_model_error"):
+        made = await call_hook(frame, layer, "on_model_error", error)
+        if isinstance(made, ModelResponse):
+            return made
+    return None
+
+
+async def judged(frame: Frame, response: ModelResponse) -> ModelResponse:
+    """The answer, unless a layer does not let it pass: then what the model is told instead, or the end."""
+    for layer in present(frame, "after_model_call"):
+        verdict = await call_hook(frame, layer, "after_model_call", response)
+        if isinstance(verdict, Halt):
+            frame.x.abort(frame, verdict.reason)
+            await checkpoint()
+        if isinstance(verdict, Guide):
+            told = Message.developer(f"Your answer was not taken: {verdict.message}\nAnswer again.")
+            return evolve(response, items=(told,), stop_reason="other")
+    return response
+
+
+def is_guided(response: ModelResponse) -> bool:
+    """Whether a layer has put guidance in the place of an answer."""
+    items = response.items
+    return len(items) == 1 and isinstance(items[0], Message) and items[0].role == "developer"
+
+
+async def before_tool_call(frame: Frame, received: Received) -> tuple[Received, str | None] | str:
+    """The call as layers let it be made, with why it needs approval; or what the model is told instead."""
+    asks: str | None = None
+    # Rules come last: no layer changes a call that they have judged.
+    for layer in sorted(present(frame, "before_tool_call"), key=lambda each: isinstance(each, Permissions)):
+        answer = await call_hook(frame, layer, "before_tool_call", received.call)
+        if answer is FAILED:
+            if layer.fail_closed:
+                return f"The call was blocked: {layer.id} could not check it."
+            continue
+        if isinstance(answer, Halt):
+            frame.x.abort(frame, answer.reason)
+            await checkpoint()
+            return f"The run was aborted: {answer.reason}"
+        if isinstance(answer, str):
+            return answer
+        if isinstance(answer, NeedsApproval):
+            asks = "; ".join(part for part in (asks, answer.reason) if part)
+        else:
+            received = received.changed(answer)
+    return received, asks
+
+
+async def after_tool_call(frame: Frame, call: FunctionCall, output: FunctionCallOutput) -> FunctionCallOutput:
+    """The output as layers want the conversation to have it."""
+    for layer in present(frame, "after_tool_call"):
+        made = await call_hook(frame, layer, "after_tool_call", call, output)
+        if made is FAILED:
+            continue
+        if made.call_id != output.call_id:
+            tell_failed(frame, layer, "after_tool_call", ValueError("its output belongs to another call"))
+            continue
+        output = made
+    return output
+
+
+async def remember(frame: Frame, response: ModelResponse, name: str) -> None:
+    """The answer is in the journal: let the layers keep of it what they want, and put that into the store."""
+    if not frame.x.layers:
+        return
+
+    async def store(below: Frame) -> None:
+        layers = present(below, "store")
+        if layers:
+            await call_at_once(below, layers, "store", response)
+            for layer in layers:
+                below.x.upkeep.recalled.pop(layer.id, None)
+        await below.x.upkeep.flush(below)
+
+    if present(frame, "store") or frame.x.upkeep.is_behind(frame.domain.cells):
+        await execute(_STORE, store, frame, name)
+
+
+# ------------------------------------------------------------------------------------------------------------- children
+
+
+async def spawn_layers(root: Frame) -> None:
+    """A child's layers, as its parent's `on_spawn` makes them: the states it has, and the items it begins with."""
+    if present(root, "on_spawn"):
+        await execute(_SPAWN, _spawned, root, _SPAWN.id)
+        root.domain.began = root.domain.cells
+
+
+async def _spawned(frame: Frame) -> None:
+    items = await _seed(frame)
+    frame.log.extend(items)
+
+
+async def _seed(frame: Frame) -> list[Item]:
+    items: list[Item] = []
+    for layer in present(frame, "on_spawn"):
+        seed: Seed[Any] | None = await call_hook(frame, layer, "on_spawn")
+        cells = dict(frame.domain.cells)
+        if isinstance(seed, Seed):
+            cells[layer.id] = copy_private(seed.state)
+            items += seed.items
+        else:
+            del cells[layer.id]
+        frame.put_cells(cells)
+    return items
+
+
+async def fork_layers(frame: Frame, index: int, domain: Domain) -> None:
+    """A path's layers, likewise; its conversation is that of its section, so nothing is put into it."""
+    if not present(frame, "on_spawn"):
+        return
+
+    async def forked(below: Frame) -> None:
+        await _seed(below)
+
+    await execute(_SPAWN, forked, frame, f"{_SPAWN.id}#{index}", domain)
+    domain.began = domain.cells
+
+
+async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]) -> None:
+    """Children have succeeded: give each, one after the other, to the layers that want something of it.
+
+    Raises:
+        ConfigError: A layer's `merge` does not join what two of them have written; code `"state-conflict"`.
+    """
+    layers = present(frame, "on_return")
+    before = frame.domain.cells
+    _merge_returned(frame, [(name, domain) for name, (domain, _) in children.items()])
+    for child_id, (domain, value) in children.items():
+        for layer in layers:
+            if layer.id not in domain.cells:
+                continue
+            state, began = (copy_private(each.get(layer.id)) for each in (domain.cells, domain.began))
+            child = Returned(child_id, state, began, domain.log.frozen(), value)
+            await call_hook(frame, layer, "on_return", child)
+    if layers or frame.domain.cells is not before:
+        await frame.x.upkeep.flush(frame)
+
+
+def _merge_returned(frame: Frame, children: Written) -> None:
+    """The states of layers that have no `on_return` and say how two become one: of all fields, or of some."""
+    made = dict(frame.domain.cells)
+    for key, layer in frame.x.layers.by_id.items():
+        if key not in made or "on_return" in hooks_of(type(layer)):
+            continue
+        if merges(type(layer)):
+            joined: Callable[[Any, Any, Any], Any] = partial(merged, layer)
+        elif reducers_of(class_of(made[key])):
+            joined = join_declared
+        else:
+            continue
+        others = [repr(frame.step.id)]
+        for name, child in children:
+            if child.cells.get(key) is child.began.get(key):
+                continue
+            try:
+                made[key] = joined(child.began.get(key), child.cells.get(key), made[key])
+            except Conflict as error:
+                who = f"{' or '.join(others)} and by {name!r}"
+                raise conflict(f"memory.{key}{error.where}", who, hint_of(layer), frame.path) from None
+            others.append(repr(name))
+    if any(made[key] is not state for key, state in frame.domain.cells.items()):
+        frame.put_cells(made)
+
+
+async def tell_children(frame: Frame) -> None:
+    """Tell a child's layers what has become of them in its parent since it looked last."""
+    parent = frame.x.parent_frame
+    if parent is None or not (layers := present(frame, "on_parent_update")):
+        return
+    seen, now = frame.x.upkeep.parents, parent.domain.cells
+    for layer in layers:
+        before = seen.setdefault(layer.id, now.get(layer.id))
+        if layer.id in now and now[layer.id] is not before:
+            seen[layer.id] = now[layer.id]
+            await call_hook(frame, layer, "on_parent_update", copy_private(now[layer.id]))
+
+
+HANDLERS["memory"] = run_phase

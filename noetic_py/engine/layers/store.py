@@ -1,0 +1,459 @@
+"""What is done for the layers of one execution: their part of the store, what is mirrored there, their own steps."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from operator import is_
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, get_origin
+
+import anyio
+from attrs import frozen
+
+from noetic_py.context.step import Step
+from noetic_py.context.step import frame as frame_name
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.text import inside, is_dict, is_list
+from noetic_py.core.reducers import Conflict
+from noetic_py.core.values import alike, copy_private
+from noetic_py.engine.execute import execute
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.layers.handles import NO_LAYERS, AnyLayer, Live
+from noetic_py.engine.layers.lifecycle import tell_failed
+from noetic_py.engine.layers.versions import is_older, migrated, newest
+from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
+from noetic_py.engine.state import DOORS
+from noetic_py.engine.types import types_in
+from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
+from noetic_py.journal.delta import digest_of
+from noetic_py.journal.records import RunStarted
+from noetic_py.memory.binding import Draft, Other
+from noetic_py.memory.functions import Called
+from noetic_py.memory.layer import Returned, hooks_of, merges
+from noetic_py.memory.scopes import LayerStorage, Scope, owner_of
+from noetic_py.steps.model import call_model
+from noetic_py.steps.spawn import MemorySpec
+
+if TYPE_CHECKING:
+    from noetic_py.core.state import Cells
+    from noetic_py.core.types import Version
+    from noetic_py.engine.state import Execution
+    from noetic_py.models.model import Model
+
+__all__ = ["Upkeep", "state_key", "version_of_key", "written_state"]
+
+
+@frozen(eq=False)
+class _Mirrored:
+    """A layer's state as this run and its store had it when they last met.
+
+    Attributes:
+        mine: The run's.
+        theirs: The store's; another one, when another run has written, too.
+        version: Of the value in the store, 0 where there is none.
+        written: Who has written it: the run, and below it a line for each of the latest executions with a digest of
+            what each had when it did.
+    """
+
+    mine: Any
+    theirs: Any
+    version: int
+    written: str = ""
+
+
+_NEVER = object()
+_ATTEMPTS = 5
+# Of more calls than these between two visits to the store the earliest are not made once more.
+_CALLS = 200
+# Of so many executions a stored state tells what they had when they wrote it.
+_MARKS = 8
+_LINE = "\n"
+# A run that goes on looks through so many of its states for the one that it had mirrored.
+_REPLAYED = 100
+
+
+class Upkeep:
+    """The store's side of an execution's layers.
+
+    A state is kept under a key that names the form's version, and with it who wrote it last: a run that goes on after a
+    crash knows by that whether the store has what it wrote itself.
+    """
+
+    __slots__ = ("_calls", "_lock", "_mirrored", "_x", "copiers", "first", "met", "parents", "recalled", "replayed")
+
+    def __init__(self, x: Execution) -> None:
+        self._x = x
+        self._lock = anyio.Lock()
+        self._mirrored: dict[str, _Mirrored] = {}
+        # How states are copied, by layer; and the calls that have changed them since they were mirrored last.
+        self.copiers: dict[str, tuple[Any, Callable[[Any], Any]]] = {}
+        self._calls: dict[str, deque[Called]] = {}
+        # The states that the execution began with.
+        self.first: dict[str, Any] = {}
+        # Those that code of this process has met when it first changed them.
+        self.met: dict[str, Any] = {}
+        # Those that work has left which a run that goes on does not do again.
+        self.replayed: deque[Cells] = deque(maxlen=_REPLAYED)
+        # What layers that recall now and then have recalled last, by layer.
+        self.recalled: dict[str, Any] = {}
+        # Of a child the states that its parent's layers had when it looked last.
+        self.parents: dict[str, Any] = dict(x.born)
+
+    # -- the store
+
+    def storage(self, layer: AnyLayer, room: str = "data") -> LayerStorage:
+        """The layer's part of the store.
+
+        Raises:
+            ConfigError: Its scope is a person's, and the run has none; code `"layer-scope"`.
+        """
+        x = self._x
+        owner = (
+            _place_of(x)
+            if layer.scope is Scope.EXECUTION
+            else owner_of(layer.scope, layer=layer.id, thread_id=self._thread, user_id=x.user_id)
+        )
+        return self._storage_of(layer, room, owner)
+
+    @property
+    def _thread(self) -> str:
+        """Whose the memory of scope thread is: the run's thread's, or that of a context that has gone apart."""
+        return self._x.run.memory.owner or self._x.thread_id
+
+    def _storage_of(self, layer: AnyLayer, room: str, owner: str) -> LayerStorage:
+        codec, backend = self._codec_of(layer), self._x.run.resources.storage
+        return LayerStorage(backend, codec, layer=layer.id, scope=layer.scope, owner=owner, room=room)
+
+    def _codec_of(self, layer: AnyLayer) -> Codec:
+        """What stores a layer's values, and makes again the classes that its state's type names."""
+        known = self._x.layers.codecs
+        codec = known.get(layer.id)
+        if codec is None:
+            codec = known[layer.id] = Codec(types_in(layer.state_type))
+        return codec
+
+    async def load(self, layer: AnyLayer) -> Any:
+        """The state that the store has of a layer, or its first one.
+
+        Raises:
+            CodecError: What is stored does not fit the state's type, and nothing makes it fit.
+            ConfigError: It was stored by a newer version, or by an older one that nothing migrates.
+            StoreUnavailable: The store does not answer.
+        """
+        if layer.scope is Scope.EXECUTION:
+            return _first_of(layer)
+        found, version, written = await self._stored(layer, self.storage(layer, "state"))
+        state = await self._begun_apart(layer, found)
+        if state is _NEVER:
+            state = _first_of(layer) if found is _NEVER else found
+            self._mirrored[layer.id] = _Mirrored(state, found, version, written)
+        else:
+            self._mirrored[layer.id] = _Mirrored(state, _NEVER, -1)
+        return state
+
+    async def _begun_apart(self, layer: AnyLayer, there: Any) -> Any:
+        """The state that goes with a context which has gone apart from its thread; `_NEVER` where the store says it."""
+        memory = self._x.run.memory
+        if layer.scope is not Scope.THREAD or memory.owner is None:
+            return _NEVER
+        if there is _NEVER and memory.source is not None:
+            await self._copy_values(layer, memory.source)
+        copy = memory.states.get(layer.id) if self._x.layers is self._x.run.resources.layers else None
+        if copy is not None:
+            codec, kind = self._codec_of(layer), self._x.layers.state_type(layer.id)
+            tree = copy.value if copy.stored else codec.encode(copy.value)
+            if is_older(layer, copy.version):
+                return migrated(layer, codec, tree, copy.version, kind)
+            return codec.decode(tree, kind)
+        if there is not _NEVER or memory.source is None:
+            return _NEVER
+        return (await self._stored(layer, self._storage_of(layer, "state", memory.source)))[0]
+
+    async def _copy_values(self, layer: AnyLayer, source: str) -> None:
+        """Give a layer the values that it keeps for another owner, unless it has some of its own."""
+        mine, after = self.storage(layer), None
+        if await mine.scan(limit=1):
+            return
+        while page := await self._storage_of(layer, "data", source).scan(after=after):
+            for after, value in page:
+                await mine.put(after, value)
+
+    async def _stored(self, layer: AnyLayer, storage: LayerStorage) -> tuple[Any, int, str]:
+        """What the store has of a layer's state, its version there, and the run that wrote it."""
+        kind: Any = self._x.layers.state_type(layer.id)
+        own = state_key(layer.schema_version)
+        written: Any = GenericAlias(tuple, (str, kind))
+        found, place = await storage.get_versioned(own, written)
+        version = newest([version_of_key(key) for key in await storage.keys()])
+        if version is None:
+            return _NEVER, 0, ""
+        key = state_key(version)
+        if is_older(layer, version):
+            stored = await storage.get_stored(key)
+            if stored is not None:
+                writer, tree = written_state(stored, f"{layer.id}: {key}")
+                return migrated(layer, self._codec_of(layer), tree, version, kind), 0, writer
+        elif key != own:
+            # The same version in other words, which is written in its own from now on.
+            found, place = await storage.get(key, written), 0
+        # Another run may have written or removed it between two looks.
+        return await self._stored(layer, storage) if found is None else (found[1], place, found[0])
+
+    def is_behind(self, cells: Cells) -> bool:
+        """Whether the store has not got all of these."""
+        return any(self._is_behind(layer, cells) for layer in self._x.layers.by_id.values())
+
+    def _is_behind(self, layer: AnyLayer, cells: Cells) -> bool:
+        if layer.scope is Scope.EXECUTION or layer.id not in cells:
+            return False
+        known = self._mirrored.get(layer.id)
+        return known is None or known.mine is not cells[layer.id]
+
+    async def flush(self, frame: Frame) -> None:
+        """Mirror the states that the store does not have yet; a store that fails is told of, and no failure."""
+        root = self._x.frame
+        if root is not None and frame.domain is not root.domain:
+            # A path's states are its own until the paths are joined.
+            return
+        cells = frame.domain.cells
+        for layer in self._x.layers.by_id.values():
+            if self._is_behind(layer, cells):
+                self._require_readable(frame, layer, cells[layer.id])
+                try:
+                    await self._mirror(frame, layer, cells[layer.id])
+                except NoeticError as error:
+                    if isinstance(error, ConfigError) and error.code == CONFLICT:
+                        raise
+                    tell_failed(frame, layer, "mirror", error)
+
+    def _require_readable(self, frame: Frame, layer: AnyLayer, state: Any) -> None:
+        """Refuse a state that could be stored, and that no run could begin with.
+
+        Raises:
+            CodecError: It is one.
+        """
+        known, codec = self._mirrored.get(layer.id), self._codec_of(layer)
+        kind = self._x.layers.state_type(layer.id)
+        new = state if known is None else _new_in(state, known.mine, kind)
+        try:
+            if new is not None:
+                codec.require_readable(codec.encode(new), kind)
+        except CodecError as error:
+            raise inside(error, f"memory.{layer.id}").at(frame.at) from error
+
+    async def _mirror(self, frame: Frame, layer: AnyLayer, state: Any) -> None:
+        storage, key = self.storage(layer, "state"), state_key(layer.schema_version)
+        known = self._mirrored.get(layer.id)
+        if known is None:
+            known = _Mirrored(self._begun(layer, state), _NEVER, -1)
+        for _ in range(_ATTEMPTS):
+            if known.version < 0:
+                theirs, version, written = await self._stored(layer, storage)
+                mine = self._met_by(layer, known, state, theirs, written)
+                known = _Mirrored(mine, theirs, version, written)
+            # Another run may have written meanwhile: what both have changed is kept.
+            alone = known.theirs in (_NEVER, known.mine)
+            value = state if alone else await self._joined(frame, layer, known, state)
+            if self._is_stored(layer, value, layer.initial() if known.theirs is _NEVER else known.theirs):
+                # A reader of the store has this already; a run that goes on cannot tell by more than that.
+                self._met(layer, _Mirrored(state, known.theirs, known.version, known.written))
+                return
+            try:
+                written = self._signed(layer, state, known.written)
+                version = await self._write(storage, key, value, written, known.version)
+            except VersionConflict:
+                known = _Mirrored(known.mine, known.theirs, -1)
+                continue
+            self._met(layer, _Mirrored(state, value, version, written))
+            return
+        raise VersionConflict(f"layer {layer.id!r}: others write its stored state all the time")
+
+    def _met_by(self, layer: AnyLayer, known: _Mirrored, state: Any, theirs: Any, written: str) -> Any:
+        """What the state was when this execution has met the store last."""
+        writer, *marks = written.split(_LINE)
+        ours = writer == self._x.run_id
+        if ours and not marks:
+            return theirs
+        wrote = any(each.rpartition(" ")[0] == _place_of(self._x) for each in marks)
+        if layer.id in self._mirrored and (wrote or not ours):
+            return known.mine
+        if wrote:
+            # In another process. Others may have written since; what it had is one of the states that came again.
+            for cells in (*self.replayed, {layer.id: state}):
+                if layer.id in cells and self._mark(layer, cells[layer.id]) in marks:
+                    return cells[layer.id]
+        # A child that has written began with what this execution had.
+        return self._begun(layer, state)
+
+    def _mark(self, layer: AnyLayer, state: Any) -> str:
+        return f"{_place_of(self._x)} {digest_of(self._codec_of(layer).dumps(state))}"
+
+    def _signed(self, layer: AnyLayer, state: Any, before: str) -> str:
+        """Who writes a state, and the latest that have written it before."""
+        mark = self._mark(layer, state)
+        mine = mark.rpartition(" ")[0]
+        others = [each for each in before.split(_LINE)[1:] if each.rpartition(" ")[0] != mine]
+        return _LINE.join([self._x.run_id, mark, *others[: _MARKS - 1]])
+
+    def _begun(self, layer: AnyLayer, state: Any) -> Any:
+        """What a run that goes on in this process has changed a layer's state from."""
+        journal = self._x.run.journal
+        opening = journal[0] if journal else None
+        if isinstance(opening, RunStarted) and opening.run_id != self._x.run.run_id:
+            # Of a fork: what had been changed before it is the other run's, and counts once.
+            return self.met.get(layer.id, state)
+        return self.first.get(layer.id, self._x.born.get(layer.id, state))
+
+    def _met(self, layer: AnyLayer, met: _Mirrored) -> None:
+        self._mirrored[layer.id] = met
+        self._calls.pop(layer.id, None)
+
+    # -- what others have written meanwhile
+
+    def note(self, layer: AnyLayer, call: Called) -> None:
+        """Keep a call that has changed a state, for as long as it may have to be made once more."""
+        if layer.scope is not Scope.EXECUTION and not merges(type(layer)):
+            self._calls.setdefault(layer.id, deque(maxlen=_CALLS)).append(call)
+
+    async def _joined(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: Any) -> Any:
+        """The store's state with what this run has made of the one that they had in common.
+
+        Raises:
+            ConfigError: Nothing says how to join the two; code `"state-conflict"`.
+        """
+        try:
+            return merged(layer, known.mine, state, known.theirs)
+        except Conflict as error:
+            where = error.where
+        made = await self._done_again(frame, layer, known, state)
+        if made is not _NEVER:
+            return made
+        if "on_return" in hooks_of(type(layer)):
+            # It says what becomes of what was done beside it; the ids that it gives may be others.
+            return await self._returned(frame, layer, known, state)
+        who = f"run {self._x.run_id!r} and by run {known.written.partition(_LINE)[0]!r}"
+        raise conflict(f"memory.{layer.id}{where}", who, hint_of(layer), frame.path)
+
+    async def _done_again(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: Any) -> Any:
+        """The store's state with this run's calls made on it: of use where each gives what it has given before."""
+        calls: list[Called] = []
+        at = state
+        for call in reversed(self._calls.get(layer.id, ())):
+            if at is known.mine:
+                break
+            if call.after is at:
+                calls.append(call)
+                at = call.before
+        if at is not known.mine or not calls:
+            return _NEVER
+        draft = Draft(Other(Live(frame, layer), known.theirs))
+        for call in reversed(calls):
+            given = await call.function.again(layer.bound(draft), call.values)
+            if not alike(given, call.result):
+                return _NEVER
+        return copy_private(draft.read())
+
+    async def _returned(self, frame: Frame, layer: AnyLayer, known: _Mirrored, state: Any) -> Any:
+        draft = Draft(Other(Live(frame, layer), known.theirs))
+        mine, began = copy_private(state), copy_private(known.mine)
+        await layer.bound(draft).on_return(Returned(self._x.id, mine, began, frame.items.frozen(), None))
+        return copy_private(draft.read())
+
+    def _is_stored(self, layer: AnyLayer, value: Any, theirs: Any) -> bool:
+        codec = self._codec_of(layer)
+        # Equal values may be stored in different ways, as 1 and True are.
+        return bool(value == theirs) and codec.dumps(value) == codec.dumps(theirs)
+
+    async def _write(self, storage: LayerStorage, key: str, value: Any, written: str, expected: int) -> int:
+        if value is None:
+            await storage.remove(key, expected=expected or None)
+            for other in await storage.keys():
+                # What an older version has stored is forgotten too, or it would be migrated once more.
+                await storage.remove(other)
+            return 0
+        return await storage.put(key, (written, value), expected=expected)
+
+    # -- steps of a layer's own
+
+    async def call(self, frame: Frame, layer: AnyLayer, step: Step[Any, Any, Any, Any], value: object) -> Any:
+        """Run a step for a layer: a spawn below the step in flight, with nothing of its conversation and no layers."""
+        spec = MemorySpec(step, "new", "new", None, None, NO_LAYERS.memory)
+        child: Step[Any, Any, Any, Any] = Step(id=f"{layer.id}.{step.id}", kind="spawn", spec=spec, goes_on=False)
+        # Layers that store at once take turns: a step's children are in flight one after the other.
+        async with self._lock:
+            occurrences = frame.occurrences
+            if occurrences is None:
+                occurrences = frame.occurrences = {}
+            count = occurrences.get(child.id, 0)
+            occurrences[child.id] = count + 1
+            return await execute(child, value, frame, frame_name(child.id, count))
+
+    async def ask(
+        self, frame: Frame, layer: AnyLayer, model: str | Model | None, instructions: str, text: str, output: Any
+    ) -> Any:
+        """Ask a model for a layer."""
+        step: Step[Any, Any, Any, Any] = call_model(model, instructions=instructions, output=output, id="ask")
+        return await self.call(frame, layer, step, text)
+
+
+def _new_in(state: Any, before: Any, kind: Any) -> Any:
+    """What of a state is not in the one before, where that is of the same type for sure; otherwise all of it."""
+    many = get_origin(kind)
+    if many is dict and type(state) is type(before) is dict:
+        return {key: value for key, value in state.items() if before.get(key, _NEVER) is not value}
+    if many in (list, tuple) and type(state) is type(before) is many:
+        size = len(before)
+        if len(state) > size and all(map(is_, state, before)):
+            return state[size:]
+    return state
+
+
+def _first_of(layer: AnyLayer) -> Any:
+    """A layer's first state: its author may hold on to what it is made of."""
+    return copy_private(layer.initial())
+
+
+DOORS.upkeep = Upkeep
+
+
+def _place_of(x: Execution) -> str:
+    """What is an execution's own in the store, for every process that carries it: its id is drawn by each anew."""
+    up: Frame | None = x.parent_frame
+    while x.whole is not x and up is not None:
+        # A part of an execution with other memory.
+        x, up = up.x, up.x.parent_frame
+    root = x.frame
+    if up is None or root is None:
+        return x.id
+    attempts: list[int] = []
+    frame: Frame | None = root
+    while frame is not None:
+        attempts.append(frame.attempt)
+        frame = frame.up
+    return sha256(json.dumps([x.run_id, root.path, attempts]).encode()).hexdigest()
+
+
+def state_key(version: Version) -> str:
+    """The key of a layer's state of a version, in its part of the store."""
+    return f"v{version}"
+
+
+def written_state(stored: Any, where: str) -> tuple[str, Any]:
+    """The run that wrote a layer's state, and the state's tree.
+
+    Raises:
+        CodecError: What is stored is no such pair.
+    """
+    found = stored.get("v") if is_dict(stored) else None
+    if not is_list(found) or len(found) != 2 or not isinstance(found[0], str):
+        raise CodecError("is not a valid state of a layer; expected the run that wrote it and the state", where=where)
+    return found[0], found[1]
+
+
+def version_of_key(key: str) -> Version:
+    """The version that a key names: a number, or a text of numbers with dots."""
+    text = key.removeprefix("v")
+    return int(text) if text.isdecimal() else text

@@ -1,0 +1,152 @@
+"""What the model is shown in a run with layers: their recall is asked for, and the projector puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noetic_py.context.scope import Domain
+from noetic_py.core.events import ViewMade
+from noetic_py.core.items import Item, Message
+from noetic_py.core.log import ItemView
+from noetic_py.core.view import View
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.kinds.provider_call import ready_counter_of
+from noetic_py.engine.layers.handles import AnyLayer
+from noetic_py.engine.layers.lifecycle import FAILED, call_hook, present, tell_children, tell_failed
+from noetic_py.memory.blocks import Block, as_items
+from noetic_py.memory.checks import budget_of
+from noetic_py.memory.layer import Recall
+from noetic_py.memory.projector import Allocation, Demand, Head, Projector
+from noetic_py.models.model import Model, ModelRequest
+from noetic_py.models.price_table import profile_of
+from noetic_py.steps.model import ModelSpec
+
+__all__ = ["project"]
+
+# The part of a window that is kept for the answer where no limit is given.
+_ANSWER_PART = 8
+
+
+def projector_of(domain: Domain) -> Projector | None:
+    """What has shown the model this conversation, `None` before the first time and without layers."""
+    return domain.view if isinstance(domain.view, Projector) else None
+
+
+async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView) -> View:
+    """Let the layers recall, and put together what the model is shown.
+
+    Raises:
+        LimitExceeded: What is never left out does not fit the model's window.
+    """
+    projector = projector_of(frame.domain)
+    if projector is None:
+        projector = frame.domain.view = Projector()
+    head = await _head(spec, model, request)
+    await tell_children(frame)
+    blocks = await _recalled(frame, projector, head, history)
+    deltas = await _deltas(frame, projector.stale(head, blocks))
+    view = projector.assemble(head, history, blocks, deltas=deltas, projected=await _narrowed(frame, history))
+    frame.x.run.view = view
+    if frame.x.run.bus.active:
+        frame.tell(ViewMade(frame.at, view))
+    frame.x.last_layer_usage = view.usage
+    return view
+
+
+async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Head:
+    """What stands around the conversation, counted anew only when it is another one."""
+    counter, profile = await ready_counter_of(model), profile_of(model)
+    window = profile.context_window
+    reserved = 0
+    if window is not None:
+        longest = request.settings.get("max_output_tokens") or profile.max_output_tokens or window
+        reserved = min(longest, window // _ANSWER_PART)
+    head: Head | None = spec.cache.get("head")
+    known = None if head is None else (head.window, head.reserved, head.model)
+    if (
+        head is None
+        or known != (window, reserved, model.name)
+        or head.counter is not counter
+        or head.instructions != request.instructions
+        or head.output != request.output
+        or not _same(head.tools, request.tools)
+    ):
+        head = spec.cache["head"] = Head(
+            counter, request.instructions, request.tools, request.output, window, reserved, model.name
+        )
+    return head
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+async def _recalled(frame: Frame, projector: Projector, head: Head, history: ItemView) -> list[Block]:
+    layers = present(frame, "recall")
+    if not layers:
+        return []
+    shares = projector.plan(head, [Demand(layer.id, *budget_of(layer)) for layer in layers])
+    query = _query(history)
+    blocks: list[Block] = []
+    for layer in layers:
+        block = await _block(frame, layer, query, shares)
+        if block is not None:
+            blocks.append(block)
+    return blocks
+
+
+def _query(history: ItemView) -> str:
+    """The text of the newest input."""
+    for item in reversed(history):
+        if isinstance(item, Message) and item.role == "user" and item.text:
+            return item.text
+    return ""
+
+
+async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> Block | None:
+    """What a layer recalls; `None` when it could not."""
+    share, kept = shares.layers[layer.id], frame.x.upkeep.recalled
+    before = frame.domain.cells[layer.id]
+    if layer.recall_mode == "eventual" and layer.id in kept:
+        given = kept[layer.id]
+    else:
+        given = await call_hook(frame, layer, "recall", query, share)
+        if given is FAILED:
+            return None
+        kept[layer.id] = given
+    recall = given if isinstance(given, Recall) else Recall(() if given is None else given)
+    try:
+        items = as_items(layer.id, recall.content)
+    except TypeError as error:
+        tell_failed(frame, layer, "recall", error)
+        return None
+    volatile = frame.domain.cells[layer.id] is not before
+    return Block(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)
+
+
+async def _deltas(frame: Frame, stale: Sequence[tuple[Block, Block]]) -> Mapping[str, Sequence[Item]]:
+    """How layers tell what has changed in blocks that the model still sees as they were."""
+    found: dict[str, Sequence[Item]] = {}
+    able = {layer.id: layer for layer in present(frame, "render_delta")}
+    for now, pinned in stale:
+        layer = able.get(now.layer)
+        if layer is None:
+            continue
+        made = await call_hook(frame, layer, "render_delta", pinned.items, now.items)
+        if made is not FAILED and made is not None:
+            found[layer.id] = as_items(layer.id, made)
+    return found
+
+
+async def _narrowed(frame: Frame, history: ItemView) -> Sequence[Item] | None:
+    """The history as layers narrow it; `None` when none does."""
+    layers = present(frame, "project_history")
+    if not layers:
+        return None
+    items: Sequence[Item] = history
+    for layer in layers:
+        made = await call_hook(frame, layer, "project_history", items)
+        if made is not FAILED:
+            items = made
+    return None if items is history else items

@@ -1,0 +1,186 @@
+"""What steps leave of how far they have come: the run's own map, what the journal gets of it, and what makes it void.
+
+It is kept by the paths of steps and by nothing else, so that every way in which something becomes void is one rule:
+what is left at a path and below it is forgotten. A retry does so, the losers of a race, a step that is run anew because
+it differs, and a loop for each round before the next one. A body that is started again by a later owner does not: for
+it the progress is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import isfinite
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from noetic_py.context.context import CURRENT
+from noetic_py.core.codec.text import check_nesting, is_dict, is_list
+from noetic_py.core.progress import DONE, ProgressEntry
+from noetic_py.engine.frame import Frame, settle_cuts
+from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
+from noetic_py.journal.record_codec import dump_record
+from noetic_py.journal.records import Progressed, StepFailed, StepFinished, Voided
+
+if TYPE_CHECKING:
+    from noetic_py.engine.state import Run
+    from noetic_py.journal.records import JournalRecord, Path
+
+__all__ = ["MAX_BYTES", "MAX_ENTRIES", "Keeper", "forget", "forget_round", "progress_of"]
+
+MAX_BYTES = 1024 * 1024
+"""How long the progress of one step may be in a journal: it is written anew whenever it is set."""
+MAX_ENTRIES = 100_000
+"""How many steps of one run may have left something."""
+
+
+class Keeper:
+    """The progress of a run's steps, for holders of a context."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def entries(self) -> Mapping[Path, ProgressEntry]:
+        """All of it, live."""
+        return MappingProxyType(self._run.progress)
+
+    def put(self, path: Path, entry: ProgressEntry | None) -> None:
+        """What there is of a step from now on."""
+        self._run.in_its_thread(partial(_put, self._run, path, entry))
+
+    def reset_below(self, path: Path) -> None:
+        """Forget everything strictly below a step."""
+        self._run.in_its_thread(partial(_reset_below, self._run, path))
+
+
+def _put(run: Run, path: Path, entry: ProgressEntry | None) -> None:
+    _check_goes_on(run)
+    if entry is None:
+        _clear(run, [path] if path in run.progress else [])
+        return
+    if not entry.done:
+        _check(entry.value, path)
+    if len(run.progress) >= MAX_ENTRIES and path not in run.progress:
+        raise LimitExceeded("progress entries", MAX_ENTRIES, path=path, hint="clear what is not needed any more")
+    body = CURRENT.get()
+    if isinstance(body, Frame):
+        settle_cuts(body)
+    _say(run, Progressed(path, "done", None) if entry.done else Progressed(path, "set", entry.value))
+    run.progress[path] = entry
+
+
+def _reset_below(run: Run, path: Path) -> None:
+    _check_goes_on(run)
+    _clear(run, [each for each in _at(run.progress, path) if each != path])
+
+
+def _check_goes_on(run: Run) -> None:
+    if run.root is None:
+        raise ConfigError("the run is over", code="not-running", hint="leave progress while the step runs")
+
+
+def _clear(run: Run, paths: Sequence[Path]) -> None:
+    for path in paths:
+        _say(run, Progressed(path, "cleared", None))
+        del run.progress[path]
+
+
+def _say(run: Run, record: Progressed) -> None:
+    """Have the journal of a kept run say so at the next commit."""
+    store = run.store
+    if store is not None:
+        try:
+            stored = dump_record(record, store.codec)
+        except NoeticError as error:
+            raise error.at(record.path) from None
+        if len(stored.payload) > MAX_BYTES:
+            raise LimitExceeded("progress size", MAX_BYTES, path=record.path, hint="leave where it is kept instead")
+        store.put_off(record, stored)
+
+
+def _at(paths: Mapping[Path, object], path: Path) -> list[Path]:
+    """The paths at and below one."""
+    depth = len(path)
+    return [each for each in paths if each[:depth] == path]
+
+
+def _check(value: object, path: Path) -> None:
+    """Refuse what is no JSON, with a backend and without: a flow is not to fail only where it is kept."""
+    check_nesting(value)
+    found = _odd(value)
+    if found is not None:
+        where, odd = found
+        told = repr(odd) if isinstance(odd, float) else f"a {type(odd).__module__}.{type(odd).__qualname__}"
+        raise CodecError(
+            f"{told} is no JSON", where=f"progress{where}", path=path, hint="lists, dicts with text keys, plain values"
+        )
+
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+
+def _odd(value: object) -> tuple[str, object] | None:
+    """Where in a value something stands that JSON does not have, and what that is."""
+    kind = type(value)
+    if kind in _PLAIN or (isinstance(value, float) and kind is float and isfinite(value)):
+        return None
+    if kind is list and is_list(value):
+        parts = [(f"[{index}]", part) for index, part in enumerate(value)]
+    elif kind is dict and is_dict(value):
+        keys = [key for key in value if type(key) is not str]
+        if keys:
+            return f"[{keys[0]!r:.60}]", keys[0]
+        parts = [(f"[{key!r:.60}]", part) for key, part in value.items()]
+    else:
+        return "", value
+    for where, part in parts:
+        found = _odd(part)
+        if found is not None:
+            return where + found[0], found[1]
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- what is void
+
+
+def forget(run: Run, path: Path) -> None:
+    """What a step and all below it have left is void, for a reason that the journal tells by itself."""
+    for each in _at(run.progress, path):
+        del run.progress[each]
+    if run.store is not None:
+        # It would come after the record that makes it void.
+        run.store.drop_put_off(path)
+
+
+def forget_round(frame: Frame, name: str) -> None:
+    """A round of a loop is over, and another one follows: the next one finds nothing of it.
+
+    By the round and not by the loop, so that a resumed loop, whose rounds replay, leaves the round in flight alone.
+    """
+    run = frame.x.run
+    _clear(run, _at(run.progress, (*frame.at, name)))
+
+
+def progress_of(journal: Sequence[JournalRecord]) -> dict[Path, ProgressEntry]:
+    """What a journal says that steps have left, and that is not void."""
+    found: dict[Path, ProgressEntry] = {}
+    for record in journal:
+        if isinstance(record, Progressed):
+            found.pop(record.path, None)
+            if record.what != "cleared":
+                found[record.path] = DONE if record.what == "done" else ProgressEntry(record.value)
+        elif found and (isinstance(record, Voided) or (isinstance(record, StepFailed) and not record.final)):
+            for path in _at(found, record.path):
+                del found[path]
+        elif found and isinstance(record, StepFinished) and record.winner is not None:
+            for path in _losers(found, record.path, record.winner):
+                del found[path]
+    return found
+
+
+def _losers(paths: Mapping[Path, object], race: Path, winner: int) -> list[Path]:
+    depth = len(race)
+    return [each for each in _at(paths, race) if len(each) > depth and not each[depth].endswith(f"[{winner}]")]

@@ -1,0 +1,499 @@
+"""A run from its first record to its last: whatever ends it, one result comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
+from logging import ERROR, INFO
+from typing import Any
+
+import anyio
+from attrs import evolve, frozen
+
+from noetic_py.context.scope import Domain
+from noetic_py.context.step import SequenceSpec, Step
+from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.control import Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.events import RunFinished
+from noetic_py.core.events import RunStarted as RunStartedEvent
+from noetic_py.core.items import ID_SOURCE, Item
+from noetic_py.core.log import ItemLog
+from noetic_py.core.logs import Where, log
+from noetic_py.core.runtime import SYSTEM
+from noetic_py.core.trace import place_of, recorded_span
+from noetic_py.core.tracebacks import trim
+from noetic_py.engine import detached as _detached
+from noetic_py.engine import detached as _relaunch
+from noetic_py.engine import execute as _derived
+from noetic_py.engine.cancellation import Parked, failure_of, is_late
+from noetic_py.engine.execute import AnyStep, as_error, execute, open_wrap_up, restore, settle_failure
+from noetic_py.engine.frame import Frame
+from noetic_py.engine.graph import members
+from noetic_py.engine.journaling import ledger as _checkpoint
+from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
+from noetic_py.engine.journaling.ledger import voided
+from noetic_py.engine.journaling.replay import count_turns, put_state, recover, stop_again
+from noetic_py.engine.journaling.run_history import Past, open_requests, request_of, told
+from noetic_py.engine.journaling.writer import Kept
+from noetic_py.engine.kinds import channels as _channels
+from noetic_py.engine.kinds import every as _schedule
+from noetic_py.engine.kinds import flow as _flow
+from noetic_py.engine.kinds import handoff as _handoff
+from noetic_py.engine.kinds import loop as _loop
+from noetic_py.engine.kinds import model as _model
+from noetic_py.engine.kinds import spawn as _spawn
+from noetic_py.engine.kinds import suspension as _suspension
+from noetic_py.engine.kinds import tool as _tool
+from noetic_py.engine.kinds.model import input_items, unsaid
+from noetic_py.engine.kinds.model_round import known_of
+from noetic_py.engine.layers import store as _upkeep
+from noetic_py.engine.layers.lifecycle import close_layers, open_layers
+from noetic_py.engine.limits import wrap_up_step
+from noetic_py.engine.state import Execution, Run
+from noetic_py.engine.stops import asked_again, note, value_so_far, wrap_up_of
+from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
+from noetic_py.journal.records import (
+    Base,
+    Decision,
+    JournalRecord,
+    Opening,
+    RunEnded,
+    RunStarted,
+    StepFinished,
+)
+from noetic_py.steps.flow import BranchSpec
+from noetic_py.steps.handoff import HandingSpec, HandoffSpec
+from noetic_py.steps.loop import LoopSpec
+from noetic_py.steps.spawn import MemorySpec
+
+__all__ = ["Run", "RunPlan", "run_flow"]
+
+# Importing a room of the interpreter registers the kinds it interprets.
+INTERPRETERS = (
+    _channels, _checkpoint, _derived, _detached, _flow, _handoff, _loop, _model, _relaunch, _schedule, _spawn,
+    _suspension, _tool, _upkeep,
+)  # fmt: skip
+
+
+@frozen(eq=False)
+class RunPlan:
+    """What a run is asked to do."""
+
+    step: AnyStep
+    value: Any
+    domain: Domain
+    budget: Budget | None
+    deadline: float | None
+    opening: Opening | None = None
+    past: Past | None = None
+    kept: Kept | None = None
+    base: Base | None = None
+    delivery_id: str | None = None
+
+
+# What a span can hold as it is; of other JSON it holds the text.
+_SCALARS = (str, bool, int, float)
+_ROOT: AnyStep = Step(id="run", kind="run")
+
+
+async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
+    """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
+    now = run.runtime.monotonic()
+    lease = Lease(plan.budget, run.resources.lease, now=now)
+    x = Execution(run, lease, depth=0, parent=None, input=plan.value)
+    run.root = x
+    x.turns = run.context_turns
+    # Items that steps make get their ids from the run's own source, so that a second run of it makes the same.
+    ids = ID_SOURCE.set(run.runtime.new_id) if run.runtime is not SYSTEM else None
+    if run.early is not None:
+        x.request(run.early)
+    lease.on_warning = x.warned
+    root = _spawn.head(x, None, _ROOT, plan.domain)
+    root.opened = True
+    history = plan.domain.log.fork()
+    how = "started" if plan.past is None else "resumed"
+    log("runs", INFO, "run %s of %s %s", run.run_id, plan.step.id, how, where=Where(run.run_id))
+    if run.bus.active:
+        run.bus.publish(RunStartedEvent((), run.run_id))
+    try:
+        await _begin(x, root, plan, lease, len(history))
+        output, stop, error = await _outcome(x, root, plan, lease)
+        if stop is None or stop.kind != "suspend":
+            await close_layers(x, root)
+        return await _result(run, x, plan, history, _Ending(output, stop, error), now)
+    except BaseException as cancelled:
+        failure = failure_of(cancelled)
+        if failure is not None:
+            broken = _Ending(no_value(), None, as_error(root, failure))
+            return await _result(run, x, plan, history, broken, now)
+        reason = "cancelled from outside" if x.stop is None else x.stop.reason
+        _void_wrap_up(root, again=root.wrap_up is not None)
+        restore(root)
+        left = _Ending(no_value(), Control("cancel", reason=reason), None)
+        with anyio.CancelScope(shield=True):
+            await close_layers(x, root)
+            run.left = await _result(run, x, plan, history, left, now)
+        raise
+    finally:
+        if ids is not None:
+            ID_SOURCE.reset(ids)
+        if run.detached:
+            await run.dismiss()
+        lease.close(root.wrap_up)
+        run.close_channels()
+        run.bus.close()
+        # Without these the run would be a ring that only the garbage collector could break.
+        run.root = None
+        x.frame = None
+        run.context_turns = x.turns
+
+
+@contextmanager
+def traced(run: Run, step: AnyStep) -> Generator[None]:
+    """A run's own span, around all that it does in this process; below the place that the run was given, if any."""
+    if run.tracer is None:
+        yield
+        return
+    attributes: dict[str, str | int] = {"noetic.run": run.run_id, "noetic.thread": run.thread_id}
+    if run.request_id is not None:
+        attributes["noetic.request"] = run.request_id
+    with recorded_span(run.tracer, f"run {step.id}", attributes, below=run.trace) as span:
+        for name, value in known_of(run).items():
+            span.set_attribute(f"noetic.metadata.{name}", value if isinstance(value, _SCALARS) else json.dumps(value))
+        run.trace = place_of(span)
+        yield
+
+
+async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history: int) -> None:
+    """Write the head of the journal, or go on where it ends."""
+    run, past = x.run, plan.past
+    if past is None:
+        run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
+        if run.early is not None and run.early.kind in ("complete", "wrap_up"):
+            note(run, run.early)
+        if run.store is not None:
+            await run.store.commit(run.journal)
+        return
+    root.node = past.index
+    recover(run, lease, ())
+    count_turns(x, ())
+    stop_again(x, ())
+    asked = asked_again(root.node, run, run.flow)
+    if asked is not None and asked.kind == "complete":
+        x.request(asked)
+    if x.stop is not None:
+        # Nothing runs any more: what the steps have left is all there is.
+        left = visible(past.index)
+        for own in left:
+            plan.domain.log.extend(own.items)
+        put_state(root, left)
+
+
+async def _outcome(
+    x: Execution, root: Frame, plan: RunPlan, lease: Lease
+) -> tuple[Any, Control | None, NoeticError | None]:
+    """Run the flow, and the wrap-up where it was stopped for one; nothing stops the run any more afterwards."""
+    run = x.run
+    try:
+        output, stop, error = await _attempt(x, root, plan, lease)
+    finally:
+        if run.detached:
+            await run.dismiss()
+    # What runs from here on begins anew.
+    run.running_since = 0.0
+    asked = stop is not None and stop.kind == "wrap_up"
+    _void_wrap_up(root, again=asked or (stop is not None and stop.kind == "budget" and lease.keeps))
+    if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
+        output, _ = await _wrap_up(x, root, wrap_up_step(plan.budget), lease, stop.error)
+        await run.dismiss()
+    elif stop is not None and asked:
+        output, stop, error = await _wrapped_up(x, root, plan, lease, stop)
+        await run.dismiss()
+    x.over = True
+    return output, stop, error
+
+
+async def _attempt(
+    x: Execution, root: Frame, plan: RunPlan, lease: Lease
+) -> tuple[Any, Control | None, NoeticError | None]:
+    """Run the flow; what comes out is its output, what stopped it, or what broke it."""
+    run = x.run
+    left, limit = _seconds(x, plan, lease) or (None, 0.0)
+    output: Any = no_value()
+    if left is not None:
+        if left <= 0:
+            restore(root, wrapped=False)
+            return output, x.out_of_time(limit), None
+        run.has_deadline()
+        x.scope.deadline = anyio.current_time() + left
+    try:
+        lease.keep_reserve()
+        with x.scope:
+            output = await _whole(x, root, plan)
+    except Parked:
+        if x.stop is None:
+            restore(root, wrapped=False)
+            return no_value(), Control("suspend"), None
+    except Exception as error:  # noqa: BLE001 # it becomes the result's error
+        if x.stop is None:
+            failure = as_error(root, error)
+            settle_failure(root, failure, wrapped=False)
+            if isinstance(failure, BudgetExceeded):
+                control = Control("budget", reason=str(failure.message), path=failure.path, error=failure)
+                return no_value(), control, None
+            return no_value(), None, failure
+    if x.stop is None and (x.scope.cancelled_caught or is_late(x.scope)):
+        x.out_of_time(limit)
+    stop = x.stop
+    if stop is None:
+        return output, None, None
+    restore(root, wrapped=_is_over(x.run))
+    return (stop.value if stop.kind == "complete" else no_value()), stop, None
+
+
+def _is_over(run: Run) -> bool:
+    """Whether a step had asked for the run's end before this process had it, so that nothing runs any more."""
+    return any(control.at == () for control in run.stopped)
+
+
+def _void_wrap_up(root: Frame, *, again: bool) -> None:
+    """The wrap-up of an earlier process is void once a step has finished after it, or when none follows this time."""
+    run, node = root.x.run, root.node
+    if node is None or "wrap_up" not in node.children or _is_over(run) or (again and not _has_gone_on(run.journal)):
+        return
+    node.drop("wrap_up")
+    node.failed.pop("wrap_up", None)
+    voided(run, (*root.at, "wrap_up"))
+
+
+def _has_gone_on(journal: Sequence[JournalRecord]) -> bool:
+    """Whether a step of the flow has finished since the last wrap-up began."""
+    for record in reversed(journal):
+        if isinstance(record, Decision) and not record.path and record.key == "wrap_up":
+            return False
+        if isinstance(record, StepFinished) and record.path[0] not in ("wrap_up", OPEN, CLOSE):
+            return True
+    return False
+
+
+async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
+    """The flow, and all that it has started beside itself."""
+    await open_layers(x, root, plan.step.id)
+    asked = asked_again(root.node, x.run, x.run.flow)
+    if asked is not None:
+        # Of the flow nothing is run any more, and the wrap-up has the layers as the flow would have them.
+        x.request(asked)
+    output = await execute(plan.step, plan.value, root, plan.step.id)
+    if x.run.detached:
+        await x.run.join_detached()
+    if x.run.waits and open_requests(x.run.journal):
+        raise Parked
+    return output
+
+
+def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> tuple[float, float] | None:
+    """How long the run may take from now on, and the limit that says so."""
+    bounds: list[tuple[float, float]] = []
+    now = x.run.runtime.monotonic()
+    node: Lease | None = lease
+    while node is not None:
+        if node.budget is not None and node.budget.seconds is not None and node.ends is not None:
+            bounds.append((max(0.0, node.ends - now), node.budget.seconds))
+        node = node.parent
+    if plan.deadline is not None:
+        bounds.append((plan.deadline, plan.deadline))
+    return min(bounds, default=None)
+
+
+async def _wrapped_up(
+    x: Execution, root: Frame, plan: RunPlan, lease: Lease, stop: Control
+) -> tuple[Any, Control | None, NoeticError | None]:
+    """Finish with what there is: the value of the wrap-up step, or of the loop that was in flight."""
+    step = wrap_up_step(plan.budget) or wrap_up_of(x.run, plan.step)
+    if step is None:
+        return (value := value_so_far(x.run, plan.step)), _giving(stop, value), None
+    x.wraps = True
+    output, error = await _wrap_up(x, root, step, lease, None)
+    if x.stop is not None:
+        # Stopped in another way meanwhile, and that holds.
+        stop, error = x.stop, None
+        output = stop.value if stop.kind == "complete" else no_value()
+    return output, (_giving(stop, output) if error is None else None), error
+
+
+def _giving(stop: Control, output: Any) -> Control:
+    """A stop with the value that the run ends with, for those who read the journal."""
+    return stop if output is no_value() else evolve(stop, value=output)
+
+
+async def _wrap_up(
+    x: Execution, root: Frame, step: AnyStep | None, lease: Lease, error: BudgetExceeded | None
+) -> tuple[Any, NoeticError | None]:
+    """Run the wrap-up on the reserve; when even that fails, the run simply has no value, and why is given too."""
+    if step is None:
+        return no_value(), None
+    x.ended()
+    x.stop = None
+    x.scope = anyio.CancelScope()
+    reserve, work = open_wrap_up(root, lease, step, error)
+    if reserve.deadline is not None:
+        x.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
+    try:
+        with x.scope:
+            output = await work()
+            await x.run.join_detached()
+            if not is_late(x.scope):
+                return output, None
+    except Exception as failed:  # noqa: BLE001 # it is given to the caller of the wrap-up
+        failure = as_error(root, failed)
+        settle_failure(root, failure)
+        if error is not None:
+            # The run ends for its budget, and its result says nothing of the wrap-up.
+            log("runs", ERROR, "the wrap-up failed: %s", failure.message, where=root.where, error=failure)
+        return no_value(), failure
+    finally:
+        # Its steps are the run's, and the run's result tells of them.
+        reserve.close()
+    return no_value(), None
+
+
+async def _end(
+    run: Run, status: RunStatus, reason: str | None, control: Control | None, pending: Collection[int]
+) -> None:
+    if run.store is not None:
+        run.store.settle(run.journal)
+    last = run.journal[-1] if run.journal else None
+    if not isinstance(last, RunEnded) or last.status != status:
+        run.journal.append(RunEnded((), status, reason, control, tuple(pending)))
+    if run.store is not None:
+        run.store.status = status
+        if control is not None and control.shutdown is not None:
+            run.store.tell(shutdown=True)
+        try:
+            await run.store.commit(run.journal, force=True)
+        finally:
+            await run.store.release()
+    if run.bus.active:
+        run.bus.publish(RunFinished((), run.run_id, status, reason))
+
+
+def _verdict(run: Run, flow: AnyStep) -> tuple[str | None, LoopStop | None]:
+    """Why the flow ended, when a loop ended it: the flow itself, a sequence's last step, a branch's chosen one."""
+    path, reason, loop_stop = run.verdict or ((), None, None)
+    step: AnyStep | None = flow if path[:1] == (flow.id,) else None
+    for frame in path[1:]:
+        step = None if step is None else _last_step(step, frame)
+    return (reason, loop_stop) if step is not None and step.kind == "loop" else (None, None)
+
+
+def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
+    """The child at a frame, when the step ends with it."""
+    spec: object = step.spec
+    if isinstance(spec, SequenceSpec):
+        return spec.steps[-1] if spec.frames[-1] == frame else None
+    if isinstance(spec, BranchSpec):
+        return next((each for each in (*(spec.cases or {}).values(), spec.default) if each and each.id == frame), None)
+    if isinstance(spec, HandingSpec):
+        return spec.inner
+    if isinstance(spec, MemorySpec) and step.kind == "with_memory":
+        return spec.step
+    if isinstance(spec, HandoffSpec):
+        name, _, _ = frame.partition("#")
+        return next((each for each in members(step) if each.id == name and each.kind != "handing"), None)
+    return None
+
+
+def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Sequence[Item]:
+    """What the user said, when the run has ended before its model was asked: it stays in the conversation."""
+    flow, log = plan.step, plan.domain.log
+    if status in ("completed", "suspended") or log.size > history or not _asks_first(flow):
+        return ()
+    try:
+        return unsaid(run, log, input_items(plan.value, ()))
+    except NoeticError:
+        # It is no input of a model, and that is why the run has failed.
+        return ()
+
+
+def _asks_first(flow: AnyStep) -> bool:
+    """Whether a flow begins with a model that is given its input."""
+    while isinstance(flow.spec, SequenceSpec | LoopSpec):
+        flow = flow.spec.steps[0] if isinstance(flow.spec, SequenceSpec) else flow.spec.body
+    return flow.kind == "model"
+
+
+@frozen(eq=False)
+class _Ending:
+    """How the flow ended: its output, what stopped it, what broke it."""
+
+    output: Any
+    stop: Control | None
+    error: NoeticError | None
+
+
+def _why(run: Run, plan: RunPlan, ending: _Ending) -> tuple[str | None, LoopStop | None]:
+    """The reason that the result gives, and what ended the loop if the flow ended with one."""
+    stop = ending.stop
+    if stop is not None:
+        return (f"complete() at {'/'.join(stop.path)}" if stop.kind == "complete" and stop.path else stop.reason), None
+    return _verdict(run, plan.step) if ending.error is None else (ending.error.message, None)
+
+
+async def _result(
+    run: Run, x: Execution, plan: RunPlan, history: ItemLog, ending: _Ending, began: float
+) -> RunResult[Any, Any]:
+    output, stop, error = ending.output, ending.stop, ending.error
+    status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
+    reason, loop_stop = _why(run, plan, ending)
+    waits = open_requests(run.journal) if status == "suspended" else {}
+    if stop is not None and stop.kind == "suspend":
+        stop, reason = None, told(list(waits.values()))
+    try:
+        await _end(run, status, reason, stop, waits)
+    except CheckpointError as failed:
+        # What was not committed has not happened: the run is not finished, whatever the flow returned.
+        output, stop, error, status, reason, loop_stop = no_value(), None, failed, "failed", failed.message, None
+    why = "" if reason is None else f": {reason}"
+    log("runs", INFO, "run %s of %s ended: %s%s", run.run_id, plan.step.id, status, why, where=Where(run.run_id))
+    journal = run.journal
+    broken = error if error is not None else None if stop is None else stop.error
+    if broken is not None:
+        trim(broken, causes=True)
+
+    cause = () if broken is None else broken.path
+    said = _left_unsaid(run, plan, len(history), status)
+    plan.domain.log.extend(said)
+
+    def transcript() -> Transcript:
+        log = history.fork()
+        log.extend(items_below(journal, (), cause) or said)
+        # What it waits for is told in full beside it.
+        why = "it waits for an answer" if status == "suspended" else reason
+        view = log.rendered(f"{status}: {why}" if why else status)
+        return Transcript(view, view[len(history) :])
+
+    result: RunResult[Any, Any] = RunResult(
+        run_id=run.run_id,
+        status=status,
+        output=output,
+        state=plan.domain.state,
+        usage=x.lease.tokens,
+        cost=None if run.unpriced else x.lease.cost,
+        steps=x.lease.steps,
+        model_calls=x.lease.calls,
+        seconds=run.runtime.monotonic() - began,
+        checkpoint=Checkpoint(run.run_id, len(run.journal)),
+        transcript=transcript,
+        reason=reason,
+        loop_stop=loop_stop,
+        error=broken,
+        last_layer_usage=x.last_layer_usage,
+        memory=plan.domain.cells,
+        possibly_spent=run.possibly_spent(),
+        pending=[request_of(each, run.run_id) for each in waits.values()] if status == "suspended" else (),
+        shutdown=stop is not None and stop.shutdown is not None,
+    )
+    if broken is not None:
+        broken.result = result
+    return result

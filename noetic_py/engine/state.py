@@ -1,0 +1,756 @@
+"""What is alive while a run goes on: the run, and its executions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
+from threading import get_ident
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import anyio
+import anyio.from_thread
+from attrs import evolve, frozen
+
+from noetic_py.channels import Board, Channel, Entry, Live, log_lost
+from noetic_py.context.context import CURRENT, Context, Derived, Services, StepMeta
+from noetic_py.context.detached import DetachedWork, DetachOptions
+from noetic_py.core.attributes import Attributes
+from noetic_py.core.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
+from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKind
+from noetic_py.core.derivation import ContextMemory
+from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
+from noetic_py.core.logs import is_verbose
+from noetic_py.core.state import NO_CELLS, Cells, copy_state
+from noetic_py.core.trace import Trace, trace_of_run
+from noetic_py.core.types import OnDiverge, ShareState, T
+from noetic_py.core.values import copy_value
+from noetic_py.engine.body import Bare
+from noetic_py.engine.frame import Frame, acting, frame_around, frame_of
+from noetic_py.engine.limits import Family
+from noetic_py.engine.progress import Keeper
+from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
+from noetic_py.journal.delta import known_fields
+from noetic_py.journal.layer_states import StoredCells
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+    from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.context.hooks import Hook
+    from noetic_py.context.step import Body, Step
+    from noetic_py.core.progress import ProgressEntry
+    from noetic_py.core.requests import Ask
+    from noetic_py.core.runtime import Runtime
+    from noetic_py.core.session_key import SessionKey
+    from noetic_py.core.view import LayerUsage, View
+    from noetic_py.engine.journaling.deliveries import Taken
+    from noetic_py.engine.journaling.fold import Node
+    from noetic_py.engine.journaling.writer import Store
+    from noetic_py.engine.layers.handles import Layers
+    from noetic_py.engine.layers.store import Upkeep
+    from noetic_py.journal.records import Intent, JournalRecord, StepFailed, StepFinished
+    from noetic_py.models.model import JsonValue, Model, ModelSettings
+
+__all__ = ["Execution", "Resources", "Run"]
+
+Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions, str | None], DetachedWork]"
+
+
+class Resources:
+    """What a harness lends to its runs."""
+
+    __slots__ = (
+        "_storage", "group", "hooks", "launch", "layers", "lease", "mail", "max_parallel_tools", "model", "models",
+        "runtime", "settings", "tools",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        layers: Layers,
+        storage: CheckpointBackend | None,
+        model: str | Model | None,
+        models: Callable[[str], Model],
+        tools: Sequence[Any],
+        lease: Lease,
+        settings: ModelSettings,
+        hooks: tuple[Hook[Any, Any], ...] = (),
+        max_parallel_tools: int = 16,
+    ) -> None:
+        self.runtime = runtime
+        self.max_parallel_tools = max_parallel_tools
+        self.hooks = hooks
+        self.layers = layers
+        self._storage = storage
+        self.model = model
+        self.models = models
+        self.tools = tools
+        self.lease = lease
+        self.settings = settings
+        # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
+        self.group: anyio.abc.TaskGroup | None = None
+        self.launch: Launch | None = None
+        self.mail: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
+
+    @property
+    def storage(self) -> CheckpointBackend:
+        """Where layers keep what outlives a run: the harness's backend, or its own memory when it has none."""
+        if self._storage is None:
+            from noetic_py.checkpoints.memory import InMemoryBackend
+
+            self._storage = InMemoryBackend(runtime=self.runtime)
+        return self._storage
+
+
+class Doors:
+    """How a body's call gets to the interpreter, which stands above and puts itself here when it is loaded."""
+
+    enter: Callable[[Frame, Step[Any, Any, Any, Any], object], Any]
+    section: Callable[[Sequence[Step[Any, Any, Any, Any]], ShareState], Step[Any, Any, Any, Any]]
+    send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
+    receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
+    receive_now: Callable[[Frame, Channel[Any]], Any]
+    ask: Callable[[Frame, Ask[Any]], Awaitable[Any]]
+    checkpoint: Callable[[Frame], Awaitable[None]]
+    bind: Callable[[Frame, bool], Any]
+    upkeep: Callable[[Execution], Upkeep]
+    detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
+    relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
+    hooked: Callable[[Body], Body]
+    asked: Callable[[Run, Control, str], None]
+    derived: Callable[[Step[Any, Any, Any, Any], Derived], Step[Any, Any, Any, Any]]
+    cut_short: Callable[[Frame, object, Frame | None], None]
+    reconcile: Callable[[Frame, Any], Awaitable[object]]
+
+
+DOORS = Doors()
+
+
+class Run:
+    """One run: its journal, its bus and what all its executions share."""
+
+    __slots__ = (
+        "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "context_turns", "custody",
+        "depth", "detached", "early", "executed", "family", "flow", "hooked", "journal", "left", "mail", "memory",
+        "metadata", "model_settings", "noticed", "on_diverge", "once", "progress", "relaunched", "request_id",
+        "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session", "spent", "stopped",
+        "stopping", "store", "thread_id", "timed", "trace", "tracer", "turns", "unpriced", "user_id", "verbose",
+        "verdict", "view", "waits",
+    )  # fmt: skip
+
+    # Where in the conversation that it begins with a message stands that no run has answered.
+    asked: int | None
+    # Where its layers of scope thread keep what is theirs.
+    memory: ContextMemory
+    # How far its steps have come, as they say themselves; by their paths.
+    progress: dict[tuple[str, ...], ProgressEntry]
+    # The attempts that earlier processes had begun, by their steps' paths: none of them is counted as a step again.
+    begun: set[tuple[tuple[str, ...], int]]
+    # What its journal says was spent before this process had the run, and the stops that were asked for before that.
+    spent: list[Spent]
+    stopped: list[Control]
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        user_id: str | None,
+        request_id: str | None,
+        resources: Resources,
+        services: Services,
+        metadata: Mapping[str, JsonValue],
+        model_settings: ModelSettings,
+        bus: Bus,
+        tracer: Tracer | None,
+        trace: Trace | None,
+    ) -> None:
+        self.run_id, self.thread_id, self.user_id, self.request_id = run_id, thread_id, user_id, request_id
+        self.resources, self.runtime = resources, resources.runtime
+        self.services = services
+        self.metadata, self.model_settings = metadata, model_settings
+        self.bus, self.attrs, self.progress, self.begun = bus, Attributes(), {}, set()
+        self.tracer, self.trace, self.asked, self.memory = tracer, trace, None, ContextMemory()
+        self.journal: list[JournalRecord] = []
+        # Where the journal is stored, in a durable run.
+        self.store: Store | None = None
+        self.on_diverge: OnDiverge = "fail"
+        # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
+        self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
+        self.spent, self.stopped = [], []
+        # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
+        self.hooked, self.verbose = bool(resources.hooks), is_verbose()
+        self.bare: Bare = tracer is None and not self.hooked and not self.verbose
+        # `stopping` counts the executions that are being stopped, `alert` the reasons for which a step looks around.
+        # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
+        self.executed = self.turns = self.context_turns = self.stopping = self.alert = 0
+        self.depth, self.family = _place()
+        # When the stretch of its code that runs now has begun, and what has been warned of once; see `blocking`.
+        self.running_since, self.noticed = 0.0, set[str]()
+        self.unpriced = self._over = self.waits = self.timed = False
+        self.view: View | None = None
+        # The loop that ended last, and why.
+        self.verdict: tuple[tuple[str, ...], str | None, LoopStop] | None = None
+        self.root: Execution | None = None
+        self._thread = get_ident()
+        self._board: Board | None = None
+        # For those who cannot be told how it ended, because it was cancelled from outside.
+        self.left: RunResult[Any, Any] | None = None
+        # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
+        self.mail: dict[str, list[Entry]] = {}
+        # Messages that may have to go back, while there are any.
+        self.custody: list[Taken] | None = None
+        # The sends that a second attempt is not to repeat.
+        self.sent: set[tuple[str, ...]] = set()
+        # Executions beside the flow, while there are any.
+        self.detached: list[Beside] = []
+        # Those from before this process had the run that it has looked after, their starters being done; by path.
+        self.relaunched: set[tuple[str, ...]] | None = None
+        # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.
+        self.early: Control | None = None
+        self.flow: Step[Any, Any, Any, Any] | None = None
+        self.session: SessionKey | None = None
+
+    def has_deadline(self) -> None:
+        """Something in the run has a limit of time: compare the clock before each body from now on."""
+        if not self.timed:
+            self.timed = True
+            self.alert += 1
+
+    def has_stopped(self, more: int) -> None:
+        """Another execution is being stopped, or with -1 one of them is over."""
+        self.stopping += more
+        self.alert += more
+
+    def has_hooks(self) -> None:
+        """A step that has hooks begins: look for hooks from now on."""
+        self.hooked, self.bare = True, False
+
+    @property
+    def place(self) -> Trace:
+        """Where it stands in a distributed trace."""
+        return self.trace or trace_of_run(self.run_id)
+
+    def settle(self) -> None:
+        """Have the journal say now what steps have left of how far they have come."""
+        if self.store is not None:
+            self.store.settle(self.journal)
+
+    def keep_in(self, store: Store) -> None:
+        """Make the run durable."""
+        self.store = store
+        self.alert += 1
+        self.bare = False
+
+    @property
+    def channels(self) -> Board:
+        """The run's channels."""
+        if self._board is None:
+            self._board = Board(self._lost, self._fill)
+            if self._over:
+                self._board.close()
+        return self._board
+
+    def _fill(self, live: Live) -> None:
+        for entry in self.mail.pop(live.channel.name, ()):
+            if entry.placed and self.store is not None:
+                live.restore(entry.sender, self.store.codec.decode(entry.value, live.channel.schema))
+            else:
+                live.skip()
+
+    def put_back(self, name: str, entry: Entry) -> None:
+        """A message that was taken before this process had the run goes back to its place."""
+        entry.placed = True
+        live = None if self._board is None else self._board.known(name)
+        if live is not None and self.store is not None:
+            value = self.store.codec.decode(entry.value, live.channel.schema)
+            live.reader(lambda: True).give_back(evolve(entry, value=value))
+
+    def _lost(self, channel: Channel[Any], dropped: int) -> None:
+        log_lost(channel, dropped, self.run_id)
+        if self.bus.active:
+            self.bus.publish(ChannelDropped((), channel.name, dropped))
+
+    def close_channels(self) -> None:
+        """The run is over, and so are its channels."""
+        self._over = True
+        if self._board is not None:
+            self._board.close()
+
+    def cancel_detached(self, path: tuple[str, ...]) -> None:
+        """Cancel what the steps at and below a path have started beside the flow."""
+        for beside in self.detached:
+            if beside.path[: len(path)] == path:
+                beside.scope.cancel()
+
+    async def dismiss(self, path: tuple[str, ...] = ()) -> None:
+        """Cancel it, and wait until it has ended; not to be cancelled itself, so that no task outlives its owner."""
+        self.cancel_detached(path)
+        with anyio.CancelScope(shield=True):
+            for beside in tuple(self.detached):
+                if beside.path[: len(path)] == path:
+                    await beside.done.wait()
+
+    async def join_detached(self) -> None:
+        """Wait for all work beside the flow, and for what that starts."""
+        while self.detached:
+            await self.detached[0].done.wait()
+
+    def possibly_spent(self, path: tuple[str, ...] = ()) -> Usage:
+        """What calls below a path had reserved that were in flight when an earlier owner died."""
+        found = NOTHING_USED
+        for spent in self.spent:
+            if not spent.sure and spent.path[: len(path)] == path:
+                used = spent.used
+                cost = found.cost if not used.cost else used.cost + (found.cost or Decimal(0))
+                found = Usage(found.tokens + used.tokens, cost, found.model_calls + used.model_calls)
+        return found
+
+    @property
+    def shutdown(self) -> Partial | None:
+        """What becomes of an answer in flight, while the run is stopped because its harness shuts down."""
+        stop = None if self.root is None else self.root.stop
+        return None if stop is None else stop.shutdown
+
+    def is_here(self) -> bool:
+        """Whether this is the run's own thread."""
+        return get_ident() == self._thread
+
+    def in_its_thread(self, work: Callable[[], T]) -> T:
+        """Do something in the run's own thread: at once there, and from a sync tool's worker thread by handing it over.
+
+        Raises:
+            WrongThread: This is neither.
+        """
+        if get_ident() == self._thread:
+            return work()
+        try:
+            return anyio.from_thread.run_sync(work)
+        except RuntimeError as error:
+            raise WrongThread(
+                "the run belongs to another thread", hint="call it from a step, or from a sync tool that the run called"
+            ) from error
+
+    def stop_from_outside(self, kind: StopKind, reason: str, *, shutdown: Partial | None = None) -> bool:
+        """Stop the run for a reason that no step gave; says whether nothing else had stopped or ended it."""
+        return self.take_stop(Control(kind, reason=reason, shutdown=shutdown))
+
+    def take_stop(self, control: Control, *, key: str = "") -> bool:
+        """Stop the run from outside, and note in its journal a stop that gives it an outcome.
+
+        Raises:
+            CodecError: The value of a `complete` cannot be stored.
+        """
+        if self._over or (self.root is None and self.early is not None):
+            return False
+        if self.root is None:
+            self.early = control
+            return True
+        return self.in_its_thread(partial(self._take_stop, self.root, control, key))
+
+    def _take_stop(self, root: Execution, control: Control, key: str) -> bool:
+        if not root.takes(control):
+            return False
+        if control.kind in ("complete", "wrap_up"):
+            DOORS.asked(self, control, key)
+        return root.request(control)
+
+
+@frozen
+class Spent:
+    """What one recorded attempt of a step has used, children apart.
+
+    Attributes:
+        path: The step.
+        used: Tokens, cost and model calls.
+        steps: How many steps it counts for.
+        tool: The tool that it has called.
+        execution: The path of the execution that it belongs to.
+        void: How long the path is of the outermost step that has been tried again since.
+        sure: Whether it was used, and not only reserved by a call with an unknown outcome.
+    """
+
+    path: tuple[str, ...]
+    used: Usage
+    steps: int
+    tool: str | None
+    execution: tuple[str, ...] = ()
+    void: int | None = None
+    sure: bool = True
+
+
+class Beside(Protocol):
+    """An execution that goes on beside the run's flow."""
+
+    child: Execution
+    scope: anyio.CancelScope
+    done: anyio.Event
+    path: tuple[str, ...]
+
+
+class Execution:
+    """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
+
+    __slots__ = (
+        "_began", "_parent", "_turns", "_upkeep", "_whole", "born", "closing", "depth", "frame", "id", "input",
+        "last_layer_usage", "last_step", "layers", "lease", "metadata", "over", "request_id", "run", "run_id", "scope",
+        "services", "stop", "thread_id", "tool_failures", "user_id", "wraps",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        run: Run,
+        lease: Lease,
+        *,
+        depth: int,
+        parent: Frame | None,
+        input: object,
+        layers: Layers | None = None,
+        part: bool = False,
+    ) -> None:
+        self.run = run
+        self.run_id = run.run_id
+        self._whole: Execution | None = parent.x.whole if part and parent is not None else None
+        self.id: str
+        if self._whole is not None:
+            self.id = self._whole.id
+        else:
+            self.id = run.run_id if parent is None else run.runtime.new_id()
+        self.lease = lease
+        self.depth = depth
+        self._parent = parent
+        self.input = input
+        self.thread_id = run.thread_id
+        self.user_id = run.user_id
+        self.request_id = run.request_id
+        self.services = run.services
+        self.metadata = run.metadata
+        inherited: Layers = run.resources.layers if parent is None else parent.x.layers
+        self.layers: Layers = inherited if layers is None else layers
+        self.last_layer_usage: LayerUsage | None = None
+        self._upkeep: Upkeep | None = None
+        # The states that its parent's layers had when it began.
+        self.born: Cells = NO_CELLS if parent is None else parent.domain.cells
+        # Whether its layers are being closed, which no stop keeps from happening.
+        self.closing = False
+        # Whether it is wrapped up, which happens once; and whether its outcome is known, which nothing stops any more.
+        self.wraps = self.over = False
+        self.last_step: StepMeta | None = parent.x.last_step if part and parent is not None else None
+        self._turns = 0
+        # In how many rounds a tool refused its arguments or asked for another try, and the latest of them.
+        self.tool_failures: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self.stop: Control | None = None
+        self.scope = anyio.CancelScope()
+        self._began = run.runtime.monotonic()
+        self.frame: Frame | None = None
+
+    # -- what a context reads
+
+    @property
+    def whole(self) -> Execution:
+        """What it is a part of, with other memory: it was started, counts and ends as that. Mostly that is itself."""
+        return self if self._whole is None else self._whole
+
+    @property
+    def parent_context(self) -> Context[Any, Any] | None:
+        return self.whole._parent
+
+    @property
+    def root_context(self) -> Context[Any, Any]:
+        root = self.run.root
+        frame = self.frame if root is None else root.frame
+        if frame is None:
+            raise ConfigError("the run is over", code="not-running", hint="use ctx.root while the step runs")
+        return frame
+
+    @property
+    def turns(self) -> int:
+        return self.whole._turns
+
+    @turns.setter
+    def turns(self, turns: int) -> None:
+        self.whole._turns = turns
+
+    @property
+    def step_count(self) -> int:
+        return self.whole.lease.steps
+
+    @property
+    def tokens(self) -> TokenUsage:
+        return self.whole.lease.tokens
+
+    @property
+    def cost(self) -> Decimal:
+        return self.whole.lease.cost
+
+    @property
+    def elapsed(self) -> float:
+        return self.run.runtime.monotonic() - self.whole._began
+
+    @property
+    def run_turns(self) -> int:
+        """Model calls of the whole run."""
+        return self.run.turns
+
+    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+        """What the leases in force for a step still allow."""
+        used = {**self.whole.lease.used(), "seconds": self.elapsed, "depth": self.depth}
+        return frame_around(ctx).lease.remaining(self.run.runtime.monotonic(), self.depth, used)
+
+    def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
+        """Where layers of scope thread keep what is the run's own, as it is now."""
+        own = self.run.memory
+        return evolve(own, states=self.layers.of_thread(frame_around(ctx).domain.cells))
+
+    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+        frame = frame_around(ctx)
+        if reads or not self.layers:
+            return DOORS.bind(frame, reads)
+        if frame.bundle is None:
+            frame.bundle = DOORS.bind(frame, reads)
+        return frame.bundle
+
+    @property
+    def attrs(self) -> Attributes:
+        """What the parts of the run hand to each other."""
+        return self.run.attrs
+
+    @property
+    def progress(self) -> Keeper:
+        """How far the run's steps have come."""
+        return Keeper(self.run)
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What is done for its layers."""
+        if self._upkeep is None:
+            self._upkeep = DOORS.upkeep(self)
+        return self._upkeep
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The session that the run is a turn of."""
+        return self.run.session
+
+    @property
+    def parent_frame(self) -> Frame | None:
+        """The step in flight that has spawned it."""
+        return self._parent
+
+    # -- what a context asks for
+
+    def touch(self, ctx: Context[Any, Any], /) -> None:
+        """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
+        frame = frame_around(ctx)
+        domain = frame.domain
+        saved = copy_state(domain.state)
+        if self.run.store is not None:
+            if domain.known is None:
+                domain.known = known_fields(domain.state, self.run.store.codec)
+            if domain.stored is None:
+                domain.stored = StoredCells(domain.cells)
+        frame.touched = True
+        frame.clean = False
+        frame.saved = saved
+        frame.saved_cells = domain.cells
+        node: Frame | None = frame
+        while node is not None and node.domain is domain and not node.has_base:
+            node.has_base = True
+            node.base = saved
+            node.base_cells = domain.cells
+            node = node.up
+
+    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+        store = self.run.store
+        if store is not None:
+            try:
+                store.codec.require_readable(store.codec.encode(value))
+            except NoeticError as error:
+                # Said here, for a stop that cannot be stored could not be reported.
+                raise error.at(ctx.path) from None
+        self.request(Control("complete", value=copy_value(value), path=ctx.path, at=self.at), frame_around(ctx))
+
+    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+        self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), frame_around(ctx))
+
+    @property
+    def at(self) -> tuple[str, ...]:
+        """The execution's own path: of the run empty, of a spawn's child the spawn's."""
+        frame = self.whole.frame
+        return () if frame is None else frame.at
+
+    def request(self, control: Control, frame: Frame | None = None) -> bool:
+        """Stop this execution unless something has stopped it already; cancels all that runs in it."""
+        return self.run.in_its_thread(partial(self.whole._request, control, frame))
+
+    def takes(self, control: Control) -> bool:
+        """Whether a stop can still be asked for: the first one wins, and none after its end does."""
+        return self.stop is None and not self.over and not (self.wraps and control.kind == "wrap_up")
+
+    def _request(self, control: Control, frame: Frame | None) -> bool:
+        if not self.takes(control):
+            return False
+        self.stop = control
+        self.run.has_stopped(1)
+        if frame is not None and frame.virtual:
+            # Asked for through `ctx.root` or `ctx.parent`: it belongs to the body that asks.
+            asking = CURRENT.get()
+            frame = asking if isinstance(asking, Frame) else None
+        if frame is not None:
+            frame.control = control
+            frame.noted = True
+        self.scope.cancel()
+        for beside in self.run.detached:
+            if beside.child is not self and beside.child.is_below(self):
+                beside.scope.cancel()
+        return True
+
+    def is_below(self, other: Execution) -> bool:
+        """Whether it is the other execution, or one that was spawned from there."""
+        node: Execution | None = self
+        while node is not None and node is not other:
+            node = None if node._parent is None else node._parent.x
+        return node is not None
+
+    def ended(self) -> None:
+        """The execution is over, so its stop is not looked for any more."""
+        if self.stop is not None:
+            self.run.has_stopped(-1)
+
+    def out_of_time(self, limit: float) -> Control:
+        """The control of an execution whose time is over."""
+        error = BudgetExceeded("seconds", limit=limit, requested=0.0, settled=limit)
+        control = Control("budget", reason=str(error), error=error)
+        if self.stop is None:
+            self.stop = control
+            self.run.has_stopped(1)
+        return self.stop
+
+    def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
+        loop, value = self.stop_loop_around(frame_around(ctx), value)
+        if now:
+            self.run.in_its_thread(partial(DOORS.cut_short, loop, value, acting(frame_around(ctx))))
+
+    def stop_loop_around(self, frame: Frame, value: object) -> tuple[Frame, object]:
+        """Ask the nearest loop around a step to end after its round; gives that loop, and its value.
+
+        Raises:
+            ConfigError: There is none; code `"no-loop"`.
+        """
+        node: Frame | None = frame
+        while node is not None and node.x.whole is self.whole:
+            if node.step.kind in ("loop", "every"):
+                value = copy_value(value)
+                node.stop_loop_with(value, frame.at)
+                return node, value
+            node = node.up
+        raise ConfigError(
+            "stop_loop() was called outside a loop", code="no-loop", hint="complete(value) ends the execution"
+        )
+
+    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+        if self.run.bus.active:
+            frame = frame_around(ctx)
+            source = frame.source or frame.find_source()
+            tagged = Emitted(ctx.path, copy_value(event)).tagged(source._replace(branch=ctx.branch))
+            self.run.in_its_thread(partial(self.run.bus.publish, tagged))
+
+    def span(self, ctx: Context[Any, Any], /) -> Span:
+        from noetic_py.core.trace import current_span
+
+        span = frame_around(ctx).own_span
+        return current_span() if span is None else span
+
+    def trace(self, ctx: Context[Any, Any], /) -> Trace:
+        """The place of the step's span, or of the run when nothing records it."""
+        from noetic_py.core.trace import place_of
+
+        span = None if self.run.tracer is None else frame_around(ctx).own_span
+        return self.run.place if span is None else place_of(span)
+
+    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+        from hashlib import sha256
+
+        # Hashed frame by frame with lengths: ids are data, and no two paths may meet in one key.
+        digest = sha256(self.run_id.encode())
+        for frame in ctx.path:
+            part = frame.encode("utf-8", "surrogatepass")
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return digest.hexdigest()
+
+    def call(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /
+    ) -> Coroutine[Any, Any, Any]:
+        if ctx.__class__ is not Frame and isinstance(ctx, Derived):
+            step, ctx = DOORS.derived(step, ctx), frame_around(ctx)
+        frame: Any = ctx if ctx.__class__ is Frame else frame_of(ctx)
+        made: CoroutineType[Any, Any, Any] = DOORS.enter(frame, step, value)
+        before = frame.calls
+        if before is not None and before[0].cr_frame is None:
+            # It has ended: only calls that nothing has awaited yet are kept.
+            before = before[3]
+        # Of the caller of `Step.__call__` an instruction's number, which is cheaper than the line.
+        caller = _getframe(2)
+        frame.calls = (made, caller.f_code, caller.f_lasti, before)
+        return made
+
+    def gather(
+        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
+    ) -> Awaitable[list[Any]]:
+        entered: Awaitable[list[Any]] = DOORS.enter(frame_of(ctx), DOORS.section(steps, state), None)
+        return entered
+
+    def send(
+        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> Awaitable[None]:
+        return DOORS.send(frame_around(ctx), channel, value, timeout)
+
+    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
+        return DOORS.receive(frame_around(ctx), channel, timeout)
+
+    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+        return self.run.in_its_thread(partial(DOORS.receive_now, frame_around(ctx), channel))
+
+    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+        return DOORS.ask(frame_around(ctx), question)
+
+    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
+        return DOORS.checkpoint(frame_around(ctx))
+
+    def spawn_detached(
+        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
+    ) -> DetachedWork:
+        own = self.run.is_here()
+        return self.run.in_its_thread(partial(DOORS.detach, frame_around(ctx), step, value, options, own))
+
+    def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
+        """A lease of this execution has passed its `warn_at`."""
+        if self.run.bus.active:
+            frame = self.frame
+            if frame is None:
+                self.run.bus.publish(BudgetWarning((), dimension, spent, limit))
+            else:
+                frame.tell(BudgetWarning(frame.path, dimension, spent, limit))
+
+    def enter_child(self) -> None:
+        """Count a spawn that starts.
+
+        Raises:
+            LimitExceeded: Too deep, or too many in flight.
+            BudgetExceeded: A budget's `depth` does not allow it.
+        """
+        self.run.family.check(self.run.depth + self.depth + 1)
+        self.lease.enter_depth(self.depth + 1)
+        self.run.family.children += 1
+
+
+def _place() -> tuple[int, Family]:
+    """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
+    asking = CURRENT.get()
+    if isinstance(asking, Frame) and asking.token is not None:
+        return asking.x.run.depth + asking.x.depth + 1, asking.x.run.family
+    return 0, Family()

@@ -1,0 +1,195 @@
+"""Secret values, taken out of every text before it leaves the process.
+
+The owner of a secret makes its value known here, as [`Secret`][noetic_py.Secret] does by itself. From then on the
+value is masked in what the library says: error messages, log records, spans, events, what a tool's output tells the
+model, what is stored of a failure, and what the command line prints. All of it goes through `redact`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict, deque
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from logging import LogRecord
+
+__all__ = [
+    "MASK",
+    "MIN_LENGTH",
+    "NOT_SHOWN",
+    "forget_later",
+    "hold",
+    "redact",
+    "redact_record",
+    "remember",
+    "rendered",
+    "without_secrets",
+]
+
+MASK: Final = "[secret]"
+"""What stands in a text where a secret stood."""
+
+NOT_SHOWN: Final = "[not shown"
+"""How the text begins that stands for an argument whose value has no text: the reason and a bracket follow."""
+
+MIN_LENGTH: Final = 6
+"""Shorter values are not looked for: they would be found in half of all words. In characters, as in `MIN_LINE`."""
+
+MIN_LINE: Final = 16
+"""Of a value with several lines, such as a key, lines of this length are masked by themselves too."""
+
+_LINGER: Final = 1000
+"""How many values are still masked after the last holder has gone: an error may be told later than its cause lived."""
+
+
+_ESCAPED: Final = re.compile("%[0-9A-F]{2}")
+
+
+class _Register:
+    """The known values, and the forms in which each of them may be written."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._held: Counter[str] = Counter()
+        self._late: OrderedDict[str, None] = OrderedDict()
+        # Filled by finalizers, which may run at any moment, so also while the lock is held.
+        self._gone: deque[str] = deque()
+        # Read without the lock: it is replaced and never changed. Longest first, for one form may be a part of another.
+        self.forms: tuple[str, ...] = ()
+
+    def hold(self, value: str) -> None:
+        with self._lock:
+            known = value in self._held or value in self._late
+            self._held[value] += 1
+            self._late.pop(value, None)
+            self._settle(known)
+
+    def remember(self, value: str) -> None:
+        with self._lock:
+            known = value in self._held or value in self._late
+            if value not in self._held:
+                self._late[value] = None
+                self._late.move_to_end(value)
+            self._settle(known)
+
+    def gone(self, value: str) -> None:
+        self._gone.append(value)
+
+    def forget(self) -> None:
+        """Mask from now on only what is still referenced."""
+        with self._lock:
+            self._settle(True)
+            self._late.clear()
+            self._settle(False)
+
+    def _settle(self, known: bool) -> None:
+        """Take in what has gone meanwhile, and make the forms anew where the values are others than before."""
+        while self._gone:
+            value = self._gone.popleft()
+            if value not in self._held:
+                continue
+            self._held[value] -= 1
+            if self._held[value] <= 0:
+                del self._held[value]
+                self._late[value] = None
+        while len(self._late) > _LINGER:
+            self._late.popitem(last=False)
+            known = False
+        if not known:
+            found = {form for value in (*self._held, *self._late) for form in _forms(value)}
+            self.forms = tuple(sorted(found, key=len, reverse=True))
+
+
+_register = _Register()
+
+
+@lru_cache(4096)
+def _forms(value: str) -> tuple[str, ...]:
+    """The value as JSON, Python, an address, hexadecimal and base64 write it; nothing for one that is too short."""
+    if len(value) < MIN_LENGTH:
+        return ()
+    import json
+    from base64 import b64encode, urlsafe_b64encode
+    from urllib.parse import quote, quote_plus
+
+    found = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE)}
+    for ascii_only in (True, False):
+        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+        # Twice: the arguments of a call are JSON in JSON.
+        found |= {once, json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
+    try:
+        # Bytes that are no UTF-8 are held as a text in which surrogates stand for them.
+        data = value.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        data = value.encode(errors="surrogatepass")
+    found |= {repr(value)[1:-1], ascii(value)[1:-1], repr(data)[2:-1], data.hex(), data.hex().upper()}
+    # As a header of HTTP and a log show bytes.
+    found |= {data.decode("latin-1"), data.decode(errors="replace"), data.decode(errors="backslashreplace")}
+    for form in (quote(data, safe=""), quote(data), quote_plus(data)):
+        found |= {form, _ESCAPED.sub(lambda escaped: escaped[0].lower(), form)}
+    for shift in range(3):
+        # A name may stand in front, as in a header for basic authentication: it moves the value in the groups of three.
+        begin, end = -(-shift * 4 // 3), (shift + len(data)) * 4 // 3
+        found |= {encode(b"\0" * shift + data).decode()[begin:end] for encode in (b64encode, urlsafe_b64encode)}
+    return tuple(form for form in found if len(form) >= MIN_LENGTH)
+
+
+def hold(value: str) -> None:
+    """Mask a value from now on, until `forget_later` was called as often for it."""
+    _register.hold(value)
+
+
+def forget_later(value: str) -> None:
+    """A holder of the value has gone; may be called by a finalizer."""
+    _register.gone(value)
+
+
+def remember(value: str) -> None:
+    """Mask a value that is not held as a secret, as long as the 1,000 newest ones of these are."""
+    _register.remember(value)
+
+
+def redact(text: str) -> str:
+    """The text with every known secret value in it masked.
+
+    A value is found as it is, and as JSON, Python, an address, hexadecimal or base64 write it. That costs a search for
+    each known value, and nothing while none is known. Values shorter than 6 characters are not looked for.
+    """
+    for form in _register.forms:
+        if form in text:
+            text = text.replace(form, MASK)
+    return text
+
+
+def without_secrets(text: str | None) -> str | None:
+    """A reason, if there is one, without secrets; a value that is not a text is refused where it is stored."""
+    given: object = text
+    return redact(given) if isinstance(given, str) else text
+
+
+def rendered(error: BaseException) -> str:
+    """An exception with its traceback and its causes as text, without secrets."""
+    import traceback
+
+    return redact("".join(traceback.format_exception(error)).rstrip("\n"))
+
+
+def redact_record(record: LogRecord) -> bool:
+    """A filter of a logger: takes secrets out of a record, out of its traceback too, and lets every record pass."""
+    if not _register.forms:
+        return True
+    told = record.getMessage()
+    if redact(told) != told:
+        record.msg, record.args = redact(told), ()
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        import traceback
+
+        text = "".join(traceback.format_exception(error)).rstrip("\n")
+        if redact(text) != text:
+            # Handlers write the text, and those that look at the exception itself must not find it.
+            record.exc_text, record.exc_info = redact(text), None
+    return True

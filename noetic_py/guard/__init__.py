@@ -1,1 +1,0 @@
-"""Where a harness asks whether something may be done."""

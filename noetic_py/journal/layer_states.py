@@ -1,0 +1,146 @@
+"""How layers' states were changed between two moments, so that only what changed is stored.
+
+The states of all layers are one mapping that is replaced and never changed in place, so two moments are compared by
+identity first, and only what is another object then by its stored form.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.text import inside
+from noetic_py.core.state import NO_CELLS, Cells
+from noetic_py.errors import CodecError
+from noetic_py.journal.delta import (
+    WHOLE,
+    Known,
+    apply_changes,
+    changed_fields,
+    changes,
+    digest_of,
+    field_trees,
+    known_fields,
+    state_tree,
+)
+from noetic_py.journal.records import Change, LayerDeltas
+
+__all__ = ["StoredCells", "apply_cells", "changed_tree", "unlike"]
+
+_MISSING = object()
+
+
+class StoredCells:
+    """The states as they were stored last, with their stored forms as far as these are known."""
+
+    __slots__ = ("_forms", "cells")
+
+    def __init__(self, cells: Cells = NO_CELLS) -> None:
+        self.cells: Cells = cells
+        self._forms: dict[str, dict[str, Known]] = {}
+
+    def changes(self, now: Cells, codec: Codec) -> tuple[LayerDeltas, StoredCells]:
+        """What leads from these states to others, and those as stored.
+
+        Raises:
+            CodecError: A state cannot be stored; `where` says the layer and the field.
+        """
+        after = StoredCells(now)
+        found: list[tuple[str, tuple[Change, ...]]] = []
+        for layer in (*self.cells, *(each for each in now if each not in self.cells)):
+            old, new = self.cells.get(layer, _MISSING), now.get(layer, _MISSING)
+            if old is new:
+                if layer in self._forms:
+                    after._forms[layer] = self._forms[layer]
+                continue
+            delta = _delta(self._form(layer, codec), after._form(layer, codec), old, new, codec)
+            if delta:
+                found.append((layer, delta))
+        return tuple(found), after
+
+    def _form(self, layer: str, codec: Codec) -> dict[str, Known]:
+        found = self._forms.get(layer)
+        if found is None and layer in self.cells:
+            try:
+                found = self._forms[layer] = known_fields(self.cells[layer], codec)
+            except CodecError as error:
+                raise inside(error, f"memory.{layer}") from error
+        return found or {}
+
+
+def _delta(before: dict[str, Known], after: dict[str, Known], old: Any, new: Any, codec: Codec) -> tuple[Change, ...]:
+    if new is _MISSING:
+        return (Change("unset", WHOLE, None),)
+    if type(old) is type(new) and (WHOLE in before) == (WHOLE in after):
+        return changes(before, after)
+    # Its type is not known from what was there, so all of it is stored.
+    return (Change("set", WHOLE, None, codec.encode(new)),)
+
+
+def apply_cells(cells: Cells, deltas: LayerDeltas, types: Callable[[str], Any], codec: Codec) -> Cells:
+    """The states, changed as they were changed once before.
+
+    Args:
+        cells: The states as they are.
+        deltas: The changes.
+        types: The type of a layer's state, by the layer's id.
+        codec: What reads them.
+
+    Raises:
+        CodecError: What was stored does not fit the state's type; `where` says the layer and the field.
+    """
+    if not deltas:
+        return cells
+    made = dict(cells)
+    for layer, given in deltas:
+        try:
+            value = _applied(made.get(layer, _MISSING), given, types(layer), codec)
+        except CodecError as error:
+            raise inside(error, f"memory.{layer}") from error
+        if value is _MISSING:
+            made.pop(layer, None)
+        else:
+            made[layer] = value
+    return made
+
+
+def _applied(old: Any, given: tuple[Change, ...], kind: Any, codec: Codec) -> Any:
+    whole = next((change for change in given if change.key == WHOLE), None)
+    if whole is None:
+        value = copy.copy(old)
+        apply_changes(value, given, codec)
+        return value
+    if whole.op == "unset":
+        return _MISSING
+    # Whatever its type is, a layer may forget its state.
+    now: Any = None if whole.tree is None else codec.decode(whole.tree, kind)
+    return [*old, *now] if whole.op == "append" else now
+
+
+def changed_tree(tree: Any, given: Sequence[Change], missing: object) -> Any:
+    """A layer's stored state after changes; `missing` stands for none.
+
+    Raises:
+        CodecError: Something was appended to what is no list.
+    """
+    whole = next((change for change in given if change.key == WHOLE), None)
+    if whole is None:
+        return state_tree(tree, changed_fields(field_trees(tree), given))
+    if whole.op == "unset":
+        return missing
+    return [*tree, *whole.tree] if whole.op == "append" else whole.tree
+
+
+def unlike(cells: Cells, deltas: LayerDeltas, codec: Codec) -> str | None:
+    """The first layer whose state is not what it was when these changes were made; `None` when all are."""
+    for layer, given in deltas:
+        if layer not in cells or all(change.before is None for change in given):
+            continue
+        known = known_fields(cells[layer], codec)
+        for change in given:
+            found = known.get(change.key)
+            if change.before is not None and (None if found is None else digest_of(found.data)) != change.before:
+                return layer
+    return None

@@ -1,0 +1,394 @@
+"""A session's stream: what each of its turns has added, and the conversation that this comes to.
+
+A session has a journal of its own in the backend, one record when a turn begins and one when it ends. The run of a turn
+has another one, which names the session and the position at which it began instead of repeating what was said before;
+so both grow with what was added, and old runs can be forgotten while the conversation stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import define, evolve, field, frozen
+
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.text import dump, parse
+from noetic_py.core.control import RunStatus
+from noetic_py.core.items import Item
+from noetic_py.core.log import ItemLog, Origin
+from noetic_py.errors import CodecError, LogError
+from noetic_py.journal.delta import changed_fields, changes, field_trees, known_fields, known_of, state_tree
+from noetic_py.journal.record_codec import (
+    card_fields,
+    read_changes,
+    read_items,
+    read_origins,
+    refuse_sealed,
+    write_changes,
+    write_items,
+    write_origins,
+)
+from noetic_py.journal.records import Change
+from noetic_py.journal.stored import Record, RunEntry
+
+__all__ = [
+    "Conversation",
+    "OpenTurn",
+    "ShutTurn",
+    "StoredState",
+    "begins_at",
+    "deltas_change",
+    "edited",
+    "ended",
+    "loaded",
+    "read_conversation",
+    "started",
+    "state_change",
+    "void",
+]
+
+_STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
+_MAX_BYTES = 64 * 1024 * 1024
+_PAGE = 1000
+
+Fields = Mapping[str, Any]
+
+
+@frozen
+class OpenTurn:
+    """A turn that has begun, and whose end is not written.
+
+    Attributes:
+        run_id: Its run.
+        delivery_id: What its message was delivered as, `None` when it was not given.
+    """
+
+    run_id: str
+    delivery_id: str | None
+
+
+@frozen
+class ShutTurn:
+    """The last turn of a session, when a shutdown has interrupted it.
+
+    Attributes:
+        run_id: Its run.
+        items: How many items of it are there, at the end.
+    """
+
+    run_id: str
+    items: int
+
+
+@frozen
+class StoredState:
+    """A state of a session, in its stored form.
+
+    Attributes:
+        like: The state as it was stored whole: what kind of object it is.
+        fields: Its fields now.
+        version: The `schema_version` of its type.
+    """
+
+    like: Any
+    fields: Fields
+    version: int
+
+
+@define(eq=False)
+class Conversation:
+    """What a session's stream comes to at a position.
+
+    Attributes:
+        position: How many records that takes.
+        log: The items.
+        states: The states by the names of their types.
+        open: The turn that has begun and not ended.
+        delivered: The runs of the turns by what their messages were delivered as.
+        unfinished: Of these runs, and of those that wait for an answer, those that have not completed: how many items
+            of theirs are written, the position at which they were, and how they stood.
+        taken: What messages were delivered as that came in between the rounds of a turn.
+        shut: The turn that a shutdown has interrupted, until the next write.
+        turns: How many turns have begun.
+        status: How the last turn stood that has ended.
+        settled: How many items there were when a turn had completed last, or they were edited by hand.
+        noted: Whether the stream says whose session it is.
+    """
+
+    position: int = 0
+    log: ItemLog = field(factory=ItemLog)
+    states: Mapping[str, StoredState] = field(factory=dict[str, StoredState])
+    open: OpenTurn | None = None
+    delivered: dict[str, str] = field(factory=dict[str, str])
+    unfinished: dict[str, tuple[int, int, str]] = field(factory=dict[str, tuple[int, int, str]])
+    taken: set[str] = field(factory=set[str])
+    shut: ShutTurn | None = None
+    turns: int = 0
+    status: RunStatus | None = None
+    settled: int = 0
+    noted: bool = False
+
+    def advance(self, records: Iterable[Record], codec: Codec) -> None:
+        """Take in records that follow, all or none.
+
+        Raises:
+            CodecError: One of them cannot be read; the message says which.
+        """
+        begun, before = self.log.size, evolve(self, delivered=dict(self.delivered), unfinished=dict(self.unfinished))
+        before.taken = set(self.taken)
+        for record in records:
+            try:
+                self._take(record, codec)
+                self.position += 1
+            except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
+                where = f"record {self.position + 1} of the session"
+                self._restore(before, begun)
+                raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
+
+    def _restore(self, before: Conversation, length: int) -> None:
+        before.log.rollback(length)
+        self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
+        self.delivered, self.unfinished, self.taken, self.shut, self.turns, self.status, self.settled = (
+            before.delivered, before.unfinished, before.taken, before.shut, before.turns, before.status, before.settled,
+        )  # fmt: skip
+
+    def _take(self, record: Record, codec: Codec) -> None:
+        fields = parse(record.payload, _MAX_BYTES, "record size")
+        self.shut = None
+        if record.kind == _STARTED:
+            self.open = OpenTurn(fields["run"], fields.get("d"))
+            self.turns += 1
+            if self.open.delivery_id is not None:
+                self.delivered[self.open.delivery_id] = self.open.run_id
+        elif record.kind == _ENDED:
+            items = read_items(fields.get("i"), codec)
+            self._note_end(fields, len(items) - fields.get("said", 0) - fields.get("cut", 0))
+            took: list[str] = fields.get("took", [])
+            run_id: str = fields["run"]
+            self.taken.update(took)
+            self.delivered.update(dict.fromkeys(took, run_id))
+            if fields.get("down") and not fields.get("said"):
+                self.shut = ShutTurn(fields["run"], len(items))
+            self.open = None
+            if fields.get("back"):
+                # Forked, so that what was there before can be put back.
+                self.log = self.log.fork()
+                self.log.rollback(self.log.size - fields["back"])
+            # Earlier versions have not said which branch it was.
+            origin = run_id, fields.get("b", "")
+            self.log.put(items, [(len(items) - fields.get("said", 0), origin)])
+            if not fields.get("void"):
+                self.settled = self.log.size if self.status == "completed" else min(self.settled, self.log.size)
+            self.states = {**self.states, **_states(self.states, fields.get("s") or {})}
+        elif record.kind == _EDITED:
+            log = ItemLog()
+            log.put(read_items(fields.get("i"), codec), read_origins(fields.get("o")))
+            self.log, self.settled = log, log.size
+            kept = fields.get("kept")
+            self.states = self.states if kept is None else {name: self.states[name] for name in kept}
+        elif record.kind == _LOADED:
+            self.log = ItemLog(read_items(fields.get("i"), codec))
+            self.settled = self.log.size
+            self.states = _states({}, fields.get("s") or {})
+            self.turns, self.status = fields["turns"], fields.get("status")
+        else:
+            raise CodecError("a record of a kind that this version does not know", hint="install a newer noetic-py")
+
+    def _note_end(self, fields: Fields, own: int) -> None:
+        """Note of a turn that was delivered whether it is to be gone on with when it is delivered again."""
+        run = fields["run"]
+        if fields.get("void"):
+            self.delivered = {name: other for name, other in self.delivered.items() if other != run}
+            return
+        delivered = self.open is not None and self.open.run_id == run and self.open.delivery_id is not None
+        before = self.unfinished.pop(run, None)
+        status = self.status = fields["status"]
+        if status == "suspended" or (status != "completed" and (delivered or before is not None)):
+            written = 0 if before is None or "back" in fields else before[0]
+            self.unfinished[run] = (written + own, self.position + 1, status)
+
+
+def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict[str, StoredState]:
+    found: dict[str, StoredState] = {}
+    for name, change in given.items():
+        if "w" in change:
+            found[name] = StoredState(change["w"], field_trees(change["w"]), change["v"])
+        else:
+            old = before[name]
+            found[name] = evolve(old, fields=changed_fields(old.fields, read_changes(change["c"])))
+    return found
+
+
+class StreamReader(Protocol):
+    """The part of a backend that reads records; see `CheckpointBackend.read`."""
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int = ...) -> Sequence[Record]: ...
+
+
+async def read_conversation(
+    backend: StreamReader,
+    stream: str,
+    codec: Codec,
+    *,
+    known: Conversation | None = None,
+    upto: int | None = None,
+) -> Conversation:
+    """What a session's stream holds.
+
+    Args:
+        backend: Where it is.
+        stream: Its id.
+        codec: What reads the items.
+        known: What was read of it before, which is read on.
+        upto: The position at which to end; its end when left out.
+
+    Raises:
+        RunNotFound: There is no such stream.
+        CodecError: A record cannot be read.
+        CorruptRecord: What is stored is not what was written.
+    """
+    found = Conversation() if known is None else known
+    while upto is None or found.position < upto:
+        begun = found.position
+        page = await backend.read(stream, after=begun, limit=_PAGE)
+        if not page:
+            break
+        # The writer of the session may have taken in some of it meanwhile.
+        found.advance(page[found.position - begun : None if upto is None else upto - begun], codec)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- what is appended
+
+
+def started(run_id: str, delivery_id: str | None) -> Record:
+    """A turn begins."""
+    fields = {"run": run_id} if delivery_id is None else {"run": run_id, "d": delivery_id}
+    return Record(_STARTED, (), dump(fields))
+
+
+def ended(
+    run_id: str,
+    status: RunStatus,
+    items: Sequence[Item],
+    states: Mapping[str, Any],
+    codec: Codec,
+    *,
+    branch: str = "",
+    said: int = 0,
+    cut: int | None = None,
+    back: int = 0,
+    took: Sequence[str] = (),
+) -> Record:
+    """A turn has ended, and this is what it adds.
+
+    Args:
+        run_id: Its run.
+        status: How that stands.
+        items: What it adds.
+        states: How the states have changed.
+        codec: What writes the items.
+        branch: Which branch of the run they are of.
+        said: How many of the last items are not its run's.
+        cut: When a shutdown has interrupted it, how many of the items before those are of an answer that was cut off.
+        back: How many of the session's last items it takes back, because it has gone on and all of its own follow.
+        took: What the messages were delivered as that it has taken in between its rounds.
+
+    Raises:
+        CodecError: An item cannot be stored.
+    """
+    fields: dict[str, Any] = {"run": run_id, "status": status}
+    if back:
+        fields["back"] = back
+    if took:
+        fields["took"] = list(took)
+    if items:
+        fields["i"] = write_items(tuple(items), codec)
+    if items and branch:
+        fields["b"] = branch
+    if said:
+        fields["said"] = said
+    if cut is not None:
+        fields["down"] = True
+    if cut:
+        fields["cut"] = cut
+    if states:
+        fields["s"] = states
+    return Record(_ENDED, (), dump(fields))
+
+
+def void(run_id: str) -> Record:
+    """A turn has ended whose run was never begun."""
+    return Record(_ENDED, (), dump({"run": run_id, "status": "interrupted", "void": True}))
+
+
+def edited(
+    items: Sequence[Item],
+    states: Iterable[str] | None,
+    codec: Codec,
+    *,
+    origins: Sequence[tuple[int, Origin | None]] = (),
+) -> Record:
+    """The conversation was edited by hand: from here on it is this one.
+
+    Args:
+        items: All its items.
+        states: The names of the states that stay; all when `None`.
+        codec: What writes the items.
+        origins: Where the items came from.
+
+    Raises:
+        CodecError: An item cannot be stored.
+    """
+    fields: dict[str, Any] = {"i": write_items(tuple(items), codec)}
+    if came := write_origins(origins):
+        fields["o"] = came
+    if states is not None:
+        fields["kept"] = sorted(states)
+    return Record(_EDITED, (), dump(fields))
+
+
+def loaded(
+    items: Sequence[Item], states: Mapping[str, Any], *, turns: int, status: RunStatus | None, codec: Codec
+) -> Record:
+    """The session is one that was written as data elsewhere: from here on it holds this, and nothing from before.
+
+    Raises:
+        CodecError: An item cannot be stored.
+    """
+    fields = {"i": write_items(tuple(items), codec), "s": dict(states), "turns": turns, "status": status}
+    return Record(_LOADED, (), dump(fields))
+
+
+def state_change(before: StoredState | None, state: object, version: int, codec: Codec) -> Mapping[str, Any] | None:
+    """How a state is to be stored: whole the first time, and then what has changed; `None` when nothing has.
+
+    Raises:
+        CodecError: It cannot be stored.
+    """
+    if before is None or before.version != version:
+        return {"w": codec.encode(state), "v": version}
+    found = changes(known_of(before.fields), known_fields(state, codec))
+    return {"c": write_changes(found)} if found else None
+
+
+def deltas_change(before: StoredState | None, begun: StoredState, given: Sequence[Change]) -> Mapping[str, Any] | None:
+    """How a state is to be stored that began so, and was changed so and not otherwise."""
+    if not given:
+        return None
+    if before is not None and before.version == begun.version:
+        return {"c": write_changes(tuple(given))}
+    return {"w": state_tree(begun.like, changed_fields(begun.fields, given)), "v": begun.version}
+
+
+def begins_at(entry: RunEntry) -> int:
+    """From which position on a stream is to be read: what is before it was given up as unreadable.
+
+    Raises:
+        TransformMissing: Only a record transform can read it, which is not here.
+        CorruptRecord: The card is damaged.
+    """
+    refuse_sealed(entry.card)
+    begins: object = card_fields(entry.card).get("from")
+    return begins if isinstance(begins, int) else 0

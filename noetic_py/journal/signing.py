@@ -1,0 +1,256 @@
+"""What the record transforms of a harness do together with one record, and with the end of a journal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from attrs import evolve, frozen
+
+from noetic_py.errors import CheckpointFailed, ConfigError
+from noetic_py.journal.packing import pack
+from noetic_py.journal.record_codec import opened, sealed
+from noetic_py.journal.run_summary import Seals, sealed_card, sealed_parts
+from noetic_py.journal.stored import Record, RunEntry
+from noetic_py.journal.transforms import (
+    CheckedRecord,
+    Finding,
+    JournalEnd,
+    RecordCheck,
+    RecordPlace,
+    RecordTransform,
+    Unsealed,
+)
+
+__all__ = ["NOTHING", "Opened", "Sealing", "Seen", "digest_of", "is_name", "origins_at"]
+
+NOTHING = bytes(32)
+"""The digest before the first record."""
+_WITHOUT = Finding("unverified", "it was written without it")
+_LONGEST_NAME = 64
+_INLINE = 1 << 62
+
+
+def digest_of(record: Record) -> bytes:
+    """SHA-256 of a record as it is stored: its kind, its path and its payload, each with its length before it."""
+    return hashlib.sha256(pack((record,), threshold=_INLINE).body).digest()
+
+
+def origins_at(end: JournalEnd, at: int) -> tuple[tuple[str, int], ...]:
+    """In which runs the first records of a journal were written, each up to which of them; of a fork made there."""
+    if not at:
+        return ()
+    before = [origin for origin in end.origins if origin[1] < at]
+    return (*before, (_writer(end, at), at))
+
+
+def _writer(end: JournalEnd, position: int) -> str:
+    """The run in which a record of a journal was written."""
+    return next((run for run, last in end.origins if position <= last), end.run_id)
+
+
+@frozen(eq=False)
+class Seen:
+    """A run as one look at its entry has shown it.
+
+    Attributes:
+        position: How many records its journal holds.
+        end: Where it ends, as what is kept beside it says; where nothing is, as far as it is known.
+        seals: What seals that; `None` where nothing does.
+    """
+
+    position: int
+    end: JournalEnd
+    seals: Seals | None
+
+
+@frozen(eq=False)
+class Opened:
+    """A record, taken out of what transforms have made of it.
+
+    Attributes:
+        record: The record; `None` when its bytes cannot be had.
+        checks: What each transform says of it.
+        missing: The transform that would be needed to go on.
+    """
+
+    record: CheckedRecord | None
+    checks: tuple[RecordCheck, ...]
+    missing: str | None = None
+
+
+class Sealing:
+    """The transforms of a harness, in the order in which they are applied.
+
+    Args:
+        transforms: The transforms.
+
+    Raises:
+        ConfigError: One is none, or two have one name; code `"record-transforms"`.
+    """
+
+    def __init__(self, transforms: Sequence[RecordTransform]) -> None:
+        self._transforms = tuple(transforms)
+        # The identity of the store that is read and written, once it is known.
+        self.store: str | None = None
+        self.by_name: dict[str, RecordTransform] = {}
+        for transform in self._transforms:
+            if not isinstance(transform, RecordTransform):
+                raise _unfit(f"{transform!r} is no record transform", hint="a subclass of RecordTransform")
+            name = transform.name
+            if not is_name(name):
+                raise _unfit(f"{name!r} is no name for a record transform", hint="letters, digits and dashes, up to 64")
+            if name in self.by_name:
+                raise _unfit(f"two record transforms are named {name!r}", hint="give one of them another name")
+            self.by_name[name] = transform
+
+    def seal(self, run_id: str, position: int, digest: bytes, records: Sequence[Record]) -> tuple[list[Record], bytes]:
+        """Records as they are to be stored, and the digest of the last one.
+
+        Args:
+            run_id: The run.
+            position: How many records its journal holds.
+            digest: Of the last one of them.
+            records: What follows.
+
+        Raises:
+            CheckpointFailed: A transform failed; the message names it.
+        """
+        made: list[Record] = []
+        for number, record in enumerate(records, position + 1):
+            place = RecordPlace(run_id, number, record.kind, record.path, digest)
+            payload = bytes(record.payload)
+            for name, transform in self.by_name.items():
+                try:
+                    payload = sealed(name, transform.seal(place, payload))
+                except Exception as error:
+                    what = f"record {number} of run {run_id}, a {record.kind}"
+                    raise _failed(name, what, error, record.path) from error
+            made.append(Record(record.kind, record.path, payload))
+            digest = digest_of(made[-1])
+        return made, digest
+
+    def card(self, end: JournalEnd) -> bytes:
+        """The card that is to be stored with the records that end a journal.
+
+        Raises:
+            CheckpointFailed: A transform failed; the message names it.
+        """
+        seals: Seals = {}
+        for name, transform in self.by_name.items():
+            try:
+                seals[name] = transform.seal_end(end)
+            except Exception as error:
+                raise _failed(name, f"the end of run {end.run_id}", error, ()) from error
+        return sealed_card(end, seals)
+
+    def look(self, entry: RunEntry) -> tuple[Seen, list[RecordCheck]]:
+        """What is kept beside the end of a journal, and what transforms say of that."""
+        bare = JournalEnd(entry.run_id, entry.position, NOTHING, entry.status, entry.card)
+        try:
+            parts = sealed_parts(entry.run_id, entry.card)
+        except ValueError as error:
+            seen = Seen(entry.position, bare, {})
+            return seen, [self.about_end(name, entry.position, Finding("forged", str(error))) for name in self.by_name]
+        if parts.end is None and not entry.position:
+            # An owner holds the run, and has not written it.
+            return Seen(0, bare, None), []
+        end = parts.end or bare
+        checks = [
+            self.about_end(name, entry.position, self._check_end(transform, end, parts.seals.get(name), entry))
+            for name, transform in self.by_name.items()
+        ]
+        return Seen(entry.position, end, None if parts.end is None else parts.seals), checks
+
+    def _check_end(self, transform: RecordTransform, end: JournalEnd, seal: bytes | None, entry: RunEntry) -> Finding:
+        found = _check_end(transform, end, seal, entry)
+        if found.verdict == "verified" and end.store not in (None, self.store):
+            return evolve(found, verdict="forged", reason="the run was written in another store, and copied here")
+        return found
+
+    def about_end(self, name: str, position: int, finding: Finding) -> RecordCheck:
+        """What a transform says of the end of a journal."""
+        return RecordCheck(name, position, None, (), finding.verdict, finding.reason, finding.by)
+
+    def ends_with(self, seen: Seen, digest: bytes) -> Iterator[RecordCheck]:
+        """What is wrong with the last record of a journal, which is not the one that its end was sealed with."""
+        if seen.seals is None or seen.end.digest == digest:
+            return
+        for name, seal in seen.seals.items():
+            if seal is not None and name in self.by_name:
+                yield self.about_end(name, seen.position, Finding("forged", "another record was the last one"))
+
+    def open(self, seen: Seen, position: int, digest: bytes, stored: Record) -> Opened:
+        """A stored record as it was written.
+
+        Args:
+            seen: The run.
+            position: The record's number.
+            digest: Of the record before it.
+            stored: The record.
+        """
+        place = RecordPlace(_writer(seen.end, position), position, stored.kind, stored.path, digest)
+        checks: list[RecordCheck] = []
+        payload: bytes | None = bytes(stored.payload)
+        missing: str | None = None
+        left = dict(self.by_name)
+        while payload is not None and (found := opened(payload)) is not None:
+            name, inside = found
+            transform = left.pop(name, None)
+            if transform is None:
+                missing, payload = name, None
+                checks.append(_about(place, name, Finding("unverified", "there is no such record transform here")))
+                break
+            payload, finding = _unsealed(transform, place, inside)
+            checks.append(_about(place, name, finding))
+        checks += [_about(place, name, _WITHOUT) for name in left if payload is not None or missing is not None]
+        if payload is None:
+            return Opened(None, tuple(checks), missing)
+        return Opened(CheckedRecord(stored.kind, stored.path, payload, None, tuple(checks)), tuple(checks))
+
+
+def is_name(name: object) -> bool:
+    """Whether a text can name a record transform."""
+    return (
+        isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isascii() and name.replace("-", "").isalnum()
+    )
+
+
+def _unfit(message: str, *, hint: str) -> ConfigError:
+    return ConfigError(message, code="record-transforms", hint=hint)
+
+
+def _failed(name: str, what: str, error: Exception, path: tuple[str, ...]) -> CheckpointFailed:
+    return CheckpointFailed(
+        f"record transform {name!r} failed on {what}: {type(error).__name__}: {getattr(error, 'message', error)}",
+        path=path,
+        hint="nothing of it was written; set the transform right, then resume the run",
+    )
+
+
+def _about(place: RecordPlace, name: str, finding: Finding) -> RecordCheck:
+    return RecordCheck(name, place.position, place.kind, place.path, finding.verdict, finding.reason, finding.by)
+
+
+def _unsealed(transform: RecordTransform, place: RecordPlace, payload: bytes) -> tuple[bytes | None, Finding]:
+    try:
+        found: Unsealed = transform.unseal(place, payload)
+    except Exception as error:  # noqa: BLE001 # whatever foreign code raises at bytes that may be anything
+        return None, Finding("unverified", f"it failed: {type(error).__name__}: {error}")
+    return found.payload, found.finding
+
+
+def _check_end(transform: RecordTransform, end: JournalEnd, seal: bytes | None, entry: RunEntry) -> Finding:
+    try:
+        found = transform.check_end(end, seal)
+    except Exception as error:  # noqa: BLE001 # as above
+        return Finding("unverified", f"it failed: {type(error).__name__}: {error}")
+    if found.verdict != "verified":
+        return found
+    if end.position != entry.position:
+        return evolve(
+            found, verdict="forged", reason=f"the journal was left at {end.position} records, and has {entry.position}"
+        )
+    if end.status != entry.status:
+        return evolve(found, verdict="forged", reason=f"the run was left {end.status}, and is {entry.status}")
+    return found

@@ -1,0 +1,262 @@
+"""Record transforms: what is done to the bytes of every record on their way to the backend, and undone on the way back.
+
+A transform signs records, or encrypts them. It gets a record's stored bytes and the place where they belong, and gives
+other bytes; reading, it gets those back and says what it found. It knows nothing of backends, and backends nothing of
+it. Where a journal ends is kept with the run in the transaction that moves the end, so that a transform that seals it
+finds a journal that was cut, and a crash is never taken for a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from attrs import frozen
+
+from noetic_py.errors import RecordRefused
+from noetic_py.journal.stored import Record
+
+__all__ = [
+    "Anchor",
+    "CheckedRecord",
+    "Finding",
+    "JournalEnd",
+    "RecordCheck",
+    "RecordPlace",
+    "RecordTransform",
+    "Unsealed",
+    "Verdict",
+    "VerificationReport",
+    "refused",
+]
+
+Verdict: TypeAlias = Literal["verified", "unverified", "forged"]
+"""Verified: it is what was written here. Unverified: that cannot be told. Forged: it is not what was written here."""
+
+
+@frozen
+class RecordPlace:
+    """Where a record belongs. Nothing about a place is stored with the record: it is where the record is found.
+
+    Attributes:
+        run_id: The run that it was written in; what a fork shares with another run was written in that one.
+        position: Its number in the journal, from 1.
+        kind: The record's class, such as `"StepFinished"`.
+        path: The step's frames.
+        previous: SHA-256 of the record before it as it is stored, 32 zero bytes before the first.
+    """
+
+    run_id: str
+    position: int
+    kind: str
+    path: tuple[str, ...]
+    previous: bytes
+
+
+@frozen
+class JournalEnd:
+    """Where a run's journal ends, and what is kept beside it.
+
+    Attributes:
+        run_id: The run.
+        position: How many records its journal holds.
+        digest: SHA-256 of the last record as it is stored, 32 zero bytes when there is none.
+        status: The status that lists show.
+        card: The summary that lists show.
+        origins: Of a fork: the runs that the first part of its journal was written in, each with the position up to
+            which it was.
+        store: The identity of the store that it was written in; `None` for what was written before stores had one.
+    """
+
+    run_id: str
+    position: int
+    digest: bytes
+    status: str | None
+    card: bytes
+    origins: tuple[tuple[str, int], ...] = ()
+    store: str | None = None
+
+
+@frozen
+class Finding:
+    """What a transform found.
+
+    Attributes:
+        verdict: How it stands.
+        reason: Why it is not verified; in one sentence, without secrets.
+        by: Whose it is, as far as that is certain: a role and a key's id, say.
+    """
+
+    verdict: Verdict
+    reason: str | None = None
+    by: str | None = None
+
+
+VERIFIED = Finding("verified")
+
+
+@frozen
+class Unsealed:
+    """A record as it was before a transform had it.
+
+    Attributes:
+        payload: Its bytes; `None` when they cannot be had.
+        finding: What was found.
+    """
+
+    payload: bytes | None
+    finding: Finding = VERIFIED
+
+
+class RecordTransform:
+    """Changes the bytes of records on their way to a backend and back. Subclass it; `seal` and `unseal` are needed.
+
+    Methods are synchronous and do nothing but compute. One transform serves all runs of a harness at once: what it
+    needs to know of a record is its place, so it keeps no state of its own between two calls.
+
+    Attributes:
+        name: What its records are marked with: letters, digits and dashes, at most 64. It stays the same forever.
+        strict: Whether everything that is not verified is refused; otherwise it is read, and said.
+    """
+
+    name: str = ""
+    strict: bool = True
+
+    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+        """A record's bytes as they are to be stored; whatever it raises fails the step, and nothing is written."""
+        raise NotImplementedError(f"{type(self).__name__} cannot write")
+
+    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
+        """What `seal` was given, and whether it was given it for this place."""
+        raise NotImplementedError(f"{type(self).__name__} cannot read")
+
+    def seal_end(self, end: JournalEnd) -> bytes | None:
+        """What is to be stored beside the end of a journal; `None` for nothing."""
+        return None
+
+    def check_end(self, end: JournalEnd, seal: bytes | None) -> Finding:
+        """Whether a journal ends where it was left. Asked for journals that others have written, too.
+
+        Args:
+            end: Where it ends, as it is stored.
+            seal: What `seal_end` gave for it; `None` when nothing is there.
+        """
+        return VERIFIED
+
+
+@frozen
+class RecordCheck:
+    """What a transform says of one record, or of the end of the journal.
+
+    Attributes:
+        transform: Its name.
+        position: The record's number, from 1; of the end, how many records there are.
+        kind: The record's class; `None` for the end of the journal.
+        path: The step's frames.
+        verdict: How it stands.
+        reason: Why it is not verified.
+        by: Whose it is, as far as that is certain.
+    """
+
+    transform: str
+    position: int
+    kind: str | None
+    path: tuple[str, ...]
+    verdict: Verdict
+    reason: str | None = None
+    by: str | None = None
+
+    def __str__(self) -> str:
+        what = "the end of the journal" if self.kind is None else f"record {self.position}, a {self.kind}"
+        at = f" at {'/'.join(self.path)}" if self.path else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"{what}{at} is {self.verdict}, says {self.transform}{why}"
+
+
+def refused(run_id: str, check: RecordCheck) -> RecordRefused:
+    """The error for a check that is not accepted."""
+    return RecordRefused(
+        f"run {run_id}: {check}",
+        run_id=run_id,
+        position=check.position,
+        transform=check.transform,
+        verdict=check.verdict,
+        reason=check.reason,
+        path=check.path,
+    )
+
+
+@frozen(eq=False)
+class CheckedRecord(Record):
+    """A record that has come through transforms; it is equal to a record that holds the same.
+
+    Attributes:
+        checks: What each of them says of it.
+    """
+
+    checks: tuple[RecordCheck, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return _held(self) == _held(other)
+
+    def __hash__(self) -> int:
+        return hash(_held(self))
+
+
+def _held(record: Record) -> tuple[object, ...]:
+    return record.kind, record.path, record.payload, record.value
+
+
+@frozen
+class Anchor:
+    """A place in a journal, to be kept elsewhere: who has it finds out when the journal is set back to before it.
+
+    Attributes:
+        position: How many records the journal held.
+        digest: SHA-256 of the last one of them as it is stored, in hexadecimal digits.
+    """
+
+    position: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.position}:{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> Anchor:
+        """The anchor that `str` made this text of.
+
+        Raises:
+            ValueError: None did.
+        """
+        position, colon, digest = text.partition(":")
+        if not colon or not position.isascii() or not position.isdigit() or len(bytes.fromhex(digest)) != 32:
+            raise ValueError("an anchor is POSITION:DIGEST, the digest of 64 hexadecimal digits")
+        return cls(int(position), digest.lower())
+
+
+@frozen
+class VerificationReport:
+    """What the transforms of a harness say of a run.
+
+    Attributes:
+        run_id: The run.
+        checks: What each transform says of each record, in the order of the journal, and then of its end.
+        anchor: Where the journal ends; `None` when it could not be read so far.
+    """
+
+    run_id: str
+    checks: Sequence[RecordCheck]
+    anchor: Anchor | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to verify, and all of it is verified."""
+        return bool(self.checks) and not self.problems
+
+    @property
+    def problems(self) -> Sequence[RecordCheck]:
+        """What is not verified, in the order of the journal."""
+        return [check for check in self.checks if check.verdict != "verified"]

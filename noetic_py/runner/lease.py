@@ -1,0 +1,459 @@
+"""Making a run durable: its lease, its head, its heart-beat; and taking over one that another process has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from logging import WARNING
+from typing import Any
+
+import anyio
+from attrs import evolve, frozen
+
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.context.scope import Domain
+from noetic_py.context.step import Step
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.stored import unreadable
+from noetic_py.core.codec.text import dump, inside
+from noetic_py.core.control import RunResult
+from noetic_py.core.items import Item, ItemBase, Opaque
+from noetic_py.core.log import ItemLog
+from noetic_py.core.logs import Where, log
+from noetic_py.core.requests import Answer
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.session_key import stream_of
+from noetic_py.core.state import StateBag
+from noetic_py.core.types import T, is_array
+from noetic_py.core.values import copy_value
+from noetic_py.engine.fingerprint import fingerprint
+from noetic_py.engine.journaling.dry_run import check
+from noetic_py.engine.journaling.fold import tree, visible
+from noetic_py.engine.journaling.migrate import as_stored, decoded, replaced, stored_type, version_of
+from noetic_py.engine.journaling.run_history import (
+    Past,
+    answer,
+    answers_for,
+    end_at,
+    open_requests,
+    past_of,
+    read_journal,
+    take_over,
+    told,
+)
+from noetic_py.engine.journaling.writer import TTL, Kept, Store
+from noetic_py.engine.layers.versions import revise_layers
+from noetic_py.engine.limits import budget_of, limits_of
+from noetic_py.engine.run import RunPlan
+from noetic_py.engine.state import Run
+from noetic_py.engine.types import declared_input, known_types, one_value, read_as
+from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
+from noetic_py.journal.delta import field_trees
+from noetic_py.journal.record_codec import Stored, dump_record, refuse_sealed
+from noetic_py.journal.records import Change, JournalRecord, Opening, RunEnded, RunStarted
+from noetic_py.journal.run_summary import PlainCodec
+from noetic_py.journal.session_stream import StoredState, read_conversation
+from noetic_py.journal.stored import Head, Lease, Record
+from noetic_py.steps.flow import Settled
+
+__all__ = [
+    "Forked",
+    "Kept",
+    "beating",
+    "begin_kept",
+    "beside",
+    "codec_for",
+    "fork_at",
+    "go_on",
+    "left_of",
+    "load_past",
+    "when_free",
+    "write_answers",
+]
+
+AnyStep = Step[Any, Any, Any, Any]
+
+
+# Seconds between two looks at a run that another owner has.
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+def codec_for(step: AnyStep, *more: Any) -> Codec:
+    """What stores the values of a flow, and makes again the classes that its annotations name."""
+    types = known_types(step, *more)
+    # What `settle` gives is known to every flow, unless a class of its own is called the same.
+    return Codec(types if any(kind.__name__ == Settled.__name__ for kind in types) else [*types, Settled])
+
+
+async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
+    """Become the owner of a new run.
+
+    Raises:
+        RunBusy: Another process has the run, or it is there already.
+        CodecError: Its input, its state or its conversation cannot be stored.
+    """
+    state = plan.domain.state
+    codec = codec_for(plan.step, type(state), type(plan.value), *run.resources.layers.state_types)
+    opening = Opening(
+        fingerprint=fingerprint(plan.step),
+        items=() if plan.base is not None and plan.base.position >= 0 else tuple(plan.domain.log.frozen()),
+        state=_encoded(as_stored(state), "state", codec),
+        user_id=run.user_id,
+        request_id=run.request_id,
+        metadata=run.metadata,
+        source=kept.source,
+        budget=limits_of(plan.budget),
+        version=version_of(state.__class__),
+        base=plan.base,
+        depth=run.depth,
+        turns=run.context_turns,
+        trace=run.trace,
+        asked=run.asked,
+        memory=None if run.memory.owner is None else run.memory,
+    )
+    if opening.items:
+        opening.origins = tuple(plan.domain.log.origins())
+    begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
+    trees = {where: _encoded(value, where, codec) for where, value in begun.items()}
+    plan = evolve(plan, value=_as_read(plan, trees["input"], codec))
+    lease, head = await owned(kept.backend, run.run_id)
+    if head is not None and head.position:
+        await give_up(kept.backend, lease)
+        if kept.again:
+            kind = None if type(state) is StateBag else state.__class__
+            past = await load_past(kept.backend, run.run_id, codec, kind)
+            return await go_on(run, past, plan.step, codec, kept, {"state_type": kind, "budget": plan.budget})
+        raise RunBusy(
+            f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
+        )
+    store = Store(kept.backend, lease, codec, kept.mode)
+    store.status = "running"
+    store.told = _told(run, plan.step.id, kept.source)
+    store.tell()
+    run.keep_in(store)
+    return evolve(plan, opening=opening)
+
+
+async def owned(backend: CheckpointBackend, run_id: str) -> tuple[Lease, Head | None]:
+    """Become the owner of a run, and see where it ends; a caller that is cancelled meanwhile does not own it.
+
+    Raises:
+        RunBusy: Another owner has it.
+    """
+    lease = await backend.acquire(run_id, ttl=TTL)
+    try:
+        return lease, await backend.head(run_id)
+    except BaseException:
+        await give_up(backend, lease)
+        raise
+
+
+async def give_up(backend: CheckpointBackend, lease: Lease) -> None:
+    """Give a lease back; cannot be cancelled."""
+    with anyio.CancelScope(shield=True):
+        await backend.release(lease)
+
+
+def _told(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
+    """What lists show of a run."""
+    told = {
+        "flow": flow,
+        "source": source,
+        "thread_id": run.thread_id,
+        "user_id": run.user_id,
+        "request_id": run.request_id,
+        "session": None if run.session is None else run.session.parts,
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _encoded(value: Any, where: str, codec: Codec) -> Any:
+    try:
+        tree = codec.encode(value)
+        dump(tree)
+    except CodecError as error:
+        raise inside(error, where) from error
+    return tree
+
+
+@frozen
+class Forked:
+    """A run that is to be made of another one's beginning.
+
+    Attributes:
+        run_id: Its id.
+        at: Up to which position it is the other one.
+        card: What lists show of it.
+    """
+
+    run_id: str
+    at: int
+    card: bytes
+
+
+async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[Any] | None = None) -> Past:
+    """Read a run's journal, for a state of a type.
+
+    Raises:
+        RunNotFound: There is no such run.
+        CodecError: The state is of a newer version of that type, or could not be made one of it.
+    """
+    return past_of(await read_journal(backend, run_id, codec), run_id, kind, codec)
+
+
+async def fork_at(backend: CheckpointBackend, run_id: str, new: Forked, state: object) -> None:
+    """Make a run that is another one up to a position, with another state when one is given.
+
+    Raises:
+        RunNotFound: There is no such run.
+        PositionConflict: The position is no transaction's end.
+        CodecError: The state cannot be stored.
+        ConfigError: It is of another type than the run's; code `"state-type"`.
+        TransformMissing: The run was written through a record transform that is not here.
+    """
+    entry = await backend.entry(run_id)
+    refuse_sealed(b"" if entry is None else entry.card)
+    codec = Codec()
+    records: list[Record] = []
+    ended = await end_at(backend, run_id, new.at)
+    waits = ended is not None and ended.status == "suspended"
+    if state is not None:
+        journal = await read_journal(backend, run_id, PlainCodec())
+        records.append(dump_record(replaced(journal[: new.at], state, codec), codec))
+        if ended is not None and waits:
+            # What a run waits for is told by its last record.
+            records.append(dump_record(ended, codec))
+    status = "suspended" if waits else "interrupted"
+    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, card=new.card, status=status)
+    if records:
+        await backend.append(new.run_id, expected_position=new.at, fence=0, records=records)
+
+
+async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runtime) -> T:
+    """Take a run, and wait for so many seconds when another owner has it.
+
+    Raises:
+        RunBusy: It still has it.
+    """
+    ends = runtime.monotonic() + wait
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await take()
+        except RunBusy:
+            left = ends - runtime.monotonic()
+            if left <= 0:
+                raise
+        await runtime.sleep(min(pause, left))
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, options: Any) -> RunPlan:
+    """Become the owner of a run that was begun before, and put together what it goes on with.
+
+    Raises:
+        RunBusy: Another process has the run.
+        ReplayDiverged: The step is another one than the run was started with.
+        AnswerError: An answer is not taken.
+    """
+    past = answer(past, run.run_id, options.get("answers", ()), run.runtime.now())
+    started = past.started
+    opening = started.opening
+    if opening is None or started.flow != step.id:
+        raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
+    if run.on_diverge == "fail":
+        check(past, step)
+    # What a newer version of the code has stored is refused before anything is done to the run.
+    past = evolve(past, layers=revise_layers(past.records, past.index, run.resources.layers, codec))
+    log = await _beginning(started, opening, kept.backend, codec)
+    log.origin = (run.run_id, step.id)
+    state = opening.state
+    tree = state.tree if isinstance(state, Stored) else state
+    made = _state(tree, options.get("state_type"), codec)
+    plan = RunPlan(
+        step,
+        _input(started, step, codec),
+        Domain(log, made, step.id),
+        budget_of(opening.budget, options.get("budget")),
+        options.get("deadline"),
+        opening,
+        past,
+    )
+    # Last, so that whatever is wrong with the call leaves the run free.
+    lease, head = await owned(kept.backend, run.run_id)
+    if head is None or head.position != len(past.records):
+        # Another process has written since it was read.
+        await give_up(kept.backend, lease)
+        raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
+    store = Store(kept.backend, lease, codec, kept.mode, position=head.position)
+    store.status = "running"
+    store.told = _told(run, step.id, opening.source)
+    if past.ended is not None and past.ended.control is not None and past.ended.control.shutdown is not None:
+        # It goes on, and so a shutdown has not the last word any more.
+        store.tell()
+    try:
+        run.keep_in(store)
+        take_over(run, past)
+        if past.answered:
+            # Before anything is done because of them.
+            await store.commit(run.journal, force=True)
+    except BaseException:
+        await give_up(kept.backend, lease)
+        raise
+    _tell_unknown(run.run_id, past)
+    return plan
+
+
+async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequence[Answer], now: datetime) -> int:
+    """Commit answers to what a suspended run waits for; it stays suspended until it is resumed.
+
+    Returns:
+        How many records the journal holds now.
+
+    Raises:
+        RunBusy: Another process has the run.
+        RunNotFound: There is no such run.
+        AnswerError: One is not taken; then none is.
+    """
+    lease, _ = await owned(backend, run_id)
+    try:
+        codec = PlainCodec()
+        journal = await read_journal(backend, run_id, codec)
+        made = answers_for(run_id, tree(journal), answers, now)
+        if not made:
+            return len(journal)
+        last = journal[-1] if journal else None
+        if not isinstance(last, RunEnded) or last.status != "suspended":
+            raise RequestNotFound(f"run {run_id!r} is not suspended", hint="look at harness.runs.get(run_id).status")
+        still = open_requests([*journal, *made])
+        ended = RunEnded((), "suspended", told(list(still.values())), None, tuple(still))
+        written: list[JournalRecord] = [*made, ended]
+        records = [dump_record(each, codec) for each in written]
+        return await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records)
+    finally:
+        await give_up(backend, lease)
+
+
+async def _beginning(started: RunStarted, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
+    """The conversation that a run began with.
+
+    Raises:
+        RunNotFound: The session that it was a turn of was deleted.
+    """
+    base = opening.base
+    if base is None or base.position < 0:
+        log = ItemLog()
+        log.put(opening.items, opening.origins)
+        return log
+    stream = stream_of((base.app, base.user, base.session))
+    found = await read_conversation(backend, stream, codec, upto=base.position)
+    # The last record there says that this turn begins, or another session has the name by now.
+    if found.open is None or found.open.run_id != started.run_id:
+        raise RunNotFound(
+            f"run {started.run_id!r} was a turn of a session that is not there any more",
+            hint="what it began with was deleted with the session",
+        )
+    return found.log
+
+
+def left_of(past: Past) -> tuple[list[Item], list[Change], StoredState]:
+    """What a run without an end has added: its items, the changes of its state, and what that began as."""
+    own = visible(past.index)
+    opening = past.started.opening
+    stored = None if opening is None else opening.state
+    tree = stored.tree if isinstance(stored, Stored) else stored
+    begun = StoredState(tree, field_trees(tree), 1 if opening is None else opening.version)
+    return [item for each in own for item in each.items], [change for each in own for change in each.delta], begun
+
+
+def _tell_unknown(run_id: str, past: Past) -> None:
+    """Log which extension items are of unknown types: they are kept, and steps that look for them find none."""
+    parts = [getattr(record, "items", ()) for record in past.records]
+    opening = past.started.opening
+    items = chain(() if opening is None else opening.items, *parts)
+    types = sorted({item.type for item in items if isinstance(item, Opaque) and ":" in item.type})
+    if types:
+        log(
+            "checkpoints",
+            WARNING,
+            "run %s holds items of %s, which no plugin here has registered: they are kept as they are",
+            run_id,
+            ", ".join(types),
+            where=Where(run_id),
+        )
+
+
+def _state(tree: Any, kind: type[Any] | None, codec: Codec) -> Any:
+    """The state that a run began with.
+
+    Raises:
+        ConfigError: It is of an unknown type; code `"state-type"`.
+        CodecError: It is not of that type.
+    """
+    if kind is not None:
+        return kind(codec.decode(tree)) if issubclass(kind, StateBag) else decoded(tree, kind, codec)
+    name = stored_type(tree)
+    if name == "dict":
+        return StateBag(codec.decode(tree))
+    raise ConfigError(
+        f"the run's state is a {name}, and what is stored does not say where that class is",
+        code="state-type",
+        hint=f"resume(..., state_type={name})",
+    )
+
+
+def _as_read(plan: RunPlan, tree: Any, codec: Codec) -> Any:
+    """The input as a process that resumes the run reads it.
+
+    Raises:
+        CodecError: It can be stored, and not be read back.
+    """
+    value = plan.value
+    if isinstance(value, ItemBase) or (is_array(value) and all(isinstance(each, ItemBase) for each in value)):
+        # Items do not change, and whether they may come in is decided where the conversation takes them.
+        return copy_value(value)
+    try:
+        return one_value(value, read_as(declared_input(plan.step), tree, codec), tree)
+    except CodecError as error:
+        raise inside(unreadable(error), "input") from error
+
+
+def _input(started: RunStarted, step: AnyStep, codec: Codec) -> Any:
+    value = started.input
+    return read_as(declared_input(step), value.tree, codec) if isinstance(value, Stored) else value
+
+
+async def beating(run: Run, work: Callable[[], Awaitable[RunResult[Any, Any]]]) -> RunResult[Any, Any]:
+    """Do the work, and keep the run's lease meanwhile."""
+    from noetic_py.runner.stop_requests import hear
+
+    if run.store is None:
+        return await work()
+    try:
+        return await beside(partial(run.store.beat, partial(hear, run)), work)
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            # A cancellation, which Ctrl-C is too: nothing is lost.
+            error.add_note(f"run {run.run_id!r} is stored; go on with: await harness.resume({run.run_id!r}, step)")
+        raise
+
+
+async def beside(beat: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:
+    """Do the work, and something that goes on for ever meanwhile."""
+    result: list[T] = []
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(beat)
+        try:
+            result.append(await work())
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result[0]

@@ -1,0 +1,574 @@
+"""`Runs`: the runs that a backend stores, of every process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from noetic_py.access import AccessAction, Authorizer, Resource, attributed
+from noetic_py.checkpoints.checks import check_prune
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.core.control import Checkpoint, RunStatus
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.session_key import SessionKey, is_stream
+from noetic_py.errors import (
+    AnswerInvalid,
+    CodecError,
+    ConfigError,
+    CorruptRecord,
+    InvalidId,
+    LimitExceeded,
+    RecordRefused,
+    RunBusy,
+    RunNotFound,
+    StoreUnavailable,
+    TransformMissing,
+)
+from noetic_py.journal.record_codec import card_fields
+from noetic_py.journal.run_summary import PlannedStep, ResumePlan
+from noetic_py.journal.stored import RunEntry, Stats
+
+if TYPE_CHECKING:
+    from noetic_py.context.step import Step
+    from noetic_py.core.progress import ProgressEntry
+    from noetic_py.core.requests import Answer, PendingRequest
+    from noetic_py.engine.stops import Asked
+    from noetic_py.journal.records import JournalRecord
+    from noetic_py.journal.transforms import Anchor, VerificationReport
+
+__all__ = [
+    "DONE",
+    "PlannedStep",
+    "ResumePlan",
+    "RunInfo",
+    "Runs",
+    "fork_run",
+    "require_run",
+    "resume_action",
+]
+
+_STATUSES: tuple[RunStatus, ...] = (
+    "running",
+    "completed",
+    "aborted",
+    "budget_exceeded",
+    "interrupted",
+    "suspended",
+    "cancelled",
+    "failed",
+)
+_BROKEN: tuple[RunStatus, ...] = ("failed", "budget_exceeded")
+_PAGE = 100
+DONE: tuple[RunStatus, ...] = ("completed",)
+"""What `prune` forgets when nothing else is said."""
+# What may be said of the one file that holds a run: the list itself was read.
+_OF_ONE_FILE = frozenset({"permission", "directory", "link", "io"})
+
+
+@frozen
+class RunInfo:
+    """What is known of a run without reading its journal.
+
+    Attributes:
+        run_id: The run.
+        status: How it stands: `"running"` also says that its end is not written, so that its process may be gone.
+        alive: Whether a process holds it now.
+        flow: The id of the step it was started with.
+        source: Where that is found, such as `"agents.py:triage"`; `None` when it was not given.
+        position: How many records its journal holds.
+        thread_id: The conversation's id.
+        user_id: Whose run it is.
+        request_id: The caller's correlation id.
+        session: The session that it is a turn of, `None` outside of one.
+        created: When it was started, UTC.
+        updated: When it was last written, UTC.
+        pending: What a suspended run waits for; empty otherwise.
+        shutdown: Whether the shutdown of a harness has interrupted it, and it was not resumed since.
+        problem: In a list: why what is kept of it cannot be read or is not verified. The rest is what is known then.
+    """
+
+    run_id: str
+    status: RunStatus
+    alive: bool
+    flow: str
+    source: str | None
+    position: int
+    thread_id: str | None
+    user_id: str | None
+    request_id: str | None
+    session: SessionKey | None
+    created: datetime
+    updated: datetime
+    pending: Sequence[PendingRequest] = ()
+    shutdown: bool = False
+    problem: str | None = None
+
+
+class Runs:
+    """The runs of a harness's backend; get it as `harness.runs`."""
+
+    def __init__(self, backend: CheckpointBackend, runtime: Runtime, access: Authorizer) -> None:
+        self._backend = backend
+        self._runtime = runtime
+        self._access = access
+
+    async def get(self, run_id: str) -> RunInfo:
+        """One run.
+
+        Raises:
+            RunNotFound: There is no such run.
+        """
+        await require_run(self._access, self._backend, run_id, "read")
+        return await self._get(run_id)
+
+    async def _get(self, run_id: str) -> RunInfo:
+        return await self._told(await _entry_of(self._backend, run_id))
+
+    async def _told(self, entry: RunEntry) -> RunInfo:
+        info = _info_of(entry)
+        if info.status != "suspended":
+            return info
+        from noetic_py.engine.journaling.run_history import waiting
+
+        return evolve(info, pending=await waiting(self._backend, info.run_id, info.position))
+
+    async def answer(self, *answers: Answer, wait: float = 10.0) -> RunInfo:
+        """Answer what a suspended run waits for, without going on with it: needs none of the run's code.
+
+        Answers may come in any order, and each is kept at once. One that was given before is taken once more without
+        effect. `harness.resume(run_id, step)` goes on, as soon as something is answered or when everything is.
+
+        Args:
+            *answers: All of one run.
+            wait: How many seconds to wait while another process holds the run.
+
+        Returns:
+            The run, with what it still waits for.
+
+        Raises:
+            RequestNotFound: The run does not wait for one of them; then none is taken, and so for the following.
+            RequestExpired: One came too late.
+            AnswerConflict: One says something else than an earlier answer.
+            AnswerInvalid: One is of the wrong kind, or the answers are of several runs.
+            RunBusy: Another process holds the run.
+            AccessDenied: One is given in another's name than that of who acts.
+        """
+        from noetic_py.runner.lease import when_free, write_answers
+
+        runs = {answer.run_id for answer in answers}
+        for each in sorted(runs):
+            await require_run(self._access, self._backend, each, "approve")
+        if len(runs) != 1:
+            raise AnswerInvalid(f"answers of {len(runs)} runs were given at once", hint="answer each run by itself")
+        run_id = runs.pop()
+        if is_stream(run_id):
+            raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
+        await self._get(run_id)
+        now, given = self._runtime.now(), attributed(answers)
+        await when_free(lambda: write_answers(self._backend, run_id, given, now), wait, self._runtime)
+        return await self._get(run_id)
+
+    async def complete(
+        self, run_id: str, value: object, *, step: Step[Any, Any, Any, Any] | None = None, wait: float = 10.0
+    ) -> RunInfo:
+        """End a run with a value, whatever process has it: one that goes on is stopped, one that waits is over.
+
+        Args:
+            run_id: The run.
+            value: Its value; a run that goes on checks it against the type that its flow is annotated with.
+            step: The run's flow, to check the value here.
+            wait: How many seconds the process that has the run has to take it; it looks about once a second.
+
+        Returns:
+            The run, as it is then: one that was stopped in another process may take a moment to end.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunOver: It has ended, or is being stopped in another way.
+            RunBusy: The process that has the run has not answered in time; then nothing is asked for any more.
+            ConfigError: The value is not of the flow's type; code `"complete"`.
+            CodecError: The value cannot be stored.
+        """
+        from noetic_py.core.codec import Codec
+        from noetic_py.engine.stops import COMPLETED, Asked, check_value
+
+        await require_run(self._access, self._backend, run_id, "complete")
+        codec = Codec()
+        check_value(value, step, None)
+        return await self._stop(run_id, Asked("complete", codec.encode(value), COMPLETED), wait)
+
+    async def wrap_up(self, run_id: str, reason: str, *, wait: float = 10.0) -> RunInfo:
+        """Have a run finish with what it has, whatever process has it; see `RunStream.wrap_up`.
+
+        A run that no process has is finished by the next one that resumes it.
+
+        Args:
+            run_id: The run.
+            reason: Why.
+            wait: How many seconds the process that has the run has to take it; it looks about once a second.
+
+        Raises:
+            RunNotFound: There is no such run.
+            RunOver: It has ended, or is being stopped in another way.
+            RunBusy: The process that has the run has not answered in time; then nothing is asked for any more.
+        """
+        from noetic_py.engine.stops import Asked
+
+        await require_run(self._access, self._backend, run_id, "complete")
+        return await self._stop(run_id, Asked("wrap_up", None, reason), wait)
+
+    async def _stop(self, run_id: str, asked: Asked, wait: float) -> RunInfo:
+        from noetic_py.engine.stops import asked_by
+        from noetic_py.runner.stop_requests import request_stop
+
+        await self._get(run_id)
+        asked = evolve(asked, by=asked_by(), key=self._runtime.new_id())
+        await request_stop(self._backend, run_id, asked, wait, self._runtime)
+        return await self._get(run_id)
+
+    async def list(
+        self, *, status: RunStatus | None = None, session: SessionKey | None = None, limit: int | None = 100
+    ) -> list[RunInfo]:
+        """The newest runs first; one that is damaged, or cannot be verified, says so in `problem` and hides no other.
+
+        Args:
+            status: Only those that stand so.
+            session: Only turns of this session.
+            limit: How many at the most, `None` for all.
+        """
+        await self._require_principal()
+        found: list[RunInfo] = []
+        cursor: int | None = None
+        while limit is None or len(found) < limit:
+            most = _PAGE if limit is None or session is not None else min(_PAGE, limit - len(found))
+            page = await self._backend.list(after=cursor, limit=most, status=status)
+            if not page:
+                break
+            found += [await self._listed(entry) for entry in page if await self._lists(entry, session)]
+            cursor = page[-1].cursor
+        return found if limit is None else found[:limit]
+
+    async def _listed(self, entry: RunEntry) -> RunInfo:
+        """What is known of a run, and what is wrong with it."""
+        if entry.problem is not None:
+            return _bare(entry, entry.problem)
+        try:
+            return await self._told(entry)
+        except (CodecError, LimitExceeded) as error:
+            return evolve(_info_of(entry), problem=error.message)
+        except (CorruptRecord, RecordRefused, RunNotFound, TransformMissing) as error:
+            # Its card may be what is wrong, or it was deleted since the list was read.
+            return _bare(entry, error.message)
+        except StoreUnavailable as error:
+            if error.reason not in _OF_ONE_FILE:
+                raise
+            return _bare(entry, error.message)
+
+    async def _lists(self, entry: RunEntry, session: SessionKey | None) -> bool:
+        return not is_stream(entry.run_id) and _is_of(entry, session) and await self._allows(entry, "read")
+
+    async def _require_principal(self) -> None:
+        """Raise what the policy raises: a list leaves out what may not be read, and would be empty instead."""
+        await self._access.allows("read", Resource())
+
+    async def _allows(self, entry: RunEntry, *actions: AccessAction) -> bool:
+        if self._access.allows_all:
+            return True
+        resource = _resource_of(entry)
+        for action in actions:
+            if not await self._access.allows(action, resource):
+                return False
+        return True
+
+    async def journal(self, run_id: str, *, after: int = 0) -> Sequence[JournalRecord]:
+        """What a run's journal holds, read without any code of the run's flow.
+
+        Items and plain values are made. A value of a class of the flow's stays as it is stored: JSON, in which `"$"`
+        marks the class.
+
+        Args:
+            run_id: The run.
+            after: The position from which on.
+
+        Raises:
+            RunNotFound: There is no such run.
+            CodecError: A record cannot be read; the message says which.
+            RecordRefused: A record transform does not know a record, or the journal's end, to be what was written.
+            TransformMissing: The run was written through a record transform that is not here.
+        """
+        await require_run(self._access, self._backend, run_id, "export")
+        return await self._records(run_id, after)
+
+    async def progress(self, run_id: str) -> Mapping[tuple[str, ...], ProgressEntry]:
+        """How far the steps of a run had come at its last commit, by their paths, as they have said themselves.
+
+        Any process may ask, also while another one runs it, and needs none of the run's code; `ctx.progress` is what
+        steps leave it with.
+
+        Raises:
+            RunNotFound: There is no such run.
+            CodecError: A record cannot be read; the message says which.
+        """
+        from noetic_py.engine.progress import progress_of
+
+        await require_run(self._access, self._backend, run_id, "read")
+        return progress_of(await self._records(run_id))
+
+    async def _records(self, run_id: str, after: int = 0) -> Sequence[JournalRecord]:
+        from noetic_py.journal.run_summary import PlainCodec, load_records
+
+        if is_stream(run_id):
+            raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
+        codec = PlainCodec()
+        found: list[JournalRecord] = []
+        while page := await self._backend.read(run_id, after=after + len(found)):
+            found += load_records(page, codec, run_id, after + len(found))
+        return found
+
+    async def verify(self, run_id: str, *, anchor: Anchor | None = None) -> VerificationReport:
+        """What the record transforms say of a run: of each record, and of where its journal ends.
+
+        Nothing is refused here, whatever is found; `report.ok` says whether everything is as it was written.
+
+        Args:
+            run_id: The run.
+            anchor: The `anchor` of an earlier report that was kept elsewhere; the journal has to hold all it held then.
+
+        Raises:
+            RunNotFound: There is no such run.
+            ConfigError: There are no record transforms; code `"no-transforms"`.
+        """
+        from noetic_py.checkpoints.signed import SignedBackend
+
+        await require_run(self._access, self._backend, run_id, "export")
+        if not isinstance(self._backend, SignedBackend):
+            raise ConfigError(
+                "there is nothing that could verify a run: no record transforms",
+                code="no-transforms",
+                hint="Harness(record_transforms=[...]), or a plugin that has one, such as noetic-signing",
+            )
+        return await self._backend.verify(run_id, anchor)
+
+    async def describe(self) -> Mapping[str, str]:
+        """What keeps the runs and how it is set up, for people: a backend's own words, without secrets."""
+        await self._access.require("read", on=Resource())
+        return await self._backend.describe()
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run; one that is not there is no error.
+
+        Raises:
+            RunBusy: A process holds it.
+        """
+        try:
+            await require_run(self._access, self._backend, run_id, "delete")
+        except RunNotFound:
+            return
+        if not is_stream(run_id):
+            await self._backend.delete(run_id)
+
+    async def prune(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        keep: int | None = None,
+        statuses: Collection[RunStatus] = DONE,
+    ) -> int:
+        """Forget old runs that no process holds.
+
+        With an access policy these are the runs that the caller may delete; the others are not counted by `keep`.
+
+        Args:
+            older_than: Only runs that were last written so long ago.
+            keep: Leave so many of the newest.
+            statuses: Only runs that stand so.
+
+        Returns:
+            How many were forgotten.
+
+        Raises:
+            ConfigError: Neither `older_than` nor `keep` was given, or a status is unknown; code `"prune"`.
+        """
+        await self._require_principal()
+        _check_statuses(statuses)
+        before = None if older_than is None else self._runtime.now() - older_than
+        if self._access.allows_all:
+            return await self._backend.prune(before=before, keep=keep, statuses=statuses)
+        check_prune(before, keep)
+        return await self._prune_allowed(before, keep or 0, statuses)
+
+    async def _prune_allowed(self, before: datetime | None, keep: int, statuses: Collection[RunStatus]) -> int:
+        old: list[str] = []
+        cursor: int | None = None
+        while page := await self._backend.list(after=cursor):
+            cursor = page[-1].cursor
+            for entry in page:
+                if entry.status not in statuses or is_stream(entry.run_id):
+                    continue
+                if not await self._allows(entry, "read", "delete"):
+                    continue
+                if keep:
+                    keep -= 1
+                elif (before is None or entry.updated < before) and not entry.held:
+                    old.append(entry.run_id)
+        return sum([await self._forget(run_id) for run_id in old])
+
+    async def _forget(self, run_id: str) -> bool:
+        try:
+            await self._backend.delete(run_id)
+        except RunBusy:
+            # It was resumed since.
+            return False
+        return True
+
+    async def stats(self) -> Stats:
+        """How much the backend holds."""
+        await self._access.require("read", on=Resource())
+        return await self._backend.stats()
+
+
+def resume_action(status: RunStatus) -> AccessAction:
+    """What going on with a run is, by how it has ended: a run that has broken is tried again."""
+    return "retry" if status in _BROKEN else "resume"
+
+
+async def require_run(access: Authorizer, backend: CheckpointBackend, run_id: str, *actions: AccessAction) -> None:
+    """Ask whether something may be done to a stored run; nothing is looked up without a policy.
+
+    Args:
+        access: The authorizer.
+        backend: What keeps the run.
+        run_id: The run.
+        *actions: The actions; `"resume"` is asked as `"retry"` if the run has failed.
+
+    Raises:
+        RunNotFound: There is no such run, or the caller may not read it.
+        AccessDenied: The caller may read it and not do the action.
+    """
+    if access.allows_all:
+        return
+    entry = None if is_stream(run_id) else await backend.entry(run_id)
+    missing = _missing(run_id)
+    if entry is None:
+        await access.require("read", on=Resource(run_id), hidden=missing)
+        raise missing
+    going_on = resume_action(_status_of(entry))
+    asked: list[AccessAction] = [going_on if action == "resume" else action for action in actions]
+    await access.require(*asked, on=_resource_of(entry), hidden=missing)
+
+
+def _missing(run_id: str) -> RunNotFound:
+    return RunNotFound(f"there is no run {run_id!r}", hint="look at harness.runs.list()")
+
+
+async def _entry_of(backend: CheckpointBackend, run_id: str) -> RunEntry:
+    entry = await backend.entry(run_id)
+    if entry is None or is_stream(run_id):
+        raise _missing(run_id)
+    return entry
+
+
+def _resource_of(entry: RunEntry) -> Resource:
+    """A stored run; its owner is not known if its card is damaged."""
+    if entry.problem is None:
+        try:
+            return Resource.of_run(_info_of(entry))
+        except CorruptRecord:
+            pass
+    return Resource(entry.run_id)
+
+
+def _check_statuses(statuses: Collection[RunStatus]) -> None:
+    """Refuse what is no status.
+
+    Raises:
+        ConfigError: One is unknown; code `"prune"`.
+    """
+    unknown = set(statuses) - set(_STATUSES)
+    if unknown:
+        raise ConfigError(f"unknown status {min(unknown)!r}", code="prune", hint=", ".join(_STATUSES))
+
+
+async def fork_run(
+    backend: CheckpointBackend, runtime: Runtime, run_id: str, at: int | Checkpoint | None, state: object
+) -> str:
+    """See [`Harness.fork`][noetic_py.Harness.fork]."""
+    from noetic_py.runner import lease
+
+    position = at.position if isinstance(at, Checkpoint) else at
+    if position is None:
+        head = await backend.head(run_id)
+        if head is None:
+            raise _missing(run_id)
+        position = head.position
+    info = _info_of(await _entry_of(backend, run_id))
+    new = runtime.new_id()
+    await lease.fork_at(backend, run_id, lease.Forked(new, position, _card_of(info)), state)
+    return new
+
+
+def _card_of(info: RunInfo) -> bytes:
+    """A run's card again, for a copy of it."""
+    told = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
+    told["session"] = None if info.session is None else info.session.parts
+    return json.dumps({name: value for name, value in told.items() if value is not None}).encode()
+
+
+def _session(card: Mapping[str, Any]) -> SessionKey | None:
+    parts = card.get("session")
+    if parts is None:
+        return None
+    try:
+        app, user, session = parts
+        return SessionKey(user, session, app=app)
+    except (TypeError, ValueError, AttributeError, InvalidId):
+        raise CorruptRecord(
+            f"the card of a run names {parts!r:.60} as its session", hint="restore the store from a backup"
+        ) from None
+
+
+def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
+    if session is None:
+        return True
+    try:
+        return entry.problem is None and _card(entry).get("session") == list(session.parts)
+    except CorruptRecord:
+        return False
+
+
+def _bare(entry: RunEntry, problem: str) -> RunInfo:
+    """What is known of a run whose card is not to be believed."""
+    return evolve(_info_of(evolve(entry, card=b"")), problem=problem)
+
+
+def _card(entry: RunEntry) -> dict[str, Any]:
+    return card_fields(entry.card)
+
+
+def _status_of(entry: RunEntry) -> RunStatus:
+    known: list[RunStatus] = [status for status in _STATUSES if status == entry.status]
+    return known[0] if known else "running"
+
+
+def _info_of(entry: RunEntry) -> RunInfo:
+    """What is known of a run, without what it waits for."""
+    card = _card(entry)
+    return RunInfo(
+        entry.run_id,
+        _status_of(entry),
+        entry.held,
+        str(card.get("flow", "")),
+        card.get("source"),
+        entry.position,
+        card.get("thread_id"),
+        card.get("user_id"),
+        card.get("request_id"),
+        _session(card),
+        entry.created,
+        entry.updated,
+        shutdown=bool(card.get("shutdown")) and entry.status == "interrupted",
+    )

@@ -1,0 +1,333 @@
+"""Messages to a session without a caller that waits for the answer: kept in order until a turn has taken it.
+
+A message stands in the backend from before `send` returns until the session's stream says which turn has taken it: the
+record that a turn begins names the message that it answers, and the record that it ends those that came in between its
+rounds. So whatever dies in between, the message is there or it is taken, and never both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from hashlib import sha256
+from logging import WARNING
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import anyio
+from attrs import evolve, frozen
+
+from noetic_py.checkpoints.contract import CheckpointBackend, Scope
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.text import dump, parse
+from noetic_py.core.items import Item, Message
+from noetic_py.core.logs import log
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.session_key import SessionKey
+from noetic_py.core.validation import admit
+from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, NoeticError, VersionConflict
+from noetic_py.journal.record_codec import read_items, write_items
+from noetic_py.journal.session_stream import Conversation
+from noetic_py.journal.stored import StoredValue
+from noetic_py.sessions.lock import Gate
+from noetic_py.sessions.policy import SessionPolicy
+
+__all__ = ["NEXT", "Delivery", "LetterGone", "Mail", "NothingQueued", "QueuedMessage", "Sent"]
+
+
+Delivery: TypeAlias = Literal["next_turn", "between_rounds", "interrupt"]
+"""When a message is delivered to a session."""
+
+NEXT: Final = object()
+"""The input of a turn that is to take the next message."""
+
+_IDS: Final = "queued_"
+"""What the ids of the items begin with that were sent so."""
+_MAX_BYTES: Final = 32 * 1024 * 1024
+_MAX_ID: Final = 256
+
+
+class NothingQueued(Exception):
+    """There was no message left when it was the turn's turn."""
+
+
+class LetterGone(Exception):
+    """A message was taken by a run that is not there any more."""
+
+
+@frozen
+class QueuedMessage:
+    """A message that waits for a session.
+
+    Attributes:
+        delivery_id: What it was delivered as; made when left out.
+        deliver: When it is to be delivered.
+        message: What was sent, a text or a `Message`.
+    """
+
+    delivery_id: str
+    deliver: Delivery
+    message: str | Message
+    key: str = ""
+    version: int = 0
+
+    @property
+    def item(self) -> Message:
+        """What a conversation holds of it; its id tells one message from all others."""
+        message = Message.user(self.message) if isinstance(self.message, str) else self.message
+        return evolve(message, id=_IDS + sha256(self.delivery_id.encode(errors="surrogatepass")).hexdigest()[:32])
+
+
+@frozen
+class Sent:
+    """What became of a message that was sent.
+
+    Attributes:
+        delivery_id: What it was delivered as.
+        duplicate: Whether it was there already, or was taken, so that this one was dropped.
+        interrupted: Whether a turn of this harness was interrupted because of it.
+        durable: Whether it survives this process: the harness has a backend.
+    """
+
+    delivery_id: str
+    duplicate: bool
+    interrupted: bool
+    durable: bool
+
+
+class Mail:
+    """The messages that wait for the sessions of one harness.
+
+    Args:
+        backend: Where they are kept.
+        runtime: Where ids come from.
+        policy: How many may wait.
+        durable: Whether the backend is there for longer than the harness.
+    """
+
+    def __init__(self, backend: CheckpointBackend, runtime: Runtime, policy: SessionPolicy, *, durable: bool) -> None:
+        self._backend = backend
+        self._runtime = runtime
+        self._policy = policy
+        self._durable = durable
+        self._senders = Gate()
+        self._takers = Gate()
+        # What a turn has taken that persist="manual" has not written.
+        self._held: dict[SessionKey, set[str]] = {}
+        # What the turns that go on are the answers to.
+        self._answered: dict[SessionKey, set[str]] = {}
+        self._listening: dict[SessionKey, list[anyio.Event]] = {}
+
+    # -- sending
+
+    async def send(
+        self,
+        key: SessionKey,
+        message: str | Message,
+        deliver: Delivery,
+        delivery_id: str | None,
+        read: Callable[[SessionKey], Awaitable[Conversation]],
+    ) -> QueuedMessage | None:
+        """Put a message at the end of the line; `None` when it is there, or was taken.
+
+        Raises:
+            ConfigError: It is none, or cannot be delivered so.
+            LimitExceeded: So many wait that there is no place.
+        """
+        self._check(message, deliver, delivery_id)
+        letter = QueuedMessage(delivery_id or self._runtime.new_id(), deliver, message)
+        async with self._senders.enter(key):
+            waiting = await self.waiting(key)
+            # In this order: what is taken is written down before it is removed.
+            known = {each.delivery_id for each in waiting}
+            if delivery_id is not None and (delivery_id in known or delivery_id in (await read(key)).delivered):
+                return None
+            if len(waiting) >= self._policy.max_queued:
+                raise LimitExceeded(
+                    f"messages that wait for session {key.session!r}",
+                    self._policy.max_queued,
+                    hint="serve the session, try again later, or raise max_queued=",
+                )
+            await self._put(key, letter, 1 + (int(waiting[-1].key) if waiting else 0))
+        self.wake(key)
+        return letter
+
+    async def _put(self, key: SessionKey, letter: QueuedMessage, number: int) -> None:
+        fields = {"d": letter.delivery_id, "m": letter.deliver, "i": write_items((letter.item,), Codec())}
+        if isinstance(letter.message, str):
+            fields["text"] = letter.message
+        while True:
+            try:
+                await self._backend.put(_scope(key), f"{number:020d}", dump(fields), expected=0)
+            except VersionConflict:
+                # Another process sends as well.
+                number += 1
+            else:
+                return
+
+    def _check(self, message: object, deliver: object, delivery_id: object) -> None:
+        if self._policy.gate == "none":
+            raise ConfigError(
+                'messages are delivered in order, which needs a lock: with gate="none" turns do not know of each other',
+                code="session-delivery",
+                hint='SessionPolicy(gate="queue")',
+            )
+        if deliver not in get_args(Delivery):
+            raise ConfigError(
+                f"deliver={deliver!r} is unknown", code="session-delivery", hint=", ".join(get_args(Delivery))
+            )
+        if not isinstance(message, str) and not (isinstance(message, Message) and message.role == "user"):
+            raise ConfigError(
+                f"{type(message).__name__} is no message of a user",
+                code="session-message",
+                hint="a text, or Message.user(...)",
+            )
+        if isinstance(message, Message):
+            admit((message,), entry="session")
+        if delivery_id is not None and not (isinstance(delivery_id, str) and 0 < len(delivery_id) <= _MAX_ID):
+            raise InvalidId(
+                f"delivery_id= is no text of 1 to {_MAX_ID} characters", hint="the id that the queue gives it"
+            )
+
+    # -- looking
+
+    async def waiting(self, key: SessionKey) -> list[QueuedMessage]:
+        """The messages that are not taken yet, by their order of arrival; those of a turn under way among them.
+
+        Raises:
+            CodecError: What is stored is no message.
+        """
+        found: list[QueuedMessage] = []
+        after: str | None = None
+        while page := await self._backend.scan(_scope(key), after=after):
+            found += [_read(value) for value in page]
+            after = page[-1].key
+        return found
+
+    async def between(self, key: SessionKey) -> Sequence[Message]:
+        """What a turn under way is to be told before its next round; it leaves out what it has been told."""
+        its_own = self._answered.get(key, ())
+        waiting = [each for each in await self.waiting(key) if each.delivery_id not in its_own]
+        return [each.item for each in waiting if each.deliver == "between_rounds"]
+
+    async def pick(self, key: SessionKey, conversation: Conversation) -> QueuedMessage | None:
+        """The message that the next turn answers: of a turn that was left, of an interrupt, or the oldest."""
+        held = self._held.get(key, ())
+        left: list[QueuedMessage] = []
+        for each in await self.waiting(key):
+            if each.delivery_id in held:
+                continue
+            if self._is_taken(each, conversation):
+                # The process that had taken it died before it was removed.
+                await self.remove(key, [each])
+            else:
+                left.append(each)
+        open_turn = None if conversation.open is None else conversation.open.delivery_id
+        left.sort(key=lambda each: (each.delivery_id != open_turn, each.deliver != "interrupt"))
+        return left[0] if left else None
+
+    def _is_taken(self, letter: QueuedMessage, conversation: Conversation) -> bool:
+        run_id = conversation.delivered.get(letter.delivery_id)
+        if run_id is None:
+            return False
+        if letter.delivery_id in conversation.taken:
+            return True
+        if conversation.open is not None and conversation.open.run_id == run_id:
+            return False
+        if not self._durable:
+            return True
+        # A turn that was left, or shut down, goes on when its message comes again.
+        shut = conversation.shut is not None and conversation.shut.run_id == run_id
+        return not shut and conversation.unfinished.get(run_id, (0, 0, "suspended"))[2] == "suspended"
+
+    async def took(self, key: SessionKey, items: Iterable[Item]) -> Sequence[QueuedMessage]:
+        """Those among the messages that a turn's items hold."""
+        ids = {item.id for item in items if isinstance(item, Message) and item.id.startswith(_IDS)}
+        return [each for each in await self.waiting(key) if each.item.id in ids] if ids else ()
+
+    # -- taking
+
+    async def remove(self, key: SessionKey, letters: Iterable[QueuedMessage]) -> None:
+        """Forget messages of which the session says that they are taken."""
+        for letter in letters:
+            try:
+                await self._backend.remove(_scope(key), letter.key, expected=letter.version)
+            except VersionConflict:
+                # It was removed, and the place is another one's.
+                pass
+            except NoeticError as error:
+                # It is found to be taken the next time.
+                log(
+                    "sessions",
+                    WARNING,
+                    "a message that session %r has taken was not removed yet",
+                    key.session,
+                    error=error,
+                )
+            held = self._held.get(key, set())
+            held.discard(letter.delivery_id)
+            if not held:
+                self._held.pop(key, None)
+
+    def hold(self, key: SessionKey, letters: Iterable[QueuedMessage]) -> None:
+        """Lock the messages of a turn that is not written yet."""
+        ids = {each.delivery_id for each in letters}
+        if ids:
+            self._held.setdefault(key, set()).update(ids)
+
+    async def forget(self, key: SessionKey) -> None:
+        """Forget all messages of a session."""
+        for each in await self.waiting(key):
+            await self._backend.remove(_scope(key), each.key)
+        self._held.pop(key, None)
+
+    @contextmanager
+    def answering(self, key: SessionKey, ids: set[str]) -> Generator[None]:
+        """A turn goes on that is the answer to these, so that they do not come in between its rounds as well."""
+        self._answered[key] = ids
+        try:
+            yield
+        finally:
+            del self._answered[key]
+
+    def taking(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
+        """Let one at a time take messages."""
+        return self._takers.enter(key)
+
+    # -- waiting
+
+    @contextmanager
+    def listening(self, key: SessionKey) -> Generator[anyio.Event]:
+        """What is set when there may be something to do."""
+        event = anyio.Event()
+        events = self._listening.setdefault(key, [])
+        events.append(event)
+        try:
+            yield event
+        finally:
+            events.remove(event)
+            if not events:
+                self._listening.pop(key, None)
+
+    def wake(self, key: SessionKey | None = None) -> None:
+        """There may be something to do, in one session or in all."""
+        for each in list(self._listening) if key is None else [key]:
+            for event in self._listening.get(each, ()):
+                event.set()
+
+
+def _scope(key: SessionKey) -> Scope:
+    return ("session queue", key.stream)
+
+
+def _read(value: StoredValue) -> QueuedMessage:
+    fields: Any = parse(value.value, _MAX_BYTES, "message size")
+    try:
+        [item] = read_items(fields["i"], Codec())
+        message, delivery_id, deliver = fields.get("text", item), fields["d"], fields["m"]
+        if not isinstance(item, Message) or not isinstance(message, (str, Message)):
+            raise TypeError("a message is expected")
+        if not isinstance(delivery_id, str) or deliver not in get_args(Delivery):
+            raise TypeError("an id and a way of delivery are expected")
+        return QueuedMessage(delivery_id, deliver, message, value.key, value.version)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CodecError(f"is no message: {error}", where=f"message {value.key}") from error

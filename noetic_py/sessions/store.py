@@ -1,0 +1,488 @@
+"""All sessions of one harness: what is known of them, what goes on, and how they are read and written."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from attrs import frozen
+
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.checkpoints.memory import InMemoryBackend
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.text import dump
+from noetic_py.core.control import RunStatus
+from noetic_py.core.items import Item, Message
+from noetic_py.core.log import ItemLog, ItemView
+from noetic_py.core.memory import Memory
+from noetic_py.core.runtime import Runtime
+from noetic_py.core.session_key import SESSION, SessionKey
+from noetic_py.core.state import StateBag, class_of
+from noetic_py.core.types import T
+from noetic_py.core.validation import admit
+from noetic_py.engine.journaling.migrate import decoded, migrate_fields, version_of
+from noetic_py.engine.journaling.writer import TTL
+from noetic_py.errors import (
+    CheckpointError,
+    CodecError,
+    ConfigError,
+    ForgedEvent,
+    LeaseLost,
+    LogError,
+    SessionLoadError,
+    StoreUnavailable,
+)
+from noetic_py.journal.delta import state_tree
+from noetic_py.journal.session_stream import (
+    Conversation,
+    StoredState,
+    begins_at,
+    edited,
+    ended,
+    read_conversation,
+    state_change,
+)
+from noetic_py.journal.stored import Lease, Record
+from noetic_py.memory.layer import MemoryLayer, layers_of
+from noetic_py.memory.scopes import Scope, forget
+from noetic_py.runner.lease import beside, give_up, owned, when_free
+from noetic_py.sessions.lock import Gate
+from noetic_py.sessions.policy import SessionPolicy
+from noetic_py.sessions.queue import Delivery, Mail, QueuedMessage, Sent
+from noetic_py.sessions.watch import Feeds
+
+if TYPE_CHECKING:
+    from noetic_py.engine.state import Resources, Run
+
+__all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
+
+
+class Hold:
+    """The right to write a session, while it lasts.
+
+    Attributes:
+        position: Where the session's stream ends.
+        run: The run of the turn that goes on, which does nothing more once the right is lost.
+    """
+
+    def __init__(self, backend: CheckpointBackend, lease: Lease, position: int) -> None:
+        self._backend = backend
+        self._lease = lease
+        self.position: int = position
+        self.run: Any = None
+
+    async def beat(self) -> None:
+        """Keep it, until cancelled. Its loss is reported by the next step of the turn, or the next write."""
+        while True:
+            await anyio.sleep(TTL / 3)
+            try:
+                self._lease = await self._backend.renew(self._lease, ttl=TTL)
+            except LeaseLost as error:
+                # A run that has not begun yet is told the next time.
+                if self.run is not None and self.run.store is not None:
+                    self.run.store.lose(error)
+                    return
+            except CheckpointError:
+                # It lasts for longer than one try takes.
+                continue
+
+    async def append(self, records: Sequence[Record], *, card: bytes | None = None) -> None:
+        """Write at the end of the stream."""
+        self.position = await self._backend.append(
+            self._lease.run_id,
+            expected_position=self.position,
+            fence=self._lease.fence,
+            records=records,
+            card=card,
+            status=None if card is None else SESSION,
+        )
+
+    async def release(self) -> None:
+        """Give it up; cannot be cancelled."""
+        await give_up(self._backend, self._lease)
+
+
+@frozen(eq=False)
+class Made:
+    """What a turn has made.
+
+    Attributes:
+        run_id: Its run.
+        status: How that has ended.
+        items: What the turn adds.
+        state: Its state at the end.
+        seen_position: Where the session stood when it began.
+        seen_items: What it held then.
+        seen_states: The states that it had then.
+        said: How many of the last items are not the run's.
+        cut: When a shutdown has interrupted it, how many of those before are of an answer that was cut off.
+        back: How many of the session's last items it takes back.
+        letter: The message that it has answered, when nothing more is to be done for that.
+        branch: The branch of its items.
+        delivery: What it was delivered as, when that is to be gone on with.
+    """
+
+    run_id: str
+    status: RunStatus
+    items: Sequence[Item]
+    state: Any
+    seen_position: int
+    seen_items: ItemView
+    seen_states: Mapping[str, StoredState]
+    said: int = 0
+    cut: int | None = None
+    back: int = 0
+    letter: QueuedMessage | None = None
+    branch: str = ""
+    delivery: str | None = None
+
+
+class SessionEdit:
+    """A session as it is edited by hand: put other things into `items`, take names out of `states`.
+
+    Attributes:
+        items: The conversation.
+        states: The names of the types of which it holds a state; one that is taken out is forgotten.
+    """
+
+    def __init__(self, *, items: list[Item], states: set[str]) -> None:
+        self.items: list[Item] = items
+        self.states: set[str] = states
+
+
+class Desk:
+    """All sessions of one harness.
+
+    Args:
+        backend: Where they are kept; in memory when there is none.
+        policy: How they behave.
+        runtime: The clock.
+        memory: The layers that keep something of a session.
+        resources: The harness's, with the store of what layers keep.
+    """
+
+    def __init__(
+        self,
+        backend: CheckpointBackend | None,
+        policy: SessionPolicy,
+        runtime: Runtime,
+        memory: Memory | None,
+        resources: Any,
+    ) -> None:
+        if not isinstance(policy, SessionPolicy):
+            raise ConfigError(
+                f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(gate="reject")'
+            )
+        self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
+        self.durable: bool = backend is not None
+        self.policy = policy
+        self.runtime = runtime
+        layers = () if memory is None else layers_of(memory).values()
+        # Those that keep something of a session.
+        self.layers: Mapping[str, MemoryLayer[Any]] = {
+            layer.id: layer for layer in layers if layer.scope is Scope.THREAD
+        }
+        self._resources: Resources = resources
+        self.gate: Gate = Gate()
+        self.mail: Mail = Mail(self.backend, runtime, policy, durable=self.durable)
+        # A turn under way asks for what comes in between its rounds.
+        resources.mail = self.mail.between
+        self.feeds: Feeds = Feeds(policy)
+        # What was read last, newest at the end; compared with the backend before it is believed.
+        self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
+        self._live: dict[SessionKey, list[Run]] = {}
+        self._said: dict[str, list[str]] = {}
+        # Turns of earlier processes that go on because their messages have come again.
+        self._again: list[Run] = []
+        # Turns that were made and not written, of persist="manual".
+        self._unsaved: dict[SessionKey, list[tuple[Made, Codec]]] = {}
+
+    @property
+    def layer_store(self) -> CheckpointBackend:
+        """Where layers keep what is theirs; of a harness without a backend in memory, apart from the sessions."""
+        return self._resources.storage
+
+    @property
+    def in_use(self) -> int:
+        """How many sessions have a turn that goes on or waits."""
+        return len(self.gate)
+
+    # -- a turn
+
+    async def holding(
+        self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None, new: bool = False
+    ) -> T:
+        """Do something while no other process may write a session; `new` work only while the gate is open.
+
+        Raises:
+            RunBusy: Another process has it, for longer than the policy waits.
+            ShuttingDown: The gate is shut.
+        """
+        patience = self.policy.wait if wait is None else wait
+        hold = await when_free(partial(self._take, key, new=new), patience, self.runtime)
+        try:
+            return await beside(hold.beat, lambda: work(hold))
+        finally:
+            await hold.release()
+
+    async def _take(self, key: SessionKey, *, new: bool = False) -> Hold:
+        if new:
+            self.gate.check()
+        lease, head = await owned(self.backend, key.stream)
+        return Hold(self.backend, lease, 0 if head is None else head.position)
+
+    async def read(self, key: SessionKey, codec: Codec | None = None) -> Conversation:
+        """What a session holds now: what is known of it, and what was written since.
+
+        Raises:
+            SessionLoadError: It cannot be read, and the policy does not say to begin afresh.
+            StoreUnavailable: The backend does not answer.
+        """
+        known = self._known.pop(key, None)
+        entry = await self.backend.entry(key.stream)
+        position, begins = (0, 0) if entry is None else (entry.position, begins_at(entry))
+        if known is None or not begins <= known.position <= position:
+            # Never read here, or deleted since, and perhaps made anew.
+            known = Conversation(position=begins, noted=position > 0)
+        # Others may have written since it was found empty, and they have said whose it is, and where it begins.
+        known.noted = known.noted or position > 0
+        try:
+            if known.position != position:
+                await read_conversation(self.backend, key.stream, codec or Codec(), known=known)
+        except StoreUnavailable:
+            raise
+        except (CodecError, CheckpointError) as error:
+            if self.policy.on_load_error == "raise":
+                raise SessionLoadError(
+                    f"session {key.session!r} cannot be read: {error.message}",
+                    hint='mend the store, delete the session, or SessionPolicy(on_load_error="fresh")',
+                ) from error
+            # What is there stays in the store; the next record says that it is not to be read.
+            return Conversation(position=position)
+        self.keep(key, known)
+        return known
+
+    def keep(self, key: SessionKey, conversation: Conversation) -> None:
+        """Remember what a session holds, and forget the one that was used longest ago."""
+        self._known[key] = conversation
+        self._known.move_to_end(key)
+        while len(self._known) > self.policy.cache_size:
+            self._known.popitem(last=False)
+
+    # -- what goes on
+
+    def begins(self, key: SessionKey, run: Any) -> None:
+        """A turn's run begins."""
+        self._live.setdefault(key, []).append(run)
+        self.feeds.attend(run)
+
+    def ends(self, key: SessionKey, run: Any) -> Sequence[str]:
+        """A turn's run is over; what was said by those who have interrupted it."""
+        runs = self._live[key]
+        runs.remove(run)
+        if not runs:
+            del self._live[key]
+        self.mail.wake(key)
+        return self._said.pop(run.run_id, ())
+
+    def interrupt(self, key: SessionKey, message: str | None) -> bool:
+        """Stop what goes on in a session, and nothing that waits."""
+        runs = self._live.get(key, [])
+        for run in runs:
+            if message is not None:
+                self._said.setdefault(run.run_id, []).append(message)
+            run.stop_from_outside("interrupt", "interrupted by the session's user" if message is None else message)
+        return bool(runs)
+
+    async def send(self, key: SessionKey, message: str | Message, deliver: Delivery, delivery_id: str | None) -> Sent:
+        """See [`Session.send`][noetic_py.Session.send]."""
+        # Those that go on now: once the message is there, a turn that takes it may be one more.
+        live = self._going(key) if deliver == "interrupt" else []
+        letter = await self.mail.send(key, message, deliver, delivery_id, self.read)
+        if letter is None:
+            return Sent(delivery_id or "", True, False, self.durable)
+        going = [run for run in live if run in self._going(key)]
+        for run in going:
+            run.stop_from_outside("interrupt", "interrupted by a message to the session")
+        return Sent(letter.delivery_id, False, bool(going), self.durable)
+
+    def _going(self, key: SessionKey) -> list[Run]:
+        return [*self._live.get(key, ()), *(run for run in self._again if run.session == key)]
+
+    @contextmanager
+    def again(self, run: Run) -> Generator[None]:
+        """A turn of an earlier process goes on because its message has come again."""
+        self._again.append(run)
+        self.feeds.attend(run)
+        try:
+            yield
+        finally:
+            self._again.remove(run)
+
+    def shut(self) -> None:
+        """Let no new turn begin."""
+        self.gate.shut()
+        self.mail.wake()
+
+    # -- what is not written yet
+
+    async def hold_back(self, key: SessionKey, made: Made, codec: Codec) -> None:
+        """Keep a turn for `save`."""
+        self.mail.hold(key, await self._letters(key, made))
+        self._unsaved.setdefault(key, []).append((made, codec))
+
+    def unsaved(self, key: SessionKey) -> Sequence[tuple[Made, Codec]]:
+        """The turns that are not written yet."""
+        return self._unsaved.get(key, ())
+
+    async def save(self, key: SessionKey) -> int:
+        """Write them; returns how many there were."""
+        saved = 0
+
+        async def work(hold: Hold) -> None:
+            nonlocal saved
+            conversation = await self.read(key)
+            while waiting := self._unsaved.get(key):
+                made, codec = waiting[0]
+                # Once it is written it waits no more; what is not taken waits for the next time.
+                with anyio.CancelScope(shield=True):
+                    await self.write_turn(hold, key, conversation, made, codec)
+                saved += 1
+                del waiting[0]
+            self._unsaved.pop(key, None)
+
+        async with self.gate.enter(key):
+            if self._unsaved.get(key):
+                await self.holding(key, work)
+        return saved
+
+    # -- by hand
+
+    @asynccontextmanager
+    async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
+        """See [`Session.edit`][noetic_py.Session.edit]."""
+        async with self.gate.enter(key):
+            hold = await when_free(partial(self._take, key), self.policy.wait, self.runtime)
+            try:
+                conversation = await self.read(key)
+                before = list(conversation.log)
+                edit = SessionEdit(items=list(before), states=set(conversation.states))
+                yield edit
+                if edit.items != before or edit.states != set(conversation.states):
+                    try:
+                        admit(tuple(edit.items), entry="session", known=before)
+                        ItemLog(edit.items)
+                    except ForgedEvent:
+                        raise
+                    except (TypeError, LogError) as error:
+                        raise ConfigError(
+                            f"the edited items are no conversation: {error}",
+                            code="session-edit",
+                            hint="items only, and every output behind its one call",
+                        ) from error
+                    codec = Codec()
+                    came = {item.id: conversation.log.origin_of(index) for index, item in enumerate(before)}
+                    origins = [(1, came.get(item.id)) for item in edit.items]
+                    states = edit.states & set(conversation.states)
+                    records = [edited(edit.items, states, codec, origins=origins)]
+                    with anyio.CancelScope(shield=True):
+                        await self.write(hold, key, conversation, records, codec)
+            finally:
+                await hold.release()
+
+    async def known_to(self, user: str | None, app: str | None) -> Sequence[SessionKey]:
+        """The sessions of one user."""
+        found: list[SessionKey] = []
+        after: str | None = None
+        while page := await self.backend.scan(_index_of(app, user), after=after):
+            found += [SessionKey(user, value.key, app=app) for value in page]
+            after = page[-1].key
+        return found
+
+    async def delete(self, key: SessionKey) -> None:
+        """Forget a session."""
+        async with self.gate.enter(key):
+            await self.backend.delete(key.stream)
+            await self.backend.remove(_index_of(key.app, key.user), key.session)
+            for layer in self.layers:
+                await forget(self.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
+            await self.mail.forget(key)
+            self.feeds.forget(key)
+            self._known.pop(key, None)
+            self._unsaved.pop(key, None)
+
+    async def write_turn(
+        self, hold: Hold, key: SessionKey, conversation: Conversation, made: Made, codec: Codec
+    ) -> None:
+        """Write what a turn has made behind what a session holds."""
+        kind = class_of(made.state)
+        name = kind.__name__
+        stored: Any = dict(made.state.view()) if isinstance(made.state, StateBag) else made.state
+        before = conversation.states.get(name)
+        # An empty bag that was never written is not a state.
+        nothing = before is None and isinstance(made.state, StateBag) and not stored
+        change = None if nothing else state_change(before, stored, version_of(kind), codec)
+        states = {} if change is None else {name: change}
+        letters = await self._letters(key, made)
+        took = [each.delivery_id for each in letters if each is not made.letter]
+        record = ended(
+            made.run_id, made.status, made.items, states, codec,
+            branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
+        )  # fmt: skip
+        await self.write(hold, key, conversation, [record], codec)
+        await self.mail.remove(key, letters)
+
+    async def _letters(self, key: SessionKey, made: Made) -> Sequence[QueuedMessage]:
+        """The messages that a turn has taken."""
+        took = [each for each in await self.mail.took(key, made.items) if each.delivery_id != made.delivery]
+        if made.letter is None:
+            return took
+        return [*(each for each in took if each.delivery_id != made.letter.delivery_id), made.letter]
+
+    async def write(
+        self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec
+    ) -> None:
+        """Write at the end of a session, and take it in."""
+        card = None
+        if not conversation.noted:
+            card = dump({"session": list(key.parts), "from": conversation.position})
+            # Before the first record, so that no session is in no list.
+            await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
+        await hold.append(records, card=card)
+        conversation.noted = True
+        # A reader may have taken in some of it meanwhile.
+        conversation.advance(records[len(records) - (hold.position - conversation.position) :], codec)
+        self.keep(key, conversation)
+
+
+def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
+    # What is absent has a place of its own, so that no id is taken for it.
+    return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
+
+
+def state_of(conversation: Conversation, kind: type[T], codec: Codec) -> T | None:
+    """The state of a type that a session holds."""
+    stored = conversation.states.get(kind.__name__)
+    if stored is None:
+        return None
+    made: T = _made_again(stored, kind, codec)
+    return made
+
+
+def _made_again(stored: StoredState, kind: Any, codec: Codec) -> Any:
+    tree = state_tree(stored.like, stored.fields)
+    if kind is StateBag:
+        return StateBag(codec.decode(tree))
+    version = version_of(kind)
+    if stored.version > version:
+        raise SessionLoadError(
+            f"the session's {kind.__name__} is of version {stored.version}, and this one is {version}",
+            hint="use the newer code",
+        )
+    if stored.version < version:
+        tree = state_tree(stored.like, migrate_fields(kind, stored.fields, stored.version), kind.__name__)
+    return decoded(tree, kind, codec)

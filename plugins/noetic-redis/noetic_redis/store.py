@@ -1,0 +1,287 @@
+"""What one thread does on its connection to Redis."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from noetic_py.checkpoints.adapter import FARTHEST, PrunePage
+from noetic_py.checkpoints.checks import no_run
+from noetic_py.checkpoints.contract import Scope
+from noetic_py.checkpoints.rules import (
+    is_changed,
+    is_elsewhere,
+    is_fenced,
+    is_held,
+    is_owned,
+    is_taken,
+    no_end,
+    not_held,
+)
+from noetic_py.checkpoints.server import PackedTransaction
+from noetic_py.errors import CorruptRecord, NoeticError
+from noetic_py.journal.packing import pack_scope, unpack
+from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_redis.link import Argument, Link
+
+__all__ = ["RedisStore"]
+
+_RESTORE = "restore a copy of the server's data"
+_PAGE_BYTES = 16 * 1024 * 1024
+# What one script does, so that the server is not kept from everybody else for long.
+_READ, _LISTED, _SCANNED, _PRUNED = 2000, 100, 200, 25
+# Ten years.
+_LONGEST = 3e8
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+
+
+class RedisStore:
+    """All that `ServerBackend` asks a store for; the contract is there.
+
+    Args:
+        link: The connection.
+        threshold: Payloads longer than this, in bytes, are stored once, by their content.
+    """
+
+    def __init__(self, link: Link, threshold: int) -> None:
+        self._link = link
+        self._threshold = threshold
+
+    # -- journals
+
+    def append_many(self, given: Sequence[Transaction]) -> Sequence[int | NoeticError]:
+        """Append transactions: a script for each, all sent together."""
+        packed = [PackedTransaction.of(each, self._threshold) for each in given]
+        answers = self._link.write_all("append", [_arguments(each) for each in packed])
+        return [_appended(each, self._link.words(answer)) for each, answer in zip(given, answers, strict=True)]
+
+    def read(self, run_id: str, after: int, limit: int) -> Sequence[Record]:
+        """A page of records, all as they were at one moment."""
+        found = self._link.read("read", run_id, after, min(limit, _READ), _PAGE_BYTES)
+        if not found:
+            raise no_run(run_id)
+        rows, apart = found
+        blobs = {bytes.fromhex(digest.decode()): data for digest, data in zip(apart[::2], apart[1::2], strict=True)}
+        records: list[Record] = []
+        for last, count, crc, body in rows:
+            if int(crc) != zlib.crc32(body):
+                raise CorruptRecord(f"a run is damaged before position {int(last)}", hint=_RESTORE)
+            skip = max(0, after - (int(last) - int(count)))
+            records += unpack(body, int(count), blobs.__getitem__, skip=skip)
+        return records[:limit]
+
+    def head(self, run_id: str) -> Head | None:
+        """Where a journal ends."""
+        found = self._link.read("head", run_id)
+        return Head(int(found[0]), int(found[1])) if found else None
+
+    def entry(self, run_id: str) -> RunEntry | None:
+        """One run, as lists show it."""
+        found = self._link.read("entry", run_id)
+        return _entry(found[0]) if found else None
+
+    def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
+        """A page of runs."""
+        below = FARTHEST if after is None else after
+        entries: list[RunEntry] = []
+        while len(entries) < limit:
+            most = min(limit - len(entries), _LISTED)
+            page = [_listed(row) for row in self._link.read("list", below, most, _digest(status))]
+            entries += page
+            if len(page) < most:
+                break
+            below = page[-1].cursor
+        if status is not None and any(each.problem is None and each.status != status for each in entries):
+            raise CorruptRecord("the index of runs by their status is damaged", hint=_RESTORE)
+        return entries
+
+    def fork(
+        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+    ) -> None:
+        """Make a run that shares a journal's beginning."""
+        shared = at if 0 <= at <= FARTHEST else -1
+        kept = card or b""
+        words = self._link.write(
+            "fork", run_id, shared, new_run_id, kept, zlib.crc32(kept), _marked(status), _digest(status)
+        )
+        if words[0] == "none":
+            raise no_run(run_id)
+        if words[0] == "end":
+            raise no_end(at)
+        if words[0] == "exists":
+            raise is_taken(new_run_id)
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run."""
+        if self._link.write("delete", run_id)[0] == "busy":
+            raise is_held()
+
+    def prune(
+        self,
+        page: PrunePage,
+        before: datetime | None,
+        keep: int | None,
+        statuses: Sequence[str] | None,
+    ) -> PrunePage:
+        """Delete what is old among the next runs."""
+        words = self._link.write(
+            "prune",
+            FARTHEST if page.below is None else page.below,
+            _PRUNED,
+            "" if before is None else (before - _EPOCH) // _MICRO,
+            "" if keep is None else min(keep, FARTHEST),
+            page.kept,
+            "all" if statuses is None else "some",
+            *(_marked(status) for status in statuses or ()),
+        )
+        below, kept, deleted = (int(word) for word in words)
+        return PrunePage(below or None, kept, deleted)
+
+    def stats(self) -> Stats:
+        """How much there is; the bytes are those of records, large payloads, cards and values."""
+        runs, records, values, blobs, size = (int(each) for each in self._link.read("stats"))
+        return Stats(runs=runs, records=records, values=values, blobs=blobs, bytes=size)
+
+    # -- leases
+
+    def acquire(self, run_id: str, ttl: float, now: datetime) -> Lease:
+        """Become the owner."""
+        words = self._link.write("acquire", run_id, _micros(ttl))
+        if words[0] == "busy":
+            raise is_owned("its lease to run out")
+        return Lease(run_id, int(words[1]))
+
+    def renew(self, lease: Lease, ttl: float) -> Lease:
+        """Begin the time anew."""
+        if self._link.read("renew", lease.run_id, lease.fence, _micros(ttl)) != [b"ok"]:
+            raise not_held()
+        return lease
+
+    def release(self, leases: Collection[Lease]) -> None:
+        """End leases."""
+        if leases:
+            self._link.read("release", *(word for each in leases for word in (each.run_id, each.fence)))
+
+    # -- scoped values
+
+    def get(self, scope: Scope, key: str) -> StoredValue | None:
+        """The value of a key."""
+        found = self._link.read("get", _scope(scope), key)
+        return _value(key, *found) if found else None
+
+    def put(self, scope: Scope, key: str, value: bytes, expected: int | None) -> int:
+        """Give a key a value."""
+        words = self._link.write("put", _scope(scope), key, _expected(expected), zlib.crc32(value), value)
+        if words[0] == "version":
+            raise is_changed(words[1], expected)
+        return int(words[1])
+
+    def remove(self, scope: Scope, key: str, expected: int | None) -> bool:
+        """Take a key's value away."""
+        words = self._link.write("remove", _scope(scope), key, _expected(expected))
+        if words[0] == "version":
+            raise is_changed(words[1], expected)
+        return words[0] == "ok"
+
+    def scan(self, scope: Scope, after: str, limit: int) -> Sequence[StoredValue]:
+        """A page of a scope's values."""
+        values: list[StoredValue] = []
+        while len(values) < limit:
+            most = min(limit - len(values), _SCANNED)
+            page = self._link.read("scan", _scope(scope), after, most, _PAGE_BYTES)
+            values += [_value(key.decode(), *rest) for key, *rest in page]
+            if len(page) < most and sum(len(row[-1]) for row in page) < _PAGE_BYTES:
+                break
+            after = values[-1].key
+        return values
+
+
+def _arguments(given: PackedTransaction) -> list[Argument]:
+    what, body = given.what, given.packed.body
+    card = what.card or b""
+    blobs = given.packed.blobs
+    return [
+        what.run_id,
+        what.expected_position,
+        what.fence,
+        what.expected_position + len(what.records),
+        len(what.records),
+        zlib.crc32(body),
+        body,
+        int(what.card is not None),
+        card,
+        zlib.crc32(card),
+        int(what.status is not None),
+        _marked(what.status),
+        _digest(what.status),
+        *(part for digest in sorted(blobs) for part in (digest.hex(), blobs[digest])),
+    ]
+
+
+def _appended(what: Transaction, words: list[str] | NoeticError) -> int | NoeticError:
+    if isinstance(words, NoeticError):
+        return words
+    if words[0] == "fence":
+        return is_fenced(what, words[1])
+    if words[0] == "position":
+        return is_elsewhere(what, words[1])
+    return what.expected_position + len(what.records)
+
+
+def _entry(row: Sequence[Any]) -> RunEntry:
+    number, run_id, position, status, crc, card, created, updated, held = row
+    if int(crc) != zlib.crc32(card):
+        raise CorruptRecord("the card of a run is damaged", hint=_RESTORE)
+    return RunEntry(
+        run_id=run_id.decode(),
+        position=int(position),
+        status=status[1:].decode() if status else None,
+        card=card,
+        created=_EPOCH + int(created) * _MICRO,
+        updated=_EPOCH + int(updated) * _MICRO,
+        held=held == b"1",
+        cursor=int(number),
+    )
+
+
+def _listed(row: Sequence[Any]) -> RunEntry:
+    if len(row) == 2:
+        run_id = row[1].decode(errors="replace") or None
+        return RunEntry.damaged(run_id, int(row[0]), "what is stored of the run is not what was written")
+    try:
+        return _entry(row)
+    except CorruptRecord as error:
+        return RunEntry.damaged(row[1].decode(), int(row[0]), error.message)
+
+
+def _value(key: str, version: bytes, crc: bytes, value: bytes) -> StoredValue:
+    if int(crc) != zlib.crc32(value):
+        raise CorruptRecord("the value of a key is damaged", hint=_RESTORE)
+    return StoredValue(key, value, int(version))
+
+
+def _marked(status: str | None) -> bytes:
+    """A status, told from none."""
+    return b"" if status is None else b"s" + status.encode()
+
+
+def _digest(status: str | None) -> str:
+    """What stands for a status in the name of a key."""
+    return "" if status is None else hashlib.sha256(status.encode()).hexdigest()
+
+
+def _scope(scope: Scope) -> str:
+    """What stands for a scope in the names of keys."""
+    return hashlib.sha256(pack_scope(scope)).hexdigest()
+
+
+def _expected(version: int | None) -> Argument:
+    return "" if version is None else version
+
+
+def _micros(seconds: float) -> int:
+    return max(1, int(min(seconds, _LONGEST) * 1_000_000))
