@@ -11,6 +11,7 @@ import pytest
 
 from noetic_py import Context, Harness, InMemoryBackend, Memory, MemoryLayer, call_model, errors, step
 from noetic_py.access import ALLOW_ALL
+from noetic_py.checkpoints.memory import MemoryStore
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.types import is_dict, is_list
 from noetic_py.journal.stored import StoredValue
@@ -79,8 +80,8 @@ async def world() -> InMemoryBackend:
 
 
 def kept(backend: InMemoryBackend) -> dict[Place, StoredValue]:
-    values: dict[Any, dict[str, StoredValue]] = getattr(backend, "_values")  # noqa: B009 # what a store holds
-    return {(scope, key): value for scope, found in values.items() for key, value in found.items()}
+    store: MemoryStore = getattr(backend, "_store")  # noqa: B009 # no method of a backend lists the scopes
+    return {(scope, key): value for scope, found in store.values.items() for key, value in found.items()}
 
 
 def edited(tree: Any) -> Iterator[Any]:
