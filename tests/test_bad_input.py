@@ -7,7 +7,7 @@ import inspect
 import pickle
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from decimal import Decimal
 from enum import Enum
@@ -536,6 +536,30 @@ async def test_step_called_from_a_foreign_task() -> None:
         assert (await harness.run(body, "x")).value == "x"
     assert "body/echo" in str(seen[0])
     explains(seen[0], "body")
+
+
+async def test_step_that_is_still_in_flight_when_its_body_ends() -> None:
+    class Wait:
+        def __await__(self) -> Generator[None]:
+            yield
+
+    @step
+    async def waits(text: str) -> str:
+        await Wait()
+        return text
+
+    @step
+    async def body(text: str, ctx: Context) -> str:
+        # As an eager task does: it runs up to its first wait while the body's own code is still running.
+        begun = waits(text, ctx)
+        begun.send(None)
+        return text
+
+    error = await failure(body)
+    assert isinstance(error, ConcurrentStepCall)
+    assert "body/waits" in str(error)
+    assert "had not ended" in str(error)
+    explains(error, "body")
 
 
 async def test_context_used_after_its_step_has_ended() -> None:

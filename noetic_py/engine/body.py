@@ -104,12 +104,14 @@ def go_on(frame: Frame, context: Context, work: Any, waits: Any) -> Generator[An
     """Bring work of a step to its end that has begun in a context and waits for something."""
     try:
         while waits is not DONE:
+            frame.on_stack = False
             suspended(frame)
             try:
                 sent, thrown = (yield waits), None
             except BaseException as error:  # noqa: BLE001 # it is raised where the work waits
                 sent, thrown = None, error
             resumed(frame)
+            frame.on_stack = True
             waits = context.run(next, work, DONE) if sent is thrown else context.run(_resume, work, sent, thrown)
     finally:
         look(frame)
@@ -131,7 +133,7 @@ async def call_apart(frame: Frame, function: Callable[..., Any], *args: Any) -> 
     found: list[Any] = []
 
     async def work() -> None:
-        frame.token = CURRENT.set(frame)
+        CURRENT.set(frame)
         made = function(*args)
         found.append(await made if isawaitable(made) else made)
 
@@ -143,7 +145,4 @@ async def call_apart(frame: Frame, function: Callable[..., Any], *args: Any) -> 
         if failure is error or failure is None:
             raise
         raise failure from error
-    finally:
-        # A call of a step is only taken from the context in which this was set.
-        frame.token = CURRENT.set(frame)
     return found[0]

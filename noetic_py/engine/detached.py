@@ -120,19 +120,12 @@ def _check(options: DetachOptions, frame: Frame) -> None:
 
 def _check_task(frame: Frame, step: AnyStep, own: bool) -> None:
     """Work is started from the body's own task, in which the order of calls is the program's."""
-    try:
-        if frame.token is None:
-            raise ValueError("the step has ended")
-        if not own:
-            return
-        CURRENT.reset(frame.token)
-    except ValueError:
+    if not (frame.on_stack if own else frame.running):
         raise ConcurrentStepCall(
             f"{step.id} was started by {'/'.join(frame.at)} from a task or thread of its own, or after its end",
             path=frame.at,
             hint="call spawn_detached in the step itself",
-        ) from None
-    frame.token = CURRENT.set(frame)
+        )
 
 
 class Detached:

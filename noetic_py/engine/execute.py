@@ -115,7 +115,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         output = frame.output
     except BaseException as error:  # noqa: BLE001 # it goes on from there, unless another attempt follows
         output = await _further_attempts(frame, body, value, error, own)
-    frame.token = None
+    frame.running = frame.on_stack = False
     length = domain.log.size
     ledger.finished(frame, value, output, length)
     x.last_step = NO_META if step.body is not None else x.last_step
@@ -131,7 +131,8 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
 
 def _body(frame: Frame, body: Body, value: Any, bare: Bare) -> Generator[Any, Any, None]:
     """A body, in the context that it has to itself; what it gives is left in the frame, which costs the least."""
-    frame.token = CURRENT.set(frame)
+    CURRENT.set(frame)
+    frame.running = frame.on_stack = True
     if bare:
         work = body(value if value.__class__ in ATOMS else _given(frame.step, value), frame)
     else:
@@ -285,6 +286,9 @@ async def _logged(body: Body, value: Any, frame: Frame) -> Any:
 
 def _check_end(frame: Frame, output: Any) -> None:
     """A body has come to its end: refuse what is no value, calls left behind, and memory that was only to be read."""
+    if frame.busy is not None:
+        # A task that begins to run while its body's own code is still running, as eager tasks do, may call steps.
+        raise _concurrent(frame, frame.busy, "and had not ended when the body did")
     if frame.calls is not None or output.__class__ in NO_VALUES:
         refuse(frame, output)
     if frame.shown is not None:
@@ -461,7 +465,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     """Record a failed attempt; return when another one follows, raise otherwise."""
     failure = as_error(frame, error)
     x = frame.x
-    frame.token = None
+    frame.running = frame.on_stack = False
     if x.stop is not None:
         # After a stop no failure is written: the attempt ends as stopped, and its finished children stay.
         frame.drop_unwritten()
@@ -544,7 +548,7 @@ def _state_left(frame: Frame) -> tuple[Any, Cells]:
 
 def _after_stop(frame: Frame, own: bool, *, parked: bool) -> None:
     """The body was cancelled, or waits: its unwritten work goes, unless it asked for the stop itself."""
-    frame.token = None
+    frame.running = frame.on_stack = False
     if frame.x.run.verbose:
         how = "waits for an answer" if parked else "was stopped"
         log("steps", DEBUG, "%s step %s", frame.step.kind, how, where=frame.where)
@@ -590,14 +594,9 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
     name = f"{own}#{count}" if count else own
     if frame.busy is not None:
         raise _concurrent(frame, name, f"while {'/'.join((*frame.at, frame.busy))} is in flight")
-    token = frame.token
-    if token is None:
-        raise _concurrent(frame, name, "after the step had ended")
-    try:
-        # A token belongs to the task that set it: this is how a call from a foreign task is told, at no cost.
-        CURRENT.reset(token)
-    except ValueError:
-        raise _concurrent(frame, name, "from a task that the body started") from None
+    if not frame.on_stack:
+        when = "from a task that the body started" if frame.running else "after the step had ended"
+        raise _concurrent(frame, name, when)
     occurrences[own] = count + 1
     frame.busy = name
     try:
@@ -608,7 +607,6 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
         raise
     finally:
         frame.busy = None
-        frame.token = CURRENT.set(frame)
 
 
 def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:

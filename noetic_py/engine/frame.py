@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -69,12 +68,14 @@ class Frame(Context[Any, Any]):
         written: The log's length up to which they are in the journal.
     """
 
+    # What every step reads: a default of the class would be looked up in the instance and in each base class before.
+    __slots__ = (
+        "__dict__", "calls", "clean", "lease", "mark", "noted", "on_stack", "opened", "output", "prepared", "running",
+        "segments", "shown", "start", "step", "up", "written", "x",
+    )  # fmt: skip
+
     # Most steps never need most of these: a class default costs a step nothing.
     attempt = 1
-    # Whether the step's record has to hold more than its output and its items.
-    noted = False
-    clean = True
-    opened = False
     has_base = False
     base: Any = None
     saved: Any = None
@@ -82,14 +83,8 @@ class Frame(Context[Any, Any]):
     saved_cells: Cells = NO_CELLS
     # The layers as the step has them, once it has asked; and what it was given of their states, by domain and layer.
     bundle: Any = None
-    shown: dict[tuple[int, str], Any] | None = None
     busy: str | None = None
-    token: Token[Context[Any, Any] | None] | None = None
-    # What the body has given.
-    output: Any = None
     control: Control | None = None
-    # Calls of steps that may not have been awaited, the latest first; see `unawaited`.
-    calls: Calls | None = None
     occurrences: dict[str, int] | None = None
     used_tokens: TokenUsage | None = None
     used_cost: Decimal | None = None
@@ -109,7 +104,6 @@ class Frame(Context[Any, Any]):
     # The lease of the step's own budget, and the one of its wrap-up.
     own_lease: Lease | None = None
     wrap_up: Lease | None = None
-    segments: list[Segment] | None = None
     # What the journal of a resumed run says of the step, and which of its children were called this time.
     node: Node | None = None
     visited: set[str] | None = None
@@ -120,7 +114,6 @@ class Frame(Context[Any, Any]):
     # form of that; the record that is about to be committed; messages taken.
     digest: str | None = None
     last_output: tuple[str, Any, Any] | None = None
-    prepared: StepFinished | None = None
     takes: list[tuple[str, ...]] | None = None
     own_span: Span | None = None
     # Of a chain of handoffs what its step in flight is shown of the conversation before, and where that ends.
@@ -155,6 +148,19 @@ class Frame(Context[Any, Any]):
         self.up = parent
         self.lease = lease
         self.mark = self.written = self.start = length
+        # Whether the step's record has to hold more than its output and its items.
+        self.noted = self.opened = False
+        # Whether the body has begun and not ended, and whether its own code is what runs now: code of another task runs
+        # while the body waits, and must not call steps in its name.
+        self.running = self.on_stack = False
+        self.clean = True
+        # What the body has given.
+        self.output: Any = None
+        # Calls of steps that may not have been awaited, the latest first; see `unawaited`.
+        self.calls: Calls | None = None
+        self.shown: dict[tuple[int, str], Any] | None = None
+        self.segments: list[Segment] | None = None
+        self.prepared: StepFinished | None = None
 
     def tell(self, event: Event) -> None:
         """Send an event of the step's, with the branch and the tool call that it belongs to."""

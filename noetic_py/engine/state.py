@@ -751,6 +751,6 @@ class Execution:
 def _place() -> tuple[int, Family]:
     """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
     asking = CURRENT.get()
-    if isinstance(asking, Frame) and asking.token is not None:
+    if isinstance(asking, Frame) and asking.running:
         return asking.x.run.depth + asking.x.depth + 1, asking.x.run.family
     return 0, Family()

@@ -65,7 +65,7 @@ def going_on(frame: Frame) -> Iterator[Frame]:
     node: Frame | None = frame
     starter: Frame | None = None
     while node is not None:
-        if node.virtual or node.token is not None:
+        if node.virtual or node.running:
             yield node
         above = node.up
         if starter is not None:
@@ -108,7 +108,7 @@ def _until(frame: Frame, path: tuple[str, ...]) -> Frame | None:
             until = node
         elif node is not frame and _handles(node):
             handled = True
-    if until is None and path == frame.at and frame.token is not None and (handled or _wraps_up(frame)):
+    if until is None and path == frame.at and frame.running and (handled or _wraps_up(frame)):
         return frame
     return until
 

@@ -123,7 +123,7 @@ def _reader(frame: Frame, live: Live) -> Reader:
     attempt = frame.attempt
     found = readers.get((live.channel.name, attempt))
     if found is None:
-        found = live.reader(lambda: frame.token is not None and frame.attempt == attempt)
+        found = live.reader(lambda: frame.running and frame.attempt == attempt)
         readers[live.channel.name, attempt] = found
     return found
 
@@ -135,7 +135,7 @@ def _acting(frame: Frame) -> Frame:
         ConcurrentStepCall: It has ended.
     """
     frame = acting(frame)
-    if frame.token is None:
+    if not frame.running:
         raise ConcurrentStepCall(
             f"{'/'.join(frame.at)} used a channel after it had ended",
             path=frame.at,

@@ -47,7 +47,7 @@ class Inbox:
         attempt = frame.attempt
         # Of a topic for this attempt: the next one listens for itself.
         self._reader = frame.x.run.channels.live(channel).reader(
-            lambda: frame.token is not None and frame.attempt == attempt
+            lambda: frame.running and frame.attempt == attempt
         )
 
     async def next(self, iteration: int) -> Any:
