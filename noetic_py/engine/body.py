@@ -16,7 +16,7 @@ from noetic_py.core.tracebacks import where_defined
 from noetic_py.engine.cancellation import failure_of
 from noetic_py.engine.frame import Frame
 
-__all__ = ["DONE", "UNTIMED", "Bare", "call_apart", "first_stretch", "go_on", "look", "pause", "resumed", "suspended"]
+__all__ = ["DONE", "UNTIMED", "Bare", "call_apart", "first_stretch", "go_on", "look", "pause", "resumed"]
 
 DONE: Final = object()
 """What `next` gives for work that has ended: cheaper than the exception that `send` raises."""
@@ -38,11 +38,11 @@ def first_stretch(frame: Frame, context: Context, work: Any, *, alone: bool) -> 
         work: The body.
         alone: Whether it begins a task, so that the step around it is not running.
     """
-    run = frame.x.run
-    if alone or frame.up is None or frame.up.virtual:
-        run.running_since = monotonic()
+    around = None if alone else frame.up
+    if around is not None and around.on_stack:
+        look(around)
     else:
-        look(frame.up)
+        frame.x.run.running_since = monotonic()
     try:
         waits = context.run(next, work, DONE)
     except BaseException:
@@ -56,12 +56,6 @@ def first_stretch(frame: Frame, context: Context, work: Any, *, alone: bool) -> 
 def resumed(frame: Frame) -> None:
     """A body goes on."""
     frame.x.run.running_since = monotonic()
-
-
-def suspended(frame: Frame) -> None:
-    """A body waits for something; those around it hear of it after it."""
-    if frame.x.run.running_since:
-        pause(frame)
 
 
 def pause(frame: Frame) -> None:
@@ -102,16 +96,22 @@ def _warn(frame: Frame, seconds: float) -> None:
 @coroutine
 def go_on(frame: Frame, context: Context, work: Any, waits: Any) -> Generator[Any, Any, None]:
     """Bring work of a step to its end that has begun in a context and waits for something."""
+    run = frame.x.run
     try:
         while waits is not DONE:
             frame.on_stack = False
-            suspended(frame)
+            # Those around it find that the stretch is over, and when it goes on they are the first to note it.
+            if run.running_since:
+                if monotonic() - run.running_since > LIMIT:
+                    look(frame)
+                run.running_since = 0.0
             try:
                 sent, thrown = (yield waits), None
             except BaseException as error:  # noqa: BLE001 # it is raised where the work waits
                 sent, thrown = None, error
-            resumed(frame)
             frame.on_stack = True
+            if not run.running_since:
+                run.running_since = monotonic()
             waits = context.run(next, work, DONE) if sent is thrown else context.run(_resume, work, sent, thrown)
     finally:
         look(frame)
