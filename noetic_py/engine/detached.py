@@ -198,7 +198,7 @@ class Detached:
         if frame.node is not None:
             stop_again(self.child, frame.at)
             asked = asked_again(frame.node, self._run, spec.step)
-            if asked is not None and asked.kind == "complete":
+            if asked is not None and asked.kind != "wrap_up":
                 self.child.request(asked)
             if self.child.stop is not None:
                 put_down(root, frame.node)
@@ -316,8 +316,7 @@ class Detached:
 
     def abort(self, reason: str) -> None:
         """Stop it."""
-        if not self.done.is_set():
-            self.child.request(Control("abort", reason=reason))
+        self._stop(Control("abort", reason=reason, by=asked_by()))
 
     def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
         """A handle of one of the run's channels."""

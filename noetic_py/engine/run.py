@@ -51,7 +51,7 @@ from noetic_py.engine.layers import store as _upkeep
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.state import Execution, Run
-from noetic_py.engine.stops import asked_again, note, value_so_far, wrap_up_of
+from noetic_py.engine.stops import asked_again, is_noted, note, value_so_far, wrap_up_of
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.journal.records import (
     Base,
@@ -170,7 +170,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
     run, past = x.run, plan.past
     if past is None:
         run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
-        if run.early is not None and run.early.kind in ("complete", "wrap_up"):
+        if run.early is not None and is_noted(run.early):
             note(run, run.early)
         if run.store is not None:
             await run.store.commit(run.journal)
@@ -180,7 +180,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
     count_turns(x, ())
     stop_again(x, ())
     asked = asked_again(root.node, run, run.flow)
-    if asked is not None and asked.kind == "complete":
+    if asked is not None and asked.kind != "wrap_up":
         x.request(asked)
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.

@@ -340,7 +340,7 @@ class Run:
         return self.take_stop(Control(kind, reason=reason, shutdown=shutdown))
 
     def take_stop(self, control: Control, *, key: str = "") -> bool:
-        """Stop the run from outside, and note in its journal a stop that gives it an outcome.
+        """Stop the run from outside, and note in its journal a stop after which it does not go on.
 
         Raises:
             CodecError: The value of a `complete` cannot be stored.
@@ -355,7 +355,7 @@ class Run:
     def _take_stop(self, root: Execution, control: Control, key: str) -> bool:
         if not root.takes(control):
             return False
-        if control.kind in ("complete", "wrap_up"):
+        if control.kind in ("complete", "wrap_up", "abort"):
             DOORS.asked(self, control, key)
         return root.request(control)
 

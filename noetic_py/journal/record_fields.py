@@ -252,7 +252,7 @@ _RULES = _object(
     }
 )
 _ASKED = _object(
-    {"kind": lambda value: value in ("complete", "wrap_up")},
+    {"kind": lambda value: value in ("complete", "wrap_up", "abort")},
     {"value": _anything, "reason": _is_text, "by": _optional_text, "key": _is_text},
 )
 

@@ -240,8 +240,10 @@ class RunStream(Generic[O_co, S_co]):
 
     def abort(self, reason: str) -> bool:
         """Stop the run: its status becomes `"aborted"`; says whether nothing else had ended or stopped it."""
+        from noetic_py.engine.stops import asked_by
+
         self._access.require_now("abort", on=Resource.of_run(self._run))
-        return self._run.stop_from_outside("abort", reason)
+        return self._run.take_stop(Control("abort", reason=reason, by=asked_by()))
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Stop the run: its status becomes `"interrupted"`; says whether nothing else had ended or stopped it."""
