@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Execution
     from noetic_py.engine.unawaited import Calls
     from noetic_py.journal.records import Segment, StepFinished
+    from noetic_py.steps.flow import Mode
     from noetic_py.steps.handoff import HistoryFilter
 
 __all__ = [
@@ -128,6 +129,8 @@ class Frame(Context[Any, Any]):
     # What the body takes messages from, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
+    # Of a section while its paths run: what ends it early.
+    ends_by: Mode | None = None
     # Whether a child waits for an answer, so that the body cannot come to an end.
     parks = False
     # The function call that a tool call is made for; and where its events come from, once it has sent one.

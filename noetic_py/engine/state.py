@@ -135,8 +135,8 @@ class Run:
 
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "context_turns", "custody",
-        "depth", "detached", "early", "executed", "family", "flow", "hooked", "journal", "left", "mail", "memory",
-        "metadata", "model_settings", "noticed", "on_diverge", "once", "progress", "relaunched", "request_id",
+        "depth", "detached", "early", "executed", "family", "flow", "hooked", "in_flight", "journal", "left", "mail",
+        "memory", "metadata", "model_settings", "noticed", "on_diverge", "once", "progress", "relaunched", "request_id",
         "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session", "spent", "stopped",
         "stopping", "store", "thread_id", "timed", "trace", "tracer", "turns", "unpriced", "user_id", "verbose",
         "verdict", "view", "waits",
@@ -150,6 +150,8 @@ class Run:
     progress: dict[tuple[str, ...], ProgressEntry]
     # The attempts that earlier processes had begun, by their steps' paths: none of them is counted as a step again.
     begun: set[tuple[tuple[str, ...], int]]
+    # The attempts whose bodies go on, of a durable run: those that a budget counts.
+    in_flight: set[tuple[tuple[str, ...], int]]
     # What its journal says was spent before this process had the run, and the stops that were asked for before that.
     spent: list[Spent]
     stopped: list[Control]
@@ -181,7 +183,7 @@ class Run:
         self.on_diverge: OnDiverge = "fail"
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
         self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
-        self.spent, self.stopped = [], []
+        self.spent, self.stopped, self.in_flight = [], [], set()
         # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
         self.hooked, self.verbose = bool(resources.hooks), is_verbose()
         self.bare: Bare = tracer is None and not self.hooked and not self.verbose

@@ -449,6 +449,10 @@ _DECISIONS: Mapping[str, tuple[Fits, str]] = {
         "[scope, timed] or [scope, timed, held]",
     ),
     "between": (_each(lambda item: isinstance(item, ItemBase)), "a list of items"),
+    "begun": (
+        _each(lambda value: is_list(value) and len(value) == 2 and _is_path(value[0]) and _is_attempt(value[1])),
+        "a list of [path, attempt]",
+    ),
     "asked": (_ASKED, "a stop that was asked for"),
     "launched": (
         _object(

@@ -13,6 +13,7 @@ from noetic_py.core.state import copy_state
 from noetic_py.core.values import ATOMS, separate_state
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
 from noetic_py.engine.journaling import deliveries, ledger
+from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.engine.progress import forget
 from noetic_py.engine.state import DOORS
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
@@ -271,6 +272,10 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if parent is not None and not (parent.clean and parent.opened):
         flush(parent)
     step = frame.step
+    if run.in_flight:
+        run.in_flight.discard((frame.at, frame.attempt))
+        if parent is not None and parent.ends_by == "race":
+            _note_begun(parent, frame)
     if frame.prepared is not None:
         _append_prepared(frame, frame.prepared)
         return
@@ -293,6 +298,18 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     run.journal.append(record)
     if run.bus.active:
         _tell_finished(frame, record)
+
+
+def _note_begun(section: Frame, path: Frame) -> None:
+    """A path decides how its section ends: a later process starts no other one, and counts what has begun in them."""
+    run, depth = section.x.run, len(section.at)
+    others = [
+        [list(at), attempt]
+        for at, attempt in run.in_flight
+        if at[:depth] == section.at and at[: depth + 1] != path.at and len(at) > depth
+    ]
+    if others:
+        run.journal.append(Decision(section.at, BEGUN, sorted(others)))
 
 
 def _append_prepared(frame: Frame, record: StepFinished) -> None:
@@ -336,6 +353,9 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
         frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control,
         frame.used_calls, frame.used_tool, _is_held(frame),
     )  # fmt: skip
+    run.in_flight.discard((frame.at, frame.attempt))
+    if final and run.in_flight and frame.up is not None and frame.up.ends_by == "all":
+        _note_begun(frame.up, frame)
     run.journal.append(record)
     if not final:
         _count_anew(run, frame.at)
@@ -353,6 +373,7 @@ def _is_held(frame: Frame) -> bool:
 def stopped(frame: Frame) -> None:
     """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
     run = frame.x.run
+    run.in_flight.discard((frame.at, frame.attempt))
     kept = NO_ITEMS
     if run.custody is not None:
         if frame.control is None:
@@ -385,6 +406,7 @@ def stopped(frame: Frame) -> None:
 def parked(frame: Frame) -> None:
     """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
     run = frame.x.run
+    frame.x.run.in_flight.discard((frame.at, frame.attempt))
     around = frame.up or frame
     frame.parks = around.parks = True
     if run.custody is not None:

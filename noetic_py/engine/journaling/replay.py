@@ -586,6 +586,8 @@ async def begin(frame: Frame, value: Any) -> Found | None:
             if name in above.begun:
                 ledger.flush_items(frame.up, frame.at) if above.begun[name] else ledger.flush(frame.up)
     run = frame.x.run
+    if frame.step.counted:
+        run.in_flight.add((frame.at, frame.attempt))
     # Before the body, which may change it.
     frame.digest = _digest(frame.step, value, frame)
     frame.around = innermost()
