@@ -31,7 +31,7 @@ from noetic_py.core.values import copy_value
 from noetic_py.engine.cancellation import Parked, lost_task
 from noetic_py.engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py.engine.fingerprint import fingerprint, referenced
-from noetic_py.engine.frame import Frame, acting, settle_cuts
+from noetic_py.engine.frame import Frame, acting, settle_cuts, waited
 from noetic_py.engine.journaling.detached_starts import LAUNCHED, note
 from noetic_py.engine.journaling.fold import Node, below, items_below
 from noetic_py.engine.journaling.migrate import stored_type, version_of
@@ -287,12 +287,16 @@ class Detached:
 
     async def wait(self) -> RunResult[Any, Any]:
         """Wait for the end."""
-        while self.outcome is None:
-            await self.done.wait()
         waiting = CURRENT.get()
+        outcome = await waited(waiting, self._name, self._ended)
         if self.parked and isinstance(waiting, Frame) and waiting.x.run is self._run:
             # Who waits for it in the run waits for the same answer.
             raise Parked
+        return outcome
+
+    async def _ended(self) -> RunResult[Any, Any]:
+        while self.outcome is None:
+            await self.done.wait()
         return self.outcome
 
     def complete(self, value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from noetic_py.core.budget import Lease, TokenUsage
 from noetic_py.core.events import Event, Source
 from noetic_py.core.logs import Where
 from noetic_py.core.state import NO_CELLS, Cells, copy_state, restore_state
+from noetic_py.core.types import T
 from noetic_py.engine.cancellation import is_requested
 from noetic_py.errors import ConfigError
 from noetic_py.journal.delta import known_fields
@@ -51,6 +52,7 @@ __all__ = [
     "note_cut",
     "recorded_cut",
     "settle_cuts",
+    "waited",
 ]
 
 NO_ITEMS: tuple[Item, ...] = ()
@@ -312,6 +314,45 @@ def recorded_cut(frame: Frame, name: str) -> Any:
     written.
     """
     return None if frame.node is None else frame.node.decisions.get(f"cut[{name}]")
+
+
+async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> T:
+    """Wait in a body for what is no step; what cuts the wait off is decided as it is for a call of a step.
+
+    Args:
+        frame: The body that waits, if a body does.
+        name: What it waits for, the same in every process.
+        wait: Waits.
+    """
+    if not isinstance(frame, Frame) or frame.x.run.store is None or not _is_own_task(frame):
+        return await wait()
+    occurrences = frame.occurrences
+    if occurrences is None:
+        occurrences = frame.occurrences = {}
+    # No id of a user's can hold brackets, so no step called from the body has this name.
+    place = f"{name}[waited]"
+    count = occurrences[place] = occurrences.get(place, 0) + 1
+    place = f"{place}#{count}"
+    cut = recorded_cut(frame, place)
+    if cut is not None:
+        await cut_again(cut)
+    try:
+        return await wait()
+    except BaseException as error:
+        note_cut(frame, place, error)
+        raise
+
+
+def _is_own_task(frame: Frame) -> bool:
+    """Whether it is the body's own task that asks: what another one of the body's does has no order of its own."""
+    if frame.token is None:
+        return False
+    try:
+        CURRENT.reset(frame.token)
+    except ValueError:
+        return False
+    frame.token = CURRENT.set(frame)
+    return True
 
 
 async def cut_again(cut: Any) -> None:
