@@ -183,7 +183,7 @@ async def test_it_is_cut_off_again_without_running(cut: Cut, deep: bool) -> None
         assert second.steps == whole.steps
 
 
-# ----------------------------------------------------------------------------------- what a body waits for besides steps
+# ---------------------------------------------------------------------------------- what a body waits for besides steps
 
 
 Waits = Callable[[Any, str, Any], Any]
