@@ -41,7 +41,7 @@ from noetic_py.engine.layers.handles import layers_for
 from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
 from noetic_py.engine.limits import budget_of
 from noetic_py.engine.state import DOORS, Execution, Run
-from noetic_py.engine.stops import COMPLETED, asked_again, asked_by, asked_in, check_value
+from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value
 from noetic_py.engine.stops import note as note_asked
 from noetic_py.engine.types import declared_input
 from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
@@ -243,7 +243,7 @@ class Detached:
         asked = asked_in(valid, self.path)
         if asked is not None:
             reason = asked.reason
-            if output is None and asked.kind == "wrap_up" and not _has_wrapped_up(valid, self.path):
+            if output is None and asked.kind == "wrap_up" and _has_no_value(valid, self.path):
                 output = no_value()
         if self.parked:
             status, reason = "suspended", "it waits for an answer"
@@ -362,9 +362,10 @@ def _ending(
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
 
 
-def _has_wrapped_up(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bool:
-    """Whether a wrap-up step has begun; without one there may be no value."""
-    return any(isinstance(each, Decision) and each.path == path and each.key == "wrap_up" for each in journal)
+def _has_no_value(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bool:
+    """Whether work that was wrapped up has no value: its wrap-up step says so, or there is none."""
+    decided = {each.key for each in journal if isinstance(each, Decision) and each.path == path}
+    return VALUELESS in decided or "wrap_up" not in decided
 
 
 def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:

@@ -306,12 +306,24 @@ async def _limited(frame: Frame, body: Body, value: Any) -> Any:
 
 def open_lease(frame: Frame, budget: Budget) -> None:
     """A step's own budget: one lease for all its attempts."""
-    x = frame.x
+    x, spent = frame.x, None
     lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
     if frame.up is not None and frame.up.node is not None:
         replay.recover(x.run, lease, frame.at, attempts=not frame.virtual)
-    lease.keep_reserve()
+        ledger.recover_wrap_up(x.run, spent := Lease(None), frame.at)
+    try:
+        lease.keep_reserve(spent)
+    except BudgetExceeded as error:
+        if error.dimension == "steps" and frame.step.counted and not frame.virtual and _is_counted(frame):
+            frame.lease.give_back_step()
+        raise
     frame.own_lease = frame.lease = lease
+
+
+def _is_counted(frame: Frame) -> bool:
+    """Whether the attempt was counted in this process."""
+    run = frame.x.run
+    return not run.begun or (frame.at, frame.attempt) not in run.begun
 
 
 def close_lease(frame: Frame) -> None:
@@ -367,6 +379,9 @@ def open_wrap_up(
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
+    if frame.node is not None and ("wrap_up" in frame.node.children or "wrap_up" in frame.node.failed):
+        # Without these an earlier wrap-up is void.
+        ledger.recover_wrap_up(run, wrap_up, frame.at)
     run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASKED",
     "COMPLETED",
+    "VALUELESS",
     "Asked",
     "Kind",
     "asked_again",
@@ -47,6 +48,7 @@ __all__ = [
     "decision_of",
     "is_noted",
     "note",
+    "note_valueless",
     "value_so_far",
     "wrap_up_of",
 ]
@@ -55,6 +57,8 @@ Kind: TypeAlias = Literal["complete", "wrap_up", "abort"]
 _KINDS: Mapping[str, Kind] = {"complete": "complete", "wrap_up": "wrap_up", "abort": "abort"}
 ASKED = "asked"
 """The key of the decision, which is the run's own."""
+VALUELESS = "valueless"
+"""The key of the decision that a wrap-up that was asked for has ended without a value."""
 COMPLETED = "completed from outside"
 
 
@@ -200,6 +204,11 @@ def decision_of(asked: Asked, path: Path = ()) -> Decision:
 def asked_of(told: Mapping[str, Any]) -> Asked:
     """What a decision says; keys of a later version are left alone."""
     return Asked(**{name: value for name, value in told.items() if name in _NAMES})
+
+
+def note_valueless(run: Run, path: Path = ()) -> None:
+    """Write that a wrap-up has ended without a value, so that no later process runs it again."""
+    run.journal.append(Decision(path, VALUELESS, True))
 
 
 def asked_in(journal: Sequence[JournalRecord], path: Path = ()) -> Asked | None:

@@ -453,6 +453,7 @@ _DECISIONS: Mapping[str, tuple[Fits, str]] = {
         _each(lambda value: is_list(value) and len(value) == 2 and _is_path(value[0]) and _is_attempt(value[1])),
         "a list of [path, attempt]",
     ),
+    "valueless": (lambda value: value is True, "true"),
     "asked": (_ASKED, "a stop that was asked for"),
     "launched": (
         _object(

@@ -21,9 +21,11 @@ from noetic_py.journal.delta import changes, known_fields, require_readable
 from noetic_py.journal.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped, Voided
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from noetic_py.core.budget import Lease
     from noetic_py.core.items import Item
-    from noetic_py.engine.state import Execution, Run
+    from noetic_py.engine.state import Execution, Run, Spent
     from noetic_py.journal.records import Change, Intent, JournalRecord, LayerDeltas, Path
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "parked",
     "prepare",
     "recover",
+    "recover_wrap_up",
     "remember",
     "returned",
     "stopped",
@@ -436,11 +439,31 @@ def recover(run: Run, lease: Lease, path: tuple[str, ...], *, attempts: bool = T
         path: Whose it is.
         attempts: Whether it holds for all attempts of that step, or for one.
     """
+    for spent in _charged(run, path, attempts):
+        lease.recover(spent.used, spent.steps, spent.tool)
+
+
+def _charged(run: Run, path: Path, attempts: bool) -> Iterator[Spent]:
     depth = len(path)
     for spent in run.spent:
         below = spent.path[:depth] == path and (not path or len(spent.path) > depth)
         if below and (spent.void is None or depth < spent.void or (attempts and depth == spent.void)):
+            yield spent
+
+
+def recover_wrap_up(run: Run, lease: Lease, path: tuple[str, ...]) -> None:
+    """Charge the lease of a wrap-up with what the wrap-up had used before this process had the run.
+
+    Args:
+        run: The run.
+        lease: The lease.
+        path: The step that is wrapped up.
+    """
+    depth = len(path)
+    for spent in _charged(run, path, False):
+        if spent.path[depth] == "wrap_up" and spent.void != depth + 1:
             lease.recover(spent.used, spent.steps, spent.tool)
+    lease.begin_again()
 
 
 def count_turns(x: Execution, path: tuple[str, ...]) -> None:
