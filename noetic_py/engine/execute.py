@@ -19,7 +19,7 @@ from noetic_py.context.step import Body, Step
 from noetic_py.core.budget import Budget, Lease
 from noetic_py.core.events import StepStarted
 from noetic_py.core.logs import log
-from noetic_py.core.state import Cells, copy_state, restore_state
+from noetic_py.core.state import Cells, SavedState, restore_state
 from noetic_py.core.trace import recorded_span
 from noetic_py.core.tracebacks import forget_attempt, note_place
 from noetic_py.core.values import ATOMS, copy_value
@@ -546,7 +546,7 @@ def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float
 def _state_left(frame: Frame) -> tuple[Any, Cells]:
     """The state as finished steps left it: without what the bodies around the failure have not written either."""
     state = frame.domain.state
-    left, cells = state, frame.domain.cells
+    left, cells = None, frame.domain.cells
     node = frame.up
     while node is not None and not node.domain.untouched and node.domain.state is state:
         if node.touched and not node.clean:
@@ -554,7 +554,7 @@ def _state_left(frame: Frame) -> tuple[Any, Cells]:
             if node.domain is frame.domain:
                 cells = node.saved_cells
         node = node.up
-    return copy_state(left), cells
+    return SavedState(state) if left is None else left, cells
 
 
 def _after_stop(frame: Frame, own: bool, *, parked: bool) -> None:

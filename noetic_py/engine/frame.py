@@ -14,7 +14,7 @@ from noetic_py.context.scope import Domain
 from noetic_py.core.budget import Lease, TokenUsage
 from noetic_py.core.events import Event, Source
 from noetic_py.core.logs import Where
-from noetic_py.core.state import NO_CELLS, Cells, copy_state, restore_state
+from noetic_py.core.state import NO_CELLS, Cells, restore_state
 from noetic_py.core.types import T
 from noetic_py.engine.cancellation import is_requested
 from noetic_py.errors import ConfigError
@@ -201,7 +201,7 @@ class Frame(Context[Any, Any]):
         self.mark = self.written = self.start
         self.segments = self.shown = None
         if self.has_base:
-            restore_state(self.domain.state, copy_state(self.base))
+            restore_state(self.domain.state, self.base)
             self.domain.cells = self.base_cells
             self.look_again()
         self.touched = False
@@ -213,7 +213,7 @@ class Frame(Context[Any, Any]):
         self.mark = self.written
         self.segments = None
         if self.touched and not self.clean:
-            restore_state(self.domain.state, copy_state(self.saved))
+            restore_state(self.domain.state, self.saved)
             self.domain.cells = self.saved_cells
             self.look_again()
 

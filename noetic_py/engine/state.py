@@ -23,7 +23,7 @@ from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKi
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.core.logs import is_verbose
-from noetic_py.core.state import NO_CELLS, Cells, copy_state
+from noetic_py.core.state import NO_CELLS, Cells, SavedState
 from noetic_py.core.trace import Trace, trace_of_run
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
@@ -549,7 +549,7 @@ class Execution:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
         frame = frame_around(ctx)
         domain = frame.domain
-        saved = copy_state(domain.state)
+        saved = SavedState(domain.state)
         if self.run.store is not None:
             if domain.known is None:
                 domain.known = known_fields(domain.state, self.run.store.codec)

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from noetic_py.core.codec.text import inside
 from noetic_py.core.events import ItemsAppended, StepCommitted, StepVoided
-from noetic_py.core.state import copy_state
+from noetic_py.core.state import SavedState
 from noetic_py.core.values import ATOMS, separate_state
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
 from noetic_py.engine.journaling import deliveries, ledger
@@ -171,7 +171,7 @@ def returned(frame: Frame, length: int) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
     frame.mark = frame.written = length
     if frame.touched:
-        frame.saved = copy_state(frame.domain.state)
+        frame.saved = SavedState(frame.domain.state)
         frame.saved_cells = frame.domain.cells
         frame.clean = False
 
@@ -179,7 +179,7 @@ def returned(frame: Frame, length: int) -> None:
 def remember(frame: Frame) -> None:
     """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
     if frame.touched and frame.clean:
-        frame.saved = copy_state(frame.domain.state)
+        frame.saved = SavedState(frame.domain.state)
         frame.saved_cells = frame.domain.cells
         frame.clean = False
 

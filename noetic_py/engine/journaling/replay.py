@@ -542,7 +542,7 @@ def put_state(frame: Frame, left: list[Own]) -> None:
         return
     # Looking at the state notes what it was, unless a step below has looked at it.
     state = frame.state
-    restore_state(state, copy_state(frame.base))
+    restore_state(state, frame.base)
     for part in left:
         apply_changes(state, part.delta, store.codec)
     domain.known = known_fields(state, store.codec)
