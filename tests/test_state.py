@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from enum import Enum
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ import pytest
 from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import BaseModel
 
 from noetic_py import Context, Harness, Memory, Retry, errors, step
@@ -420,3 +421,134 @@ def test_a_saved_state_is_what_it_was_object_by_object(state: dict[str, Any], rn
 
 def values_of(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else list(value)
+
+
+# -------------------------------------------------------------------------------------------- a bag, as a dict would be
+
+
+KEYS = st.sampled_from(["a", "b", "c", "keys", "_data", "put", ""])
+VALUES = st.none() | st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=2)
+MAPPINGS = st.dictionaries(KEYS, VALUES, max_size=3)
+
+
+def outcome(of: Callable[[], Any]) -> Any:
+    """What a call gives, or the class of what it raises and the key that it names."""
+    try:
+        return of()
+    except (KeyError, TypeError) as error:
+        return type(error), error.args if isinstance(error, KeyError) and error.args != () else None
+
+
+class BagAsDict(RuleBasedStateMachine):
+    """Every method of a mutable mapping does to a bag what it does to a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: dict[str, Any] = {}
+        self.bag = StateBag()
+
+    @initialize(values=MAPPINGS)
+    def begin(self, values: dict[str, Any]) -> None:
+        self.model, self.bag = dict(values), StateBag(values)
+
+    def both(self, call: Callable[[Any], Any]) -> None:
+        assert outcome(lambda: call(self.bag)) == outcome(lambda: call(self.model))
+
+    @rule(key=KEYS, value=VALUES)
+    def set_item(self, key: str, value: object) -> None:
+        self.both(lambda it: it.__setitem__(key, value))
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        self.both(lambda it: it.__delitem__(key))
+
+    @rule(key=KEYS)
+    def get_item(self, key: str) -> None:
+        self.both(lambda it: it[key])
+
+    @rule(key=KEYS, default=VALUES)
+    def get(self, key: str, default: object) -> None:
+        self.both(lambda it: [it.get(key), it.get(key, default), key in it])
+
+    @rule(key=KEYS, default=VALUES)
+    def pop_or(self, key: str, default: object) -> None:
+        self.both(lambda it: it.pop(key, default))
+
+    @rule(key=KEYS)
+    def pop(self, key: str) -> None:
+        self.both(lambda it: it.pop(key))
+
+    @rule(key=KEYS, default=VALUES)
+    def set_default(self, key: str, default: object) -> None:
+        self.both(lambda it: [it.setdefault(key, default), it.setdefault(key)])
+
+    @rule(values=MAPPINGS, more=st.dictionaries(st.sampled_from(["a", "z"]), VALUES, max_size=2))
+    def update(self, values: dict[str, Any], more: dict[str, Any]) -> None:
+        self.both(lambda it: it.update(values, **more))
+        self.both(lambda it: it.update(list(values.items())))
+        self.both(lambda it: it.update(StateBag(values)))
+
+    @rule(wrong=st.sampled_from([5, ["abc"], [("a", 1, 2)]]))
+    def update_with_what_is_no_mapping(self, wrong: Any) -> None:
+        assert outcome_class(lambda: self.bag.update(wrong)) == outcome_class(lambda: dict(self.model).update(wrong))
+
+    @rule()
+    def pop_item(self) -> None:
+        self.both(lambda it: it.popitem())
+
+    @rule()
+    def clear(self) -> None:
+        self.both(lambda it: it.clear())
+
+    @rule(key=KEYS, value=VALUES)
+    def put(self, key: str, value: object) -> None:
+        assert self.bag.put(key, value) is self.bag
+        if value is None:
+            self.model.pop(key, None)
+        else:
+            self.model[key] = value
+
+    @rule()
+    def copies_are_apart(self) -> None:
+        for made in (copy.copy(self.bag), copy.deepcopy(self.bag), copy_state(self.bag)):
+            assert made == self.bag
+            made["only here"] = 1
+            assert "only here" not in self.bag
+
+    @rule(values=MAPPINGS)
+    def restored(self, values: dict[str, Any]) -> None:
+        saved = SavedState(self.bag)
+        self.bag.update(values)
+        self.bag.pop("a", None)
+        restore_state(self.bag, saved)
+
+    @invariant()
+    def they_are_alike(self) -> None:
+        assert list(self.bag) == list(self.model)
+        assert list(self.bag.keys()) == list(self.model.keys())
+        assert list(self.bag.values()) == list(self.model.values())
+        assert list(self.bag.items()) == list(self.model.items())
+        assert list(reversed(self.bag)) == list(reversed(self.model))
+        assert (len(self.bag), bool(self.bag)) == (len(self.model), bool(self.model))
+        assert dict(self.bag) == dict(**self.bag) == dict(self.bag.view()) == self.model
+        assert self.bag == StateBag(self.model)
+        assert (self.bag == StateBag()) is (not self.model)
+        assert repr(self.bag) == f"StateBag({self.model!r})"
+        assert self.bag.keys() == self.model.keys()
+
+
+def outcome_class(of: Callable[[], Any]) -> Any:
+    try:
+        of()
+    except Exception as error:  # noqa: BLE001 # which it is, is what is compared
+        return type(error)
+    return None
+
+
+TestBagAsDict = BagAsDict.TestCase
+
+
+def test_a_bag_has_every_method_of_a_mutable_mapping() -> None:
+    named = {name for name in dir(MutableMapping) if not name.startswith("_")}
+    assert named <= {name for name in dir(StateBag) if not name.startswith("_")}
+    assert named == {"clear", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}

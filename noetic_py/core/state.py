@@ -79,8 +79,15 @@ class StateBag(MutableMapping[str, object]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._data)
+
     def __len__(self) -> int:
         return len(self._data)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove what was added last, as a dict does."""
+        return self._data.popitem()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateBag) and self._data == other._data
