@@ -451,8 +451,13 @@ async def require_run(access: Authorizer, backend: CheckpointBackend, run_id: st
     """
     if access.allows_all:
         return
-    entry = None if is_stream(run_id) else await backend.entry(run_id)
     missing = _missing(run_id)
+    try:
+        entry = None if is_stream(run_id) else await backend.entry(run_id)
+    except CorruptRecord:
+        # Whose it is cannot be read; those that every run is there for may delete it all the same.
+        await access.require(*actions, on=Resource(run_id), hidden=missing)
+        return
     if entry is None:
         await access.require("read", on=Resource(run_id), hidden=missing)
         raise missing
