@@ -682,3 +682,21 @@ async def test_a_run_that_was_aborted_before_it_began_does_not_begin_later() -> 
     async with harness(store) as later:
         result = await later.resume("r", lingering.flow)
     assert (result.status, result.reason, lingering.began) == ("aborted", "enough", 0)
+
+
+@pytest.mark.parametrize("known", ["run here", "named"])
+async def test_the_value_of_a_suspended_run_is_of_its_flows_type(backend: CheckpointBackend, known: str) -> None:
+    @step
+    async def asks(n: int, ctx: Ctx) -> int:
+        return await ctx.ask(Ask("how many?", int))
+
+    async with harness(backend, flows={"asks": asks} if known == "named" else None) as running:
+        suspended = await running.run(asks, 1, run_id="r")
+        assert suspended.status == "suspended"
+        later = harness(backend, flows={"asks": asks}) if known == "named" else running
+        with pytest.raises(errors.ConfigError, match="'seven' is not a valid value of 'asks'; expected int") as caught:
+            await later.runs.complete("r", "seven")
+        assert caught.value.code == "complete"
+        assert (await later.runs.get("r")).status == "suspended"
+        await later.runs.complete("r", 7)
+        assert (await running.resume("r", asks)).value == 7
