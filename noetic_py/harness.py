@@ -559,7 +559,7 @@ class Harness(Generic[M_co]):
         Raises:
             ConfigError: The harness has no backend; code `"no-backend"`.
         """
-        return Runs(self._needed(), self._resources.runtime, self._access)
+        return Runs(self._needed(), self._resources.runtime, self._access, partial(self._living.flow, self.flows))
 
     def _needed(self) -> CheckpointBackend:
         if self._backend is None:

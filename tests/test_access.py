@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,7 +30,7 @@ from noetic_py import (
     step,
 )
 from noetic_py.access import ACTIONS, AccessPolicy, AccessRequest, RoleAccess, current_principal
-from noetic_py.checkpoints import CheckpointBackend, RunEntry
+from noetic_py.checkpoints import CheckpointBackend, RunEntry, SqliteBackend
 
 pytestmark = pytest.mark.anyio
 
@@ -529,11 +532,65 @@ class Unreadable(InMemoryBackend):
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
     ) -> Sequence[RunEntry]:
         found = await super().list(after=after, limit=limit, status=status)
-        made = [RunEntry.damaged(each.run_id, each.cursor, "the row is damaged") for each in found]
-        return [
-            new if each.run_id == "damaged" else evolve(each, card=b"[]") if each.run_id == "odd" else each
-            for each, new in zip(found, made, strict=True)
-        ]
+        return [self._shown(each) for each in found]
+
+    async def entry(self, run_id: str) -> RunEntry | None:
+        found = await super().entry(run_id)
+        return None if found is None else self._shown(found)
+
+    def _shown(self, entry: RunEntry) -> RunEntry:
+        if entry.run_id == "damaged":
+            return RunEntry.damaged(entry.run_id, entry.cursor, "the row is damaged")
+        return evolve(entry, card=b"[]") if entry.run_id == "odd" else entry
+
+
+@pytest.mark.parametrize("run_id", ["damaged", "odd"])
+async def test_a_damaged_run_is_deleted_by_a_role_of_any_owner(run_id: str) -> None:
+    backend = Unreadable()
+    policy = RoleAccess({"member": ACTIONS, "operator": ACTIONS, "reader": {"read"}}, any_owner={"operator", "reader"})
+    async with harness(policy, backend) as ours:
+        with acting_as(ADA):
+            await ours.run(hello, "hi", run_id=run_id)
+            # Whose it is cannot be read, so it is nothing of hers: as if it were not there.
+            await ours.runs.delete(run_id)
+        with pytest.raises(errors.AccessDenied):
+            await ours.runs.delete(run_id)
+        with acting_as(Principal("rob", {"reader"})), pytest.raises(errors.AccessDenied):
+            await ours.runs.delete(run_id)
+        assert await backend.head(run_id) is not None
+        with acting_as(Principal("eve", {"operator"})):
+            await ours.runs.delete(run_id)
+            assert await ours.runs.list() == []
+        assert await backend.head(run_id) is None
+
+
+async def test_a_damaged_row_is_deleted_by_a_role_of_any_owner(tmp_path: Path) -> None:
+    policy = RoleAccess({"member": ACTIONS, "operator": ACTIONS}, any_owner={"operator"})
+    async with harness(policy, SqliteBackend(tmp_path / "runs.db")) as ours:
+        with acting_as(ADA):
+            await ours.run(hello, "hi", run_id="r")
+    with sqlite3.connect(tmp_path / "runs.db") as raw:
+        raw.execute("UPDATE runs SET card = x'00ff00'")
+    raw.close()
+    async with harness(policy, SqliteBackend(tmp_path / "runs.db")) as ours:
+        with acting_as(Principal("eve", {"operator"})):
+            assert [(info.run_id, bool(info.problem)) for info in await ours.runs.list()] == [("r", True)]
+            await ours.runs.delete("r")
+            assert await ours.runs.list() == []
+
+
+@pytest.mark.parametrize("older_than", [None, timedelta(seconds=0)])
+async def test_nothing_is_pruned_for_a_caller_that_is_not_known(older_than: timedelta | None) -> None:
+    backend = InMemoryBackend()
+    async with harness(MEMBERS, backend) as made:
+        with acting_as(ADA):
+            await made.run(hello, "hi", run_id="r")
+        with pytest.raises(errors.AccessDenied):
+            await made.runs.prune(older_than=older_than, keep=0)
+        assert await backend.head("r") is not None
+        with acting_as(ADA):
+            assert await made.runs.prune(older_than=older_than, keep=0) == 1
+            assert await made.runs.list() == []
 
 
 async def test_a_damaged_run_is_shown_to_whom_every_run_is_there_for() -> None:

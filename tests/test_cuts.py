@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from noetic_py import (
+    Channel,
     Context,
     Harness,
     InMemoryBackend,
@@ -27,9 +28,11 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.checkpoints.files import FileBackend
 from noetic_py.checkpoints.sqlite import SqliteBackend
-from noetic_py.errors import ToolFailed
+from noetic_py.context.detached import DetachedRun
+from noetic_py.errors import ChannelTimeout, StepTimeout, ToolFailed
 from noetic_py.testing import FaultyBackend, assert_resumable_everywhere
 
 pytestmark = pytest.mark.anyio
@@ -145,7 +148,7 @@ async def by_the_time_of_asyncio(slow: AnyStep, name: str, ctx: Any) -> bool:
 CUTS: list[Cut] = [by_move_on, by_fail, by_an_outer_scope, by_a_task]
 
 
-def body_of(cut: Cut, slow: AnyStep, broken: list[bool] | None = None) -> AnyStep:
+def body_of(cut: Cut, slow: Any, broken: list[bool] | None = None) -> AnyStep:
     @step
     async def body(name: str, ctx: Ctx) -> list[Any]:
         found: list[Any] = [await quick("before", ctx), await cut(slow, "cut", ctx)]
@@ -178,6 +181,149 @@ async def test_it_is_cut_off_again_without_running(cut: Cut, deep: bool) -> None
         assert second.state == whole.state
         # The body that is tried again counts once.
         assert second.steps == whole.steps
+
+
+# ---------------------------------------------------------------------------------- what a body waits for besides steps
+
+
+Waits = Callable[[Any, str, Any], Any]
+TALK = Channel("talk", str)
+
+
+async def for_work(slow: Slow, name: str, ctx: Any) -> str:
+    work = ctx.spawn_detached(slow.step, name)
+    try:
+        return str((await work.wait()).value)
+    finally:
+        work.abort("enough")
+
+
+async def for_work_that_has_ended_by_then(slow: Slow, name: str, ctx: Any) -> str:
+    """The work is done when the next process comes to wait for it."""
+    work = ctx.spawn_detached(slow.step, name)
+    try:
+        if slow.begun:
+            while work.status == "running":
+                await anyio.lowlevel.checkpoint()
+        return str((await work.wait()).value)
+    finally:
+        work.abort("enough")
+
+
+async def for_work_of_the_harness(slow: Slow, name: str, ctx: Any) -> str:
+    work = ctx.spawn_detached(slow.step, name, owner="harness")
+    try:
+        return str((await work.wait()).value)
+    finally:
+        work.abort("enough")
+
+
+async def for_a_message(slow: Slow, name: str, ctx: Any) -> str:
+    if slow.begun:
+        await ctx.send(TALK, name, timeout=60)
+    else:
+        STRIKE.get()()
+    slow.begun += 1
+    return str(await ctx.recv(TALK, timeout=60))
+
+
+WAITS: list[Waits] = [for_work, for_work_that_has_ended_by_then, for_work_of_the_harness, for_a_message]
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("cut", CUTS, ids=lambda each: each.__name__)
+async def test_what_a_body_waits_for_is_cut_off_again(cut: Cut, wait: Waits, backend: CheckpointBackend) -> None:
+    slow, broken = Slow(), [True]
+
+    async def waiting(name: str, ctx: Any) -> str:
+        return str(await wait(slow, name, ctx))
+
+    flow = body_of(cut, waiting, broken)
+    with anyio.fail_after(20):
+        async with Harness(checkpoints=backend) as harness:
+            first = await harness.run(flow, "go", run_id="run", on_error="result")
+            assert first.status == "failed"
+            broken.clear()
+            assert (await harness.resume("run", flow)).value == ["before", True, "after"]
+
+
+async def test_the_timeout_of_a_wait_strikes_again(backend: CheckpointBackend) -> None:
+    slow, broken = Slow(), [True]
+
+    @step
+    async def body(name: str, ctx: Ctx) -> list[str]:
+        found = list[str]()
+        work = ctx.spawn_detached(slow.step, name)
+        try:
+            await work.wait(timeout=SOON)
+        except StepTimeout:
+            found.append("not done")
+        try:
+            found.append(await ctx.recv(TALK, timeout=SOON))
+        except ChannelTimeout:
+            found.append("no message")
+        await ctx.send(TALK, "late", timeout=60)
+        found.append(await ctx.recv(TALK, timeout=60))
+        found.append(await quick("after", ctx))
+        work.abort("enough")
+        if broken:
+            raise ValueError("broken")
+        return found
+
+    @step
+    async def talks(name: str, ctx: Ctx) -> list[str]:
+        if not broken:
+            await ctx.send(TALK, "early", timeout=60)
+        return await body(name, ctx)
+
+    with anyio.fail_after(20):
+        async with Harness(checkpoints=backend) as harness:
+            first = await harness.run(talks, "go", run_id="run", on_error="result")
+            assert first.status == "failed"
+            broken.clear()
+            result = await harness.resume("run", talks)
+    assert result.value[:2] == ["not done", "no message"]
+    assert result.value[-1] == "after"
+
+
+async def test_of_several_that_wait_in_tasks_of_the_body_the_first_is_the_first_again(
+    backend: CheckpointBackend,
+) -> None:
+    """What a task of the body's has waited for has no order of its own, so nothing is decided of it."""
+    broken = [True]
+
+    @step
+    async def at_once(name: str) -> str:
+        return name
+
+    @step
+    async def never(name: str) -> str:
+        await anyio.sleep_forever()
+        return name
+
+    @step
+    async def body(name: str, ctx: Ctx) -> list[str]:
+        works = [ctx.spawn_detached(never, name), ctx.spawn_detached(at_once, name)]
+        found = list[str]()
+        async with anyio.create_task_group() as group:
+
+            async def wait(work: DetachedRun[str]) -> None:
+                found.append((await work.wait()).value)
+                group.cancel_scope.cancel()
+
+            for work in works:
+                group.start_soon(wait, work)
+        await quick("after", ctx)
+        if broken:
+            raise ValueError("broken")
+        works[0].abort("enough")
+        return found
+
+    with anyio.fail_after(20):
+        async with Harness(checkpoints=backend) as harness:
+            assert (await harness.run(body, "go", run_id="run", on_error="result")).status == "failed"
+            broken.clear()
+            assert (await harness.resume("run", body)).value == ["go"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -292,6 +292,49 @@ async def test_a_stop_that_was_taken_holds_wherever_the_process_dies(
     assert decided
 
 
+async def test_work_that_was_aborted_is_aborted_in_a_later_process(backend: CheckpointBackend) -> None:
+    there, go = anyio.Event(), anyio.Event()
+    began, seen = [0], list[tuple[str, str | None]]()
+
+    @step
+    async def linger(n: int) -> int:
+        began[0] += 1
+        there.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await go.wait()
+        return n
+
+    @step
+    async def start(n: int, ctx: Ctx) -> int:
+        work = ctx.spawn_detached(linger, n)
+        if not there.is_set():
+            await there.wait()
+            store.revive(dies_at=1, when="after")
+            work.abort("enough")
+            with anyio.CancelScope(shield=True):
+                while not store.dead:
+                    await anyio.lowlevel.checkpoint()
+            go.set()
+        ended = await work.wait()
+        seen.append((ended.status, ended.reason))
+        return n
+
+    store = FaultyBackend(backend)
+    with anyio.fail_after(20):
+        with store.outlived():
+            async with Harness(plugins=(), checkpoints=store) as harness:
+                await harness.run(start, 0, run_id="r")
+        assert store.dead
+        store.revive()
+        seen.clear()
+        async with Harness(plugins=(), checkpoints=store) as harness:
+            assert (await harness.resume("r", start)).value == 0
+    assert (seen, began) == ([("aborted", "enough")], [1])
+
+
 async def test_another_process_ends_work_that_is_a_run_of_its_own() -> None:
     backend, made = InMemoryBackend(), Counting("harness")
     async with counting(made, backend) as work, Harness(plugins=(), checkpoints=backend) as other:

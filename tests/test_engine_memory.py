@@ -35,7 +35,7 @@ from noetic_py import (
     until,
     with_memory,
 )
-from noetic_py.checkpoints import StoredValue
+from noetic_py.checkpoints import CheckpointBackend, StoredValue
 from noetic_py.context.context import StepMeta
 from noetic_py.core.events import LayerFailed, ViewMade
 from noetic_py.memory import (
@@ -1037,6 +1037,76 @@ async def test_a_stored_state_that_no_longer_fits() -> None:
     with pytest.raises(errors.ConfigError, match=r"define migrate\(self, state, version\)"):
         await run(Unmigrated())
     assert await run(Newer()) == {"x": 0}
+
+
+@pytest.mark.parametrize("empties", [False, True])
+@pytest.mark.parametrize("scope", [Scope.USER, Scope.THREAD])
+async def test_older_code_does_not_write_once_newer_code_has(
+    backend: CheckpointBackend, scope: Scope, empties: bool
+) -> None:
+    class Old(MemoryLayer[list[str] | None]):
+        def initial(self) -> list[str] | None:
+            return []
+
+        async def recall(self, query: str, budget: int) -> str:
+            return ""
+
+        @function
+        async def add(self, text: str) -> None:
+            """Add."""
+            self.state = None if empties and self.state else [*(self.state or ()), text]
+
+    class Newer(Old):
+        schema_version = 2
+
+        def migrate(self, state: Any, version: int) -> Any:
+            assert version == 1
+            return state
+
+    class Bundle(Memory):
+        notes: MemoryLayer[Any]
+
+    begun, go = anyio.Event(), anyio.Event()
+
+    @step
+    async def waits(text: str, ctx: Context[Bundle]) -> Any:
+        notes: Any = ctx.memory.notes
+        begun.set()
+        await go.wait()
+        await notes.add(text)
+        return notes.state
+
+    @step
+    async def adds(text: str, ctx: Context[Bundle]) -> Any:
+        notes: Any = ctx.memory.notes
+        await notes.add(text)
+        return notes.state
+
+    def harness(kind: type[Old]) -> Harness[Bundle]:
+        return Harness(plugins=(), memory=Bundle(notes=kind(id="notes", scope=scope)), checkpoints=backend)
+
+    ids: dict[str, Any] = {"thread_id": "t", "user_id": "u"}
+    async with harness(Old) as older, harness(Newer) as newer:
+        assert (await older.run(adds, "first", **ids)).value == ["first"]
+        handle = older.start(waits, "late", run_id="late", on_error="result", **ids)
+        await begun.wait()
+        again = newer.run(adds, "newer", **ids)
+        expected = None if empties else ["first", "newer"]
+        assert (await again).value == expected
+        if empties:
+            assert (await newer.run(adds, "newer", **ids)).value == ["newer"]
+            expected = ["newer"]
+        go.set()
+        result = await handle.result()
+        assert isinstance(result.error, errors.ConfigError)
+        assert (result.error.code, "'notes'" in result.error.message) == ("layer-version", True)
+        assert (await newer.run(read, None, **ids)).value == expected
+
+
+@step
+async def read(_: None, ctx: Context[Any]) -> Any:
+    notes: Any = ctx.memory.notes
+    return notes.state
 
 
 # ---------------------------------------------------------------------------------------------------- seen from outside

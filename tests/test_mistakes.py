@@ -844,3 +844,57 @@ def test_the_errors_are_what_python_would_have_raised() -> None:
     assert issubclass(NotAwaited, AttributeError)
     assert issubclass(UnknownKeyword, NoeticError)
     assert issubclass(NoDescriptionWarning, UserWarning)
+
+
+CHAINED = """
+def look_up(x: str) -> str:
+    try:
+        return {}[x]
+    except KeyError as missing:
+        raise ValueError("no such entry") from missing  # HERE
+
+@step
+async def b(x: str) -> str:
+    try:
+        return look_up(x)
+    except ValueError as error:
+        HOW
+"""
+GATHERS = """
+@step
+async def gathers(x: str, ctx: Context) -> str:
+    return (await ctx.gather(b.bind(x), b.bind(x)))[0]
+"""
+WRAPS = """
+@step
+async def wraps(x: str, ctx: Context) -> str:
+    try:
+        return (await ctx.gather(b.bind(x), same.bind(x)))[0]
+    except Exception as error:
+        raise LookupError("not in the catalogue") from error
+"""
+
+
+@pytest.mark.parametrize("how", ["raise LookupError('mine') from error", "raise LookupError('mine')"])
+@pytest.mark.parametrize(
+    ("more", "flow"),
+    [
+        ("", "b"),
+        ("", "parallel(b, same, b.with_options(id='b2'))"),
+        ("", "parallel(parallel(b, same, id='inner'), same, id='outer')"),
+        ("", "spawn(parallel(b, same))"),
+        (GATHERS, "gathers"),
+        (WRAPS, "wraps"),
+    ],
+)
+async def test_a_chain_of_the_users_own_exceptions_is_printed_once(
+    printed: Any, tmp_path: Path, how: str, more: str, flow: str
+) -> None:
+    program = CHAINED.replace("HOW", how) + more + run_of(flow)
+    text: str = await printed(program)
+    # Five exceptions of the user's own in a row are longer, and nothing in them is said twice.
+    assert len(text.splitlines()) < (LONGEST if more != WRAPS else 55)
+    assert f'File "{tmp_path / "program.py"}", line {place(program)},' in text
+    for part in ("KeyError: 'x'", "ValueError: no such entry", "LookupError: mine"):
+        assert len(re.findall(rf"^{re.escape(part)}$", text, re.MULTILINE)) == 1
+    assert "noetic_py/" not in text

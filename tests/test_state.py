@@ -5,15 +5,22 @@ from __future__ import annotations
 import copy
 import copyreg
 import dataclasses
+from collections.abc import Callable, Iterator, MutableMapping
 from enum import Enum
+from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pydantic import BaseModel
 
-from noetic_py.core.state import StateBag, copy_state, read_only_state, state_fields
+from noetic_py import Context, Harness, Memory, Retry, errors, step
+from noetic_py.checkpoints import CheckpointBackend
+from noetic_py.core.state import SavedState, StateBag, copy_state, read_only_state, restore_state, state_fields
 
 
 @define
@@ -285,3 +292,263 @@ def test_values_are_shown_as_what_cannot_change() -> None:
     assert read_only_state({1}) == frozenset({1})
     for value in (None, 5, "a", (1,), frozenset({1}), Colour.RED):
         assert read_only_state(value) is value
+
+
+# ------------------------------------------------------------------------------------------ undone, and still the same
+
+
+@define
+class Part:
+    words: list[str]
+
+
+@define
+class Nested:
+    """A state with all kinds of objects that a body may hold on to."""
+
+    rows: list[Any]
+    by_key: dict[str, Any]
+    some: set[int]
+    part: Part
+    pair: tuple[list[int], int]
+
+
+def nested() -> Nested:
+    return Nested([1, [2]], {"a": [1]}, {1}, Part(["x"]), ([1], 2))
+
+
+def held(state: Nested) -> list[Any]:
+    """What a body takes from the state, one of each kind."""
+    return [state.rows, state.rows[1], state.by_key, state.by_key["a"], state.some, state.part, state.part.words]
+
+
+def in_place(state: Nested) -> None:
+    state.rows[1].append("bad")
+    state.by_key["a"].clear()
+    state.by_key["b"] = 1
+    state.some.add(7)
+    state.part.words.append("bad")
+    state.pair[0].append(7)
+
+
+def other_objects(state: Nested) -> None:
+    state.rows = ["bad"]
+    state.by_key = {"bad": []}
+    state.some = {8}
+    state.part = Part(["bad"])
+    state.pair = ([], 0)
+
+
+def moved(state: Nested) -> None:
+    state.rows, state.part.words = [state.part.words], state.rows
+    state.by_key["a"] = state.by_key
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("change", [in_place, other_objects, moved])
+async def test_what_a_body_holds_of_the_state_is_part_of_it_after_a_call_that_failed(
+    change: Callable[[Nested], None], attempts: int, backend: CheckpointBackend
+) -> None:
+    broken = [True]
+
+    @step(retry=Retry(attempts, initial=0))
+    async def fails(n: int, ctx: Context[Memory, Nested]) -> int:
+        change(ctx.state)
+        raise ValueError("broken")
+
+    @step
+    async def body(n: int, ctx: Context[Memory, Nested]) -> bool:
+        before = held(ctx.state)
+        inside = ctx.state.pair[0]
+        before[0].append("before")
+        try:
+            await fails(n, ctx)
+        except errors.StepFailed:
+            assert all(now is then for now, then in zip(held(ctx.state), before, strict=True))
+            assert ctx.state.pair[0] is inside
+            before[3].append("after")
+            before[6].append("after")
+            before[4].add(2)
+            inside.append(9)
+        if broken:
+            raise OSError("broken")
+        return True
+
+    expected = Nested([1, [2], "before"], {"a": [1, "after"]}, {1, 2}, Part(["x", "after"]), ([1, 9], 2))
+    async with Harness(plugins=(), checkpoints=backend) as harness:
+        first = await harness.run(body, 1, state=nested(), run_id="r", on_error="result")
+        assert first.status == "failed"
+        assert first.state == nested()
+        broken.clear()
+        resumed = await harness.resume("r", body, state_type=Nested)
+        whole = await harness.run(body, 1, state=nested())
+    async with Harness(plugins=()) as harness:
+        in_memory = await harness.run(body, 1, state=nested())
+    assert [found.state for found in (resumed, whole, in_memory)] == [expected] * 3
+
+
+TREES = st.recursive(
+    st.integers(0, 3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner),
+    max_leaves=8,
+)
+
+
+@given(TREES.map(lambda tree: {"tree": tree}), st.randoms(use_true_random=False))
+def test_a_saved_state_is_what_it_was_object_by_object(state: dict[str, Any], rng: Random) -> None:
+    def parts(value: Any) -> Iterator[Any]:
+        if isinstance(value, list | dict):
+            yield value
+            for each in values_of(value):
+                yield from parts(each)
+
+    saved, was, before = SavedState(state), copy.deepcopy(state), list(parts(state))
+    for _ in range(2):
+        for part in list(parts(state)):
+            if rng.random() < 0.5:
+                part.clear()
+            elif isinstance(part, list):
+                part.append([state["tree"]] if "tree" in state else 1)
+            else:
+                part["c"] = [0]
+        restore_state(state, saved)
+        assert state == was
+        after = list(parts(state))
+        assert len(after) == len(before)
+        assert all(now is then for now, then in zip(after, before, strict=True))
+
+
+def values_of(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else list(value)
+
+
+# -------------------------------------------------------------------------------------------- a bag, as a dict would be
+
+
+KEYS = st.sampled_from(["a", "b", "c", "keys", "_data", "put", ""])
+VALUES = st.none() | st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=2)
+MAPPINGS = st.dictionaries(KEYS, VALUES, max_size=3)
+
+
+def outcome(of: Callable[[], Any]) -> Any:
+    """What a call gives, or the class of what it raises and the key that it names."""
+    try:
+        return of()
+    except (KeyError, TypeError) as error:
+        return type(error), error.args if isinstance(error, KeyError) and error.args != () else None
+
+
+class BagAsDict(RuleBasedStateMachine):
+    """Every method of a mutable mapping does to a bag what it does to a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model: dict[str, Any] = {}
+        self.bag = StateBag()
+
+    @initialize(values=MAPPINGS)
+    def begin(self, values: dict[str, Any]) -> None:
+        self.model, self.bag = dict(values), StateBag(values)
+
+    def both(self, call: Callable[[Any], Any]) -> None:
+        assert outcome(lambda: call(self.bag)) == outcome(lambda: call(self.model))
+
+    @rule(key=KEYS, value=VALUES)
+    def set_item(self, key: str, value: object) -> None:
+        self.both(lambda it: it.__setitem__(key, value))
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        self.both(lambda it: it.__delitem__(key))
+
+    @rule(key=KEYS)
+    def get_item(self, key: str) -> None:
+        self.both(lambda it: it[key])
+
+    @rule(key=KEYS, default=VALUES)
+    def get(self, key: str, default: object) -> None:
+        self.both(lambda it: [it.get(key), it.get(key, default), key in it])
+
+    @rule(key=KEYS, default=VALUES)
+    def pop_or(self, key: str, default: object) -> None:
+        self.both(lambda it: it.pop(key, default))
+
+    @rule(key=KEYS)
+    def pop(self, key: str) -> None:
+        self.both(lambda it: it.pop(key))
+
+    @rule(key=KEYS, default=VALUES)
+    def set_default(self, key: str, default: object) -> None:
+        self.both(lambda it: [it.setdefault(key, default), it.setdefault(key)])
+
+    @rule(values=MAPPINGS, more=st.dictionaries(st.sampled_from(["a", "z"]), VALUES, max_size=2))
+    def update(self, values: dict[str, Any], more: dict[str, Any]) -> None:
+        self.both(lambda it: it.update(values, **more))
+        self.both(lambda it: it.update(list(values.items())))
+        self.both(lambda it: it.update(StateBag(values)))
+
+    @rule(wrong=st.sampled_from([5, ["abc"], [("a", 1, 2)]]))
+    def update_with_what_is_no_mapping(self, wrong: Any) -> None:
+        assert outcome_class(lambda: self.bag.update(wrong)) == outcome_class(lambda: dict(self.model).update(wrong))
+
+    @rule()
+    def pop_item(self) -> None:
+        self.both(lambda it: it.popitem())
+
+    @rule()
+    def clear(self) -> None:
+        self.both(lambda it: it.clear())
+
+    @rule(key=KEYS, value=VALUES)
+    def put(self, key: str, value: object) -> None:
+        assert self.bag.put(key, value) is self.bag
+        if value is None:
+            self.model.pop(key, None)
+        else:
+            self.model[key] = value
+
+    @rule()
+    def copies_are_apart(self) -> None:
+        for made in (copy.copy(self.bag), copy.deepcopy(self.bag), copy_state(self.bag)):
+            assert made == self.bag
+            made["only here"] = 1
+            assert "only here" not in self.bag
+
+    @rule(values=MAPPINGS)
+    def restored(self, values: dict[str, Any]) -> None:
+        saved = SavedState(self.bag)
+        self.bag.update(values)
+        self.bag.pop("a", None)
+        restore_state(self.bag, saved)
+
+    @invariant()
+    def they_are_alike(self) -> None:
+        assert list(self.bag) == list(self.model)
+        assert list(self.bag.keys()) == list(self.model.keys())
+        assert list(self.bag.values()) == list(self.model.values())
+        assert list(self.bag.items()) == list(self.model.items())
+        assert list(reversed(self.bag)) == list(reversed(self.model))
+        assert (len(self.bag), bool(self.bag)) == (len(self.model), bool(self.model))
+        assert dict(self.bag) == dict(**self.bag) == dict(self.bag.view()) == self.model
+        assert self.bag == StateBag(self.model)
+        assert (self.bag == StateBag()) is (not self.model)
+        assert repr(self.bag) == f"StateBag({self.model!r})"
+        assert self.bag.keys() == self.model.keys()
+
+
+def outcome_class(of: Callable[[], Any]) -> Any:
+    try:
+        of()
+    except Exception as error:  # noqa: BLE001 # which it is, is what is compared
+        return type(error)
+    return None
+
+
+TestBagAsDict = BagAsDict.TestCase
+
+
+def test_a_bag_has_every_method_of_a_mutable_mapping() -> None:
+    named = {name for name in dir(MutableMapping) if not name.startswith("_")}
+    assert named <= {name for name in dir(StateBag) if not name.startswith("_")}
+    assert named == {"clear", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}

@@ -605,3 +605,98 @@ async def test_killed_anywhere_it_comes_to_the_same_end(how: str, when: When) ->
             assert found[:2] == ("completed", 102 if how == "complete" else 100 + found[3])
         at += 1
     assert seen >= 1
+
+
+class Lingering:
+    """A step that takes its time to end after it was stopped."""
+
+    def __init__(self) -> None:
+        self.there, self.go = anyio.Event(), anyio.Event()
+        self.began = 0
+
+        @step
+        async def linger(n: int, ctx: Ctx) -> int:
+            self.began += 1
+            self.there.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self.go.wait()
+            return n
+
+        self.flow: Step[int, int, Memory, StateBag] = linger
+
+
+async def killed_once_stored(store: FaultyBackend, lingering: Lingering, how: str) -> None:
+    """A run is stopped; its process dies once that is stored, and before its body has ended."""
+    with store.outlived():
+        async with harness(store) as running:
+            handle = running.start(lingering.flow, 0, run_id="r", on_error="result")
+            await lingering.there.wait()
+            store.revive(dies_at=1, when="after")
+            with acting_as(Principal("ada", ())):
+                assert handle.complete(5) if how == "complete" else getattr(handle, how)("enough")
+            with anyio.CancelScope(shield=True):
+                while not store.dead:
+                    await anyio.lowlevel.checkpoint()
+                lingering.go.set()
+    store.revive()
+
+
+@pytest.mark.parametrize("how", ["abort", "complete", "wrap_up"])
+async def test_a_stop_is_stored_before_what_it_stops_has_ended(backend: CheckpointBackend, how: str) -> None:
+    store, lingering = FaultyBackend(backend), Lingering()
+    with anyio.fail_after(20):
+        await killed_once_stored(store, lingering, how)
+        async with harness(store) as later:
+            asked = [each for each in await later.runs.journal("r") if isinstance(each, Decision)]
+            assert [(each.value["kind"], each.value["by"]) for each in asked] == [(how, "ada")]
+            result = await later.resume("r", lingering.flow)
+            again = await later.resume("r", lingering.flow)
+    ends = {"abort": ("aborted", "enough"), "complete": ("completed", "completed from outside")}
+    assert (result.status, result.reason) == ends.get(how, ("completed", "enough"))
+    assert (again.status, again.reason) == (result.status, result.reason)
+    assert lingering.began == 1
+
+
+async def test_of_a_run_that_was_aborted_nothing_would_run_and_nothing_else_ends_it() -> None:
+    store, lingering = FaultyBackend(InMemoryBackend()), Lingering()
+    with anyio.fail_after(20):
+        await killed_once_stored(store, lingering, "abort")
+        async with harness(store) as later:
+            assert (await later.plan_resume("r", lingering.flow)).steps == ()
+            with pytest.raises(errors.RunOver, match="stopped already"):
+                await later.runs.complete("r", 1)
+
+
+async def test_a_run_that_was_aborted_before_it_began_does_not_begin_later() -> None:
+    store, lingering = FaultyBackend(InMemoryBackend(), dies_at=1, when="after"), Lingering()
+    with store.outlived():
+        async with harness(store) as running:
+            handle = running.start(lingering.flow, 0, run_id="r")
+            assert handle.abort("enough")
+            await handle.result()
+    assert store.dead
+    store.revive()
+    async with harness(store) as later:
+        result = await later.resume("r", lingering.flow)
+    assert (result.status, result.reason, lingering.began) == ("aborted", "enough", 0)
+
+
+@pytest.mark.parametrize("known", ["run here", "named"])
+async def test_the_value_of_a_suspended_run_is_of_its_flows_type(backend: CheckpointBackend, known: str) -> None:
+    @step
+    async def asks(n: int, ctx: Ctx) -> int:
+        return await ctx.ask(Ask("how many?", int))
+
+    async with harness(backend, flows={"asks": asks} if known == "named" else None) as running:
+        suspended = await running.run(asks, 1, run_id="r")
+        assert suspended.status == "suspended"
+        later = harness(backend, flows={"asks": asks}) if known == "named" else running
+        with pytest.raises(errors.ConfigError, match="'seven' is not a valid value of 'asks'; expected int") as caught:
+            await later.runs.complete("r", "seven")
+        assert caught.value.code == "complete"
+        assert (await later.runs.get("r")).status == "suspended"
+        await later.runs.complete("r", 7)
+        assert (await running.resume("r", asks)).value == 7

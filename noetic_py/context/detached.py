@@ -110,9 +110,6 @@ class DetachedRun(Generic[O_co]):
                 code="detached",
                 hint="await handle.wait(timeout=30.0)",
             )
-        outcome = self._work.outcome
-        if outcome is not None:
-            return outcome
         if timeout is None:
             return await self._work.wait()
         with anyio.move_on_after(timeout):

@@ -271,9 +271,9 @@ class Lease:
     """
 
     __slots__ = (
-        "_closed", "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_warned", "budget", "calls", "deadline",
-        "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent", "root", "started",
-        "steps", "steps_free", "tokens", "tool_calls",
+        "_before", "_closed", "_cost", "_covers", "_held", "_kept", "_line", "_settled", "_spent_above", "_warned",
+        "budget", "calls", "deadline", "depth", "ends", "free", "keeps", "limits", "max_steps", "on_warning", "parent",
+        "root", "started", "steps", "steps_free", "tokens", "tool_calls",
     )  # fmt: skip
 
     def __init__(
@@ -302,6 +302,9 @@ class Lease:
         self._held: Amounts = {}
         self._kept: Amounts = {}
         self._covers: Mapping[str, Decimal] | None = None
+        # Of a wrap-up what an earlier process has used of it; and how much of the block the leases above have booked.
+        self._before: Amounts = {}
+        self._spent_above: Amounts = {}
         self._warned: set[str] = set()
         # Who waits, in the order in which they came; kept at the root.
         self._line: list[_Place] = []
@@ -380,6 +383,19 @@ class Lease:
         node: Lease | None = self
         while node is not None and node is not stop:
             node.steps -= 1
+            node = node.parent
+
+    def give_back_step(self) -> None:
+        """A step that was counted does not begin after all."""
+        covered = False
+        node: Lease | None = self
+        while node is not None:
+            node.steps -= 1
+            if node.steps_free and not node._closed:
+                return
+            if covered and "steps" in node._kept:
+                node._kept["steps"] += 1
+            covered = covered or (node._covers is not None and "steps" in node._covers)
             node = node.parent
 
     def take_tool_call(self, tool: str) -> None:
@@ -663,8 +679,11 @@ class Lease:
 
     # -- the wrap-up and its block
 
-    def keep_reserve(self) -> None:
+    def keep_reserve(self, spent: Lease | None = None) -> None:
         """Hold the block of `reserve=` at every lease above, so that the wrap-up can count on it.
+
+        Args:
+            spent: The meter of what the wrap-up had used before this process had the run; the leases above have it.
 
         Raises:
             BudgetExceeded: The block does not fit into a lease above.
@@ -672,6 +691,10 @@ class Lease:
         if self.budget is None or self.budget.reserve is None:
             return
         block = self._block()
+        if spent is not None:
+            booked = spent._settled | {"steps": Decimal(spent.steps)}
+            self._spent_above = {name: min(kept, booked.get(name, _ZERO)) for name, kept in block.items()}
+            block = self._unspent(block)
         if self.parent is not None:
             blocker = self.parent._blocker(block)
             if blocker is not None:
@@ -681,6 +704,13 @@ class Lease:
 
     def _block(self) -> Amounts:
         return dict(self.budget.reserve.limits) if self.budget is not None and self.budget.reserve is not None else {}
+
+    def _unspent(self, block: Amounts) -> Amounts:
+        return {name: kept - self._spent_above.get(name, _ZERO) for name, kept in block.items()}
+
+    def begin_again(self) -> None:
+        """What a wrap-up has used until now it has used in an earlier process, so the leases above have booked it."""
+        self._before = self._settled | {"steps": Decimal(self.steps)}
 
     def _keep_above(self, block: Amounts, sign: Decimal) -> None:
         node = self.parent
@@ -704,15 +734,16 @@ class Lease:
 
     def close(self, wrap_up: Lease | None = None) -> None:
         """End this lease: give the block back above, and book there what the wrap-up used of it."""
-        block = self._block() if self.keeps else {}
+        block = self._unspent(self._block()) if self.keeps else {}
         self.keeps = False
         if self.parent is not None and block:
             if wrap_up is not None:
-                used = {name: wrap_up._settled[name] for name in block if name in wrap_up._settled}
+                before, settled = wrap_up._before, wrap_up._settled
+                used = {name: settled[name] - before.get(name, _ZERO) for name in block if name in settled}
                 self.parent._book_settled(used)
                 if "steps" in block:
                     # Each step of the wrap-up has been moved from the block to what is spent.
-                    block["steps"] -= wrap_up.steps
+                    block["steps"] -= wrap_up.steps - before.get("steps", _ZERO)
             self._keep_above(block, -_ONE)
         self._covers = None
         if wrap_up is not None and wrap_up.steps_free and not wrap_up._closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import operator
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
 from decimal import Decimal
 from enum import Enum
@@ -18,6 +19,7 @@ from noetic_py.errors import ConfigError, NoStateField, StateTypeError
 __all__ = [
     "NO_CELLS",
     "Cells",
+    "SavedState",
     "StateBag",
     "class_of",
     "copy_state",
@@ -77,8 +79,15 @@ class StateBag(MutableMapping[str, object]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._data)
+
     def __len__(self) -> int:
         return len(self._data)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove what was added last, as a dict does."""
+        return self._data.popitem()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateBag) and self._data == other._data
@@ -232,8 +241,91 @@ def _find_slots(cls: type) -> Iterator[str]:
                 yield f"_{base.__name__.lstrip('_')}{name}" if private else name
 
 
+class SavedState:
+    """A copy of a state that knows of which object each of its parts is the copy: bodies hold on to these too."""
+
+    __slots__ = ("_originals", "copied")
+
+    def __init__(self, state: Any) -> None:
+        self._originals: dict[int, Any] = {}
+        memo: dict[int, Any] = {}
+        try:
+            self.copied = None if isinstance(state, _ATOMS) else _copy_flat(state)
+            if self.copied is None:
+                self.copied = state if isinstance(state, _ATOMS) else copy.deepcopy(state, memo)
+        except Exception as error:
+            raise _not_copied(state, error) from error
+        # `deepcopy` keeps what it has copied alive there.
+        kept: Any = memo.get(id(memo), ())
+        for each in kept:
+            self._originals[id(memo.get(id(each)))] = each
+
+    def restore(self, target: Any) -> None:
+        """Give a state, and each object that was a part of it, the contents that they had."""
+        if self._originals and self._originals.get(id(self.copied)) is target and _is_filled(target):
+            self._back(self.copied, {})
+        else:
+            restore_state(target, copy_state(self.copied))
+
+    def _back(self, part: Any, done: dict[int, Any]) -> Any:
+        """The object that a part is the copy of, as it was; where that cannot be filled, another copy."""
+        if part.__class__ in _FLAT:
+            return part
+        if id(part) in done:
+            return done[id(part)]
+        original = self._originals.get(id(part), _NOTHING)
+        if class_of(original) is not class_of(part) or not _is_filled(original):
+            made = done[id(part)] = copy.deepcopy(part)
+            return made
+        done[id(part)] = original
+        self._fill(original, part, done)
+        return original
+
+    def _fill(self, original: Any, part: Any, done: dict[int, Any]) -> None:
+        if isinstance(part, dict):
+            mapped: Any = part
+            entries = [(self._back(key, done), self._back(value, done)) for key, value in mapped.items()]
+            original.clear()
+            for key, value in entries:
+                # `update` of a `Counter` would add.
+                original[key] = value
+        elif isinstance(part, (tuple, frozenset)):
+            for each in part:
+                self._back(each, done)
+        elif isinstance(part, _FILLED):
+            parts = [self._back(each, done) for each in part]
+            original.clear()
+            original.update(parts) if isinstance(part, set) else original.extend(parts)
+        for name in _slots_of(class_of(part)):
+            if hasattr(part, name):
+                object.__setattr__(original, name, self._back(getattr(part, name), done))
+            elif hasattr(original, name):
+                object.__delattr__(original, name)
+        own = getattr(part, "__dict__", None)
+        if own is not None:
+            fields = {name: self._back(value, done) for name, value in own.items()}
+            original.__dict__.clear()
+            original.__dict__.update(fields)
+
+
+_FILLED = (list, set, deque, bytearray)
+
+
+def _is_filled(value: Any) -> bool:
+    """Whether an object can be given other contents: what makes and copies itself in its own way cannot."""
+    kind = class_of(value)
+    own = isinstance(value, (*_FILLED, dict, tuple, frozenset))
+    return own or (kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__)
+
+
 def restore_state(target: Any, saved: Any) -> None:
-    """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to."""
+    """Give a state object the contents of an earlier copy, keeping its identity, which bodies hold on to.
+
+    Of a `SavedState` all parts keep theirs.
+    """
+    if isinstance(saved, SavedState):
+        saved.restore(target)
+        return
     kind = class_of(target)
     if issubclass(kind, (MutableMapping, set)):
         target.clear()

@@ -31,7 +31,7 @@ from noetic_py.core.values import copy_value
 from noetic_py.engine.cancellation import Parked, lost_task
 from noetic_py.engine.execute import HANDLERS, AnyStep, execute, settle_state
 from noetic_py.engine.fingerprint import fingerprint, referenced
-from noetic_py.engine.frame import Frame, acting, settle_cuts
+from noetic_py.engine.frame import Frame, acting, settle_cuts, waited
 from noetic_py.engine.journaling.detached_starts import LAUNCHED, note
 from noetic_py.engine.journaling.fold import Node, below, items_below
 from noetic_py.engine.journaling.migrate import stored_type, version_of
@@ -41,7 +41,7 @@ from noetic_py.engine.layers.handles import layers_for
 from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
 from noetic_py.engine.limits import budget_of
 from noetic_py.engine.state import DOORS, Execution, Run
-from noetic_py.engine.stops import COMPLETED, asked_again, asked_by, asked_in, check_value
+from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value
 from noetic_py.engine.stops import note as note_asked
 from noetic_py.engine.types import declared_input
 from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
@@ -191,7 +191,7 @@ class Detached:
         if frame.node is not None:
             stop_again(self.child, frame.at)
             asked = asked_again(frame.node, self._run, spec.step)
-            if asked is not None and asked.kind == "complete":
+            if asked is not None and asked.kind != "wrap_up":
                 self.child.request(asked)
             if self.child.stop is not None:
                 put_down(root, frame.node)
@@ -236,7 +236,7 @@ class Detached:
         asked = asked_in(valid, self.path)
         if asked is not None:
             reason = asked.reason
-            if output is None and asked.kind == "wrap_up" and not _has_wrapped_up(valid, self.path):
+            if output is None and asked.kind == "wrap_up" and _has_no_value(valid, self.path):
                 output = no_value()
         if self.parked:
             status, reason = "suspended", "it waits for an answer"
@@ -280,12 +280,16 @@ class Detached:
 
     async def wait(self) -> RunResult[Any, Any]:
         """Wait for the end."""
-        while self.outcome is None:
-            await self.done.wait()
         waiting = CURRENT.get()
+        outcome = await waited(waiting, self._name, self._ended)
         if self.parked and isinstance(waiting, Frame) and waiting.x.run is self._run:
             # Who waits for it in the run waits for the same answer.
             raise Parked
+        return outcome
+
+    async def _ended(self) -> RunResult[Any, Any]:
+        while self.outcome is None:
+            await self.done.wait()
         return self.outcome
 
     def complete(self, value: object) -> bool:
@@ -309,8 +313,7 @@ class Detached:
 
     def abort(self, reason: str) -> None:
         """Stop it."""
-        if not self.done.is_set():
-            self.child.request(Control("abort", reason=reason))
+        self._stop(Control("abort", reason=reason, by=asked_by()))
 
     def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
         """A handle of one of the run's channels."""
@@ -352,9 +355,10 @@ def _ending(
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed", error.message
 
 
-def _has_wrapped_up(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bool:
-    """Whether a wrap-up step has begun; without one there may be no value."""
-    return any(isinstance(each, Decision) and each.path == path and each.key == "wrap_up" for each in journal)
+def _has_no_value(journal: Sequence[JournalRecord], path: tuple[str, ...]) -> bool:
+    """Whether work that was wrapped up has no value: its wrap-up step says so, or there is none."""
+    decided = {each.key for each in journal if isinstance(each, Decision) and each.path == path}
+    return VALUELESS in decided or "wrap_up" not in decided
 
 
 def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) -> Sequence[JournalRecord]:

@@ -19,7 +19,7 @@ from noetic_py.context.step import Body, Step
 from noetic_py.core.budget import Budget, Lease
 from noetic_py.core.events import StepStarted
 from noetic_py.core.logs import log
-from noetic_py.core.state import Cells, copy_state, restore_state
+from noetic_py.core.state import Cells, SavedState, restore_state
 from noetic_py.core.trace import recorded_span
 from noetic_py.core.tracebacks import forget_attempt, note_place
 from noetic_py.core.values import ATOMS, copy_value
@@ -310,12 +310,24 @@ async def _limited(frame: Frame, body: Body, value: Any) -> Any:
 
 def open_lease(frame: Frame, budget: Budget) -> None:
     """A step's own budget: one lease for all its attempts."""
-    x = frame.x
+    x, spent = frame.x, None
     lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
     if frame.up is not None and frame.up.node is not None:
         replay.recover(x.run, lease, frame.at, attempts=not frame.virtual)
-    lease.keep_reserve()
+        ledger.recover_wrap_up(x.run, spent := Lease(None), frame.at)
+    try:
+        lease.keep_reserve(spent)
+    except BudgetExceeded as error:
+        if error.dimension == "steps" and frame.step.counted and not frame.virtual and _is_counted(frame):
+            frame.lease.give_back_step()
+        raise
     frame.own_lease = frame.lease = lease
+
+
+def _is_counted(frame: Frame) -> bool:
+    """Whether the attempt was counted in this process."""
+    run = frame.x.run
+    return not run.begun or (frame.at, frame.attempt) not in run.begun
 
 
 def close_lease(frame: Frame) -> None:
@@ -371,6 +383,9 @@ def open_wrap_up(
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
+    if frame.node is not None and ("wrap_up" in frame.node.children or "wrap_up" in frame.node.failed):
+        # Without these an earlier wrap-up is void.
+        ledger.recover_wrap_up(run, wrap_up, frame.at)
     run.journal.append(Decision(frame.at, "wrap_up", () if error is None else error.path))
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
 
@@ -535,7 +550,7 @@ def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float
 def _state_left(frame: Frame) -> tuple[Any, Cells]:
     """The state as finished steps left it: without what the bodies around the failure have not written either."""
     state = frame.domain.state
-    left, cells = state, frame.domain.cells
+    left, cells = None, frame.domain.cells
     node = frame.up
     while node is not None and not node.domain.untouched and node.domain.state is state:
         if node.touched and not node.clean:
@@ -543,7 +558,7 @@ def _state_left(frame: Frame) -> tuple[Any, Cells]:
             if node.domain is frame.domain:
                 cells = node.saved_cells
         node = node.up
-    return copy_state(left), cells
+    return SavedState(state) if left is None else left, cells
 
 
 def _after_stop(frame: Frame, own: bool, *, parked: bool) -> None:

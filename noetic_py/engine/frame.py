@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,7 +13,8 @@ from noetic_py.context.scope import Domain
 from noetic_py.core.budget import Lease, TokenUsage
 from noetic_py.core.events import Event, Source
 from noetic_py.core.logs import Where
-from noetic_py.core.state import NO_CELLS, Cells, copy_state, restore_state
+from noetic_py.core.state import NO_CELLS, Cells, restore_state
+from noetic_py.core.types import T
 from noetic_py.engine.cancellation import is_requested
 from noetic_py.errors import ConfigError
 from noetic_py.journal.delta import known_fields
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Execution
     from noetic_py.engine.unawaited import Calls
     from noetic_py.journal.records import Segment, StepFinished
+    from noetic_py.steps.flow import Mode
     from noetic_py.steps.handoff import HistoryFilter
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "note_cut",
     "recorded_cut",
     "settle_cuts",
+    "waited",
 ]
 
 NO_ITEMS: tuple[Item, ...] = ()
@@ -121,6 +124,8 @@ class Frame(Context[Any, Any]):
     # What the body takes messages from, by channel and attempt.
     readers: dict[tuple[str, int], Reader] | None = None
     winner: int | None = None
+    # Of a section while its paths run: what ends it early.
+    ends_by: Mode | None = None
     # Whether a child waits for an answer, so that the body cannot come to an end.
     parks = False
     # The function call that a tool call is made for; and where its events come from, once it has sent one.
@@ -202,7 +207,7 @@ class Frame(Context[Any, Any]):
         self.mark = self.written = self.start
         self.segments = self.shown = None
         if self.has_base:
-            restore_state(self.domain.state, copy_state(self.base))
+            restore_state(self.domain.state, self.base)
             self.domain.cells = self.base_cells
             self.look_again()
         self.touched = False
@@ -214,7 +219,7 @@ class Frame(Context[Any, Any]):
         self.mark = self.written
         self.segments = None
         if self.touched and not self.clean:
-            restore_state(self.domain.state, copy_state(self.saved))
+            restore_state(self.domain.state, self.saved)
             self.domain.cells = self.saved_cells
             self.look_again()
 
@@ -315,6 +320,45 @@ def recorded_cut(frame: Frame, name: str) -> Any:
     written.
     """
     return None if frame.node is None else frame.node.decisions.get(f"cut[{name}]")
+
+
+async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> T:
+    """Wait in a body for what is no step; what cuts the wait off is decided as it is for a call of a step.
+
+    Args:
+        frame: The body that waits, if a body does.
+        name: What it waits for, the same in every process.
+        wait: Waits.
+    """
+    if not isinstance(frame, Frame) or frame.x.run.store is None or not _is_own_task(frame):
+        return await wait()
+    occurrences = frame.occurrences
+    if occurrences is None:
+        occurrences = frame.occurrences = {}
+    # No id of a user's can hold brackets, so no step called from the body has this name.
+    place = f"{name}[waited]"
+    count = occurrences[place] = occurrences.get(place, 0) + 1
+    place = f"{place}#{count}"
+    cut = recorded_cut(frame, place)
+    if cut is not None:
+        await cut_again(cut)
+    try:
+        return await wait()
+    except BaseException as error:
+        note_cut(frame, place, error)
+        raise
+
+
+def _is_own_task(frame: Frame) -> bool:
+    """Whether it is the body's own task that asks: what another one of the body's does has no order of its own."""
+    if frame.token is None:
+        return False
+    try:
+        CURRENT.reset(frame.token)
+    except ValueError:
+        return False
+    frame.token = CURRENT.set(frame)
+    return True
 
 
 async def cut_again(cut: Any) -> None:

@@ -33,7 +33,7 @@ from noetic_py.engine.graph import members
 from noetic_py.engine.journaling import ledger as _checkpoint
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import voided
-from noetic_py.engine.journaling.replay import count_turns, put_state, recover, stop_again
+from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
 from noetic_py.engine.journaling.run_history import Past, open_requests, request_of, told
 from noetic_py.engine.journaling.writer import Kept
 from noetic_py.engine.kinds import channels as _channels
@@ -51,7 +51,7 @@ from noetic_py.engine.layers import store as _upkeep
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.state import Execution, Run
-from noetic_py.engine.stops import asked_again, note, value_so_far, wrap_up_of
+from noetic_py.engine.stops import VALUELESS, asked_again, is_noted, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.journal.records import (
     Base,
@@ -170,7 +170,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
     run, past = x.run, plan.past
     if past is None:
         run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
-        if run.early is not None and run.early.kind in ("complete", "wrap_up"):
+        if run.early is not None and is_noted(run.early):
             note(run, run.early)
         if run.store is not None:
             await run.store.commit(run.journal)
@@ -180,7 +180,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
     count_turns(x, ())
     stop_again(x, ())
     asked = asked_again(root.node, run, run.flow)
-    if asked is not None and asked.kind == "complete":
+    if asked is not None and asked.kind != "wrap_up":
         x.request(asked)
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.
@@ -313,12 +313,17 @@ async def _wrapped_up(
     step = wrap_up_step(plan.budget) or wrap_up_of(x.run, plan.step)
     if step is None:
         return (value := value_so_far(x.run, plan.step)), _giving(stop, value), None
+    if recorded(root, VALUELESS) is not NOTHING:
+        restore(root)
+        return no_value(), stop, None
     x.wraps = True
     output, error = await _wrap_up(x, root, step, lease, None)
     if x.stop is not None:
         # Stopped in another way meanwhile, and that holds.
         stop, error = x.stop, None
         output = stop.value if stop.kind == "complete" else no_value()
+    elif output is no_value() and error is None:
+        note_valueless(x.run)
     return output, (_giving(stop, output) if error is None else None), error
 
 

@@ -23,7 +23,7 @@ from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKi
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.core.logs import is_verbose
-from noetic_py.core.state import NO_CELLS, Cells, copy_state
+from noetic_py.core.state import NO_CELLS, Cells, SavedState
 from noetic_py.core.trace import Trace, trace_of_run
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
@@ -135,8 +135,8 @@ class Run:
 
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "context_turns", "custody",
-        "depth", "detached", "early", "executed", "family", "flow", "hooked", "journal", "left", "mail", "memory",
-        "metadata", "model_settings", "noticed", "on_diverge", "once", "progress", "relaunched", "request_id",
+        "depth", "detached", "early", "executed", "family", "flow", "hooked", "in_flight", "journal", "left", "mail",
+        "memory", "metadata", "model_settings", "noticed", "on_diverge", "once", "progress", "relaunched", "request_id",
         "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session", "spent", "stopped",
         "stopping", "store", "thread_id", "timed", "trace", "tracer", "turns", "unpriced", "user_id", "verbose",
         "verdict", "view", "waits",
@@ -150,6 +150,8 @@ class Run:
     progress: dict[tuple[str, ...], ProgressEntry]
     # The attempts that earlier processes had begun, by their steps' paths: none of them is counted as a step again.
     begun: set[tuple[tuple[str, ...], int]]
+    # The attempts whose bodies go on, of a durable run: those that a budget counts.
+    in_flight: set[tuple[tuple[str, ...], int]]
     # What its journal says was spent before this process had the run, and the stops that were asked for before that.
     spent: list[Spent]
     stopped: list[Control]
@@ -181,7 +183,7 @@ class Run:
         self.on_diverge: OnDiverge = "fail"
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
         self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
-        self.spent, self.stopped = [], []
+        self.spent, self.stopped, self.in_flight = [], [], set()
         # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
         self.hooked, self.verbose = bool(resources.hooks), is_verbose()
         self.bare: Bare = tracer is None and not self.hooked and not self.verbose
@@ -340,7 +342,7 @@ class Run:
         return self.take_stop(Control(kind, reason=reason, shutdown=shutdown))
 
     def take_stop(self, control: Control, *, key: str = "") -> bool:
-        """Stop the run from outside, and note in its journal a stop that gives it an outcome.
+        """Stop the run from outside, and note in its journal a stop after which it does not go on.
 
         Raises:
             CodecError: The value of a `complete` cannot be stored.
@@ -355,7 +357,7 @@ class Run:
     def _take_stop(self, root: Execution, control: Control, key: str) -> bool:
         if not root.takes(control):
             return False
-        if control.kind in ("complete", "wrap_up"):
+        if control.kind in ("complete", "wrap_up", "abort"):
             DOORS.asked(self, control, key)
         return root.request(control)
 
@@ -547,7 +549,7 @@ class Execution:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
         frame = frame_around(ctx)
         domain = frame.domain
-        saved = copy_state(domain.state)
+        saved = SavedState(domain.state)
         if self.run.store is not None:
             if domain.known is None:
                 domain.known = known_fields(domain.state, self.run.store.codec)

@@ -1,8 +1,8 @@
-"""Stops with an outcome that are requested from outside of a run: `complete` with a value, and `wrap_up`."""
+"""Stops with an outcome that are requested from outside of a run: `complete` with a value, `wrap_up`, and `abort`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import asdict, evolve, field, fields, frozen
@@ -29,13 +29,14 @@ from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from noetic_py.journal.records import JournalRecord
 
 __all__ = [
     "ASKED",
     "COMPLETED",
+    "VALUELESS",
     "Asked",
     "Kind",
     "asked_again",
@@ -45,14 +46,19 @@ __all__ = [
     "check_value",
     "control_of",
     "decision_of",
+    "is_noted",
     "note",
+    "note_valueless",
     "value_so_far",
     "wrap_up_of",
 ]
 
-Kind: TypeAlias = Literal["complete", "wrap_up"]
+Kind: TypeAlias = Literal["complete", "wrap_up", "abort"]
+_KINDS: Mapping[str, Kind] = {"complete": "complete", "wrap_up": "wrap_up", "abort": "abort"}
 ASKED = "asked"
 """The key of the decision, which is the run's own."""
+VALUELESS = "valueless"
+"""The key of the decision that a wrap-up that was asked for has ended without a value."""
 COMPLETED = "completed from outside"
 
 
@@ -175,11 +181,18 @@ def note(run: Run, control: Control, key: str = "", path: Path = ()) -> None:
     """
     store = run.store
     value = control.value if store is None else store.codec.encode(control.value)
-    asked = Asked("wrap_up" if control.kind == "wrap_up" else "complete", value, control.reason or "", control.by, key)
+    asked = Asked(_KINDS[control.kind], value, control.reason or "", control.by, key)
     record = decision_of(asked, path)
     if store is not None:
         store.prepare(record)
     run.journal.append(record)
+    if store is not None:
+        store.hurry()
+
+
+def is_noted(control: Control) -> bool:
+    """Whether a stop from outside is noted: it gives the run an outcome, and is none that the run goes on after."""
+    return control.kind in _KINDS
 
 
 def decision_of(asked: Asked, path: Path = ()) -> Decision:
@@ -191,6 +204,11 @@ def decision_of(asked: Asked, path: Path = ()) -> Decision:
 def asked_of(told: Mapping[str, Any]) -> Asked:
     """What a decision says; keys of a later version are left alone."""
     return Asked(**{name: value for name, value in told.items() if name in _NAMES})
+
+
+def note_valueless(run: Run, path: Path = ()) -> None:
+    """Write that a wrap-up has ended without a value, so that no later process runs it again."""
+    run.journal.append(Decision(path, VALUELESS, True))
 
 
 def asked_in(journal: Sequence[JournalRecord], path: Path = ()) -> Asked | None:
@@ -217,8 +235,8 @@ def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec
     Raises:
         ConfigError: The value is not of the flow's type; code `"complete"`.
     """
-    if asked.kind == "wrap_up":
-        return Control("wrap_up", reason=asked.reason, by=asked.by)
+    if asked.kind != "complete":
+        return Control(asked.kind, reason=asked.reason, by=asked.by)
     return Control("complete", value=_value_of(asked.value, flow, codec), reason=asked.reason, by=asked.by)
 
 

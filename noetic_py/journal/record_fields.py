@@ -252,7 +252,7 @@ _RULES = _object(
     }
 )
 _ASKED = _object(
-    {"kind": lambda value: value in ("complete", "wrap_up")},
+    {"kind": lambda value: value in ("complete", "wrap_up", "abort")},
     {"value": _anything, "reason": _is_text, "by": _optional_text, "key": _is_text},
 )
 
@@ -449,6 +449,11 @@ _DECISIONS: Mapping[str, tuple[Fits, str]] = {
         "[scope, timed] or [scope, timed, held]",
     ),
     "between": (_each(lambda item: isinstance(item, ItemBase)), "a list of items"),
+    "begun": (
+        _each(lambda value: is_list(value) and len(value) == 2 and _is_path(value[0]) and _is_attempt(value[1])),
+        "a list of [path, attempt]",
+    ),
+    "valueless": (lambda value: value is True, "true"),
     "asked": (_ASKED, "a stop that was asked for"),
     "launched": (
         _object(

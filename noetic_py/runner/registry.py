@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,7 +11,7 @@ import anyio
 
 from noetic_py.access import Authorizer, Resource
 from noetic_py.context.context import CURRENT
-from noetic_py.context.step import is_seconds
+from noetic_py.context.step import Step, is_seconds
 from noetic_py.core.control import Partial
 from noetic_py.errors import ConfigError, RunBusy, RunNotFound, ShuttingDown
 from noetic_py.runner.signals import Signals
@@ -29,6 +29,7 @@ _VIEWS = 100
 """How many ended runs' views are kept."""
 
 
+AnyStep: TypeAlias = "Step[Any, Any, Any, Any]"
 _Shown: TypeAlias = "tuple[View | None, Resource]"
 
 
@@ -48,6 +49,8 @@ class Living:
         self._empty = anyio.Event()
         # What a model was shown last in the runs that have ended last.
         self._views: dict[str, _Shown] = {}
+        # The flows of the stored runs that have ended last: one that waits may be completed.
+        self._flows: dict[str, AnyStep] = {}
 
     def get(self, run_id: str) -> Any:
         """A run that goes on."""
@@ -92,8 +95,18 @@ class Living:
             self._views[run.run_id] = run.view, Resource.of_run(run)
             while len(self._views) > _VIEWS:
                 del self._views[next(iter(self._views))]
+        if run.store is not None and run.flow is not None:
+            self._flows.pop(run.run_id, None)
+            self._flows[run.run_id] = run.flow
+            while len(self._flows) > _VIEWS:
+                del self._flows[next(iter(self._flows))]
         if not self._runs:
             self._empty.set()
+
+    def flow(self, named: Mapping[str, AnyStep], run_id: str, flow: str) -> AnyStep | None:
+        """A stored run's flow: the one that it was run with here, or the only one of `named` that has its id."""
+        fit = [each for each in named.values() if each.id == flow]
+        return self._flows.get(run_id) or (fit[0] if len(fit) == 1 else None)
 
     def view(self, run_id: str, access: Authorizer) -> View:
         """What the model was shown last in a run that goes on, or that has ended soon before.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -69,6 +69,10 @@ DONE: tuple[RunStatus, ...] = ("completed",)
 _OF_ONE_FILE = frozenset({"permission", "directory", "link", "io"})
 
 
+FlowOf: TypeAlias = "Callable[[str, str], Step[Any, Any, Any, Any] | None]"
+"""Gives the flow of a run by the run's id and the flow's, `None` where it is not known."""
+
+
 @frozen
 class RunInfo:
     """What is known of a run without reading its journal.
@@ -111,8 +115,11 @@ class RunInfo:
 class Runs:
     """The runs of a harness's backend; get it as `harness.runs`."""
 
-    def __init__(self, backend: CheckpointBackend, runtime: Runtime, access: Authorizer) -> None:
+    def __init__(
+        self, backend: CheckpointBackend, runtime: Runtime, access: Authorizer, flow_of: FlowOf | None = None
+    ) -> None:
         self._backend = backend
+        self._flow_of = flow_of
         self._runtime = runtime
         self._access = access
 
@@ -180,7 +187,8 @@ class Runs:
         Args:
             run_id: The run.
             value: Its value; a run that goes on checks it against the type that its flow is annotated with.
-            step: The run's flow, to check the value here.
+            step: The run's flow, to check the value here. Left out, it is the one that this harness has run, or the one
+                of its `flows` that has the id; where neither is known, the next resume checks the value.
             wait: How many seconds the process that has the run has to take it; it looks about once a second.
 
         Returns:
@@ -198,6 +206,8 @@ class Runs:
 
         await require_run(self._access, self._backend, run_id, "complete")
         codec = Codec()
+        if step is None and self._flow_of is not None:
+            step = self._flow_of(run_id, (await self._get(run_id)).flow)
         check_value(value, step, None)
         return await self._stop(run_id, Asked("complete", codec.encode(value), COMPLETED), wait)
 
@@ -451,8 +461,13 @@ async def require_run(access: Authorizer, backend: CheckpointBackend, run_id: st
     """
     if access.allows_all:
         return
-    entry = None if is_stream(run_id) else await backend.entry(run_id)
     missing = _missing(run_id)
+    try:
+        entry = None if is_stream(run_id) else await backend.entry(run_id)
+    except CorruptRecord:
+        # Whose it is cannot be read; those that every run is there for may delete it all the same.
+        await access.require(*actions, on=Resource(run_id), hidden=missing)
+        return
     if entry is None:
         await access.require("read", on=Resource(run_id), hidden=missing)
         raise missing

@@ -47,11 +47,15 @@ _PAUSE = 0.1
 
 
 async def hear(run: Run) -> None:
-    """Look whether another process asks for a stop of a run of this one, and answer it."""
+    """Store a stop that this process has asked for; look whether another one asks for a stop, and answer it."""
     store = run.store
     if store is None:
         return
     try:
+        if store.hurried.is_set():
+            # What stops the run is stored at once: a body may take its time to end, and its process may die meanwhile.
+            store.hurried = anyio.Event()
+            await store.commit(run.journal, force=True)
         found = await store.backend.get(_SCOPE, run.run_id)
         if found is None or (letter := _letter(found))["taken"] is not None:
             return
@@ -194,7 +198,7 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         last = journal[-1] if journal else None
         if isinstance(last, RunEnded) and last.status in OVER:
             raise _over(run_id, f"it has {last.status}")
-        if known is not None and (known.kind == "complete" or asked.kind == "wrap_up"):
+        if known is not None and (known.kind != "wrap_up" or asked.kind == "wrap_up"):
             raise _over(run_id, "it is being stopped already")
         status: RunStatus = "completed" if asked.kind == "complete" else "interrupted"
         reason = asked.reason if asked.kind == "complete" else f"to be wrapped up when it is resumed: {asked.reason}"

@@ -11,6 +11,7 @@ import anyio
 from typing_extensions import Unpack
 
 from noetic_py.access import Authorizer, Resource
+from noetic_py.context.context import CURRENT
 from noetic_py.core.control import Control, RunResult
 from noetic_py.core.events import Event, EventT, ItemsAppended, ReasoningDelta, TextDelta
 from noetic_py.core.logs import Where, log
@@ -18,6 +19,7 @@ from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, 
 from noetic_py.core.tracebacks import HIDING, trim
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.core.values import copy_value
+from noetic_py.engine.frame import waited
 from noetic_py.errors import NoeticError, RunBusy, StepFailed
 
 if TYPE_CHECKING:
@@ -240,8 +242,10 @@ class RunStream(Generic[O_co, S_co]):
 
     def abort(self, reason: str) -> bool:
         """Stop the run: its status becomes `"aborted"`; says whether nothing else had ended or stopped it."""
+        from noetic_py.engine.stops import asked_by
+
         self._access.require_now("abort", on=Resource.of_run(self._run))
-        return self._run.stop_from_outside("abort", reason)
+        return self._run.take_stop(Control("abort", reason=reason, by=asked_by()))
 
     def interrupt(self, reason: str = "interrupted") -> bool:
         """Stop the run: its status becomes `"interrupted"`; says whether nothing else had ended or stopped it."""
@@ -319,7 +323,7 @@ class Launched:
 
     async def wait(self) -> RunResult[Any, Any]:
         """Wait for its end."""
-        return await self._handle.stream.ended()
+        return await waited(CURRENT.get(), self.run_id, self._handle.stream.ended)
 
     def complete(self, value: object) -> bool:
         """End it with a value."""

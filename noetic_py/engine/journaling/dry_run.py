@@ -10,6 +10,7 @@ from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.graph import members
 from noetic_py.engine.journaling.fold import Node
 from noetic_py.engine.journaling.run_history import Past
+from noetic_py.engine.stops import asked_in
 from noetic_py.errors import ReplayDiverged
 from noetic_py.journal.records import Path, StepFailed, StepFinished, StepStopped
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
@@ -57,8 +58,9 @@ def check(past: Past, flow: AnyStep) -> None:
 
 
 def _was_stopped(past: Past) -> bool:
-    """Whether a step has asked for the run's end, which holds for good."""
-    return any(
+    """Whether a step has asked for the run's end, or something outside for an end without a wrap-up; both hold."""
+    asked = asked_in(past.records)
+    return (asked is not None and asked.kind != "wrap_up") or any(
         record.control is not None and record.control.at == ()
         for record in past.records
         if isinstance(record, (StepFinished, StepFailed, StepStopped))

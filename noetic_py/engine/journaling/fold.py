@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AT_LIMIT",
+    "BEGUN",
     "CLOSE",
     "COMPOSITES",
     "COUNTED",
@@ -466,6 +467,8 @@ def _through_wall(node: Node) -> Iterator[Own]:
                 yield from (Own(own.items) for own in _visible(child))
 
 
+BEGUN: Final = "begun"
+"""The key of a section's decision: what had begun in its other paths when one of them decided how it ends."""
 COUNTED = frozenset({"code", "handing", "model", "tool"})
 """The kinds of steps that a budget counts."""
 
@@ -490,6 +493,8 @@ class Begun:
                     self.forget(record.path)
             case Voided():
                 self.forget(record.path)
+            case Decision() if record.key == BEGUN:
+                found = [path for at, attempt in record.value for path in self._count(tuple(at), attempt)]
             case Pending():
                 # What waits has no record of its end, and may never get one: a race can be won without it.
                 around = [record.path[:depth] for depth in range(1, len(record.path) + 1)]

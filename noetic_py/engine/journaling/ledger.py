@@ -9,10 +9,11 @@ from attrs import evolve
 
 from noetic_py.core.codec.text import inside
 from noetic_py.core.events import ItemsAppended, StepCommitted, StepVoided
-from noetic_py.core.state import copy_state
+from noetic_py.core.state import SavedState
 from noetic_py.core.values import ATOMS, separate_state
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
 from noetic_py.engine.journaling import deliveries, ledger
+from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.engine.progress import forget
 from noetic_py.engine.state import DOORS
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
@@ -20,9 +21,11 @@ from noetic_py.journal.delta import changes, known_fields, require_readable
 from noetic_py.journal.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped, Voided
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from noetic_py.core.budget import Lease
     from noetic_py.core.items import Item
-    from noetic_py.engine.state import Execution, Run
+    from noetic_py.engine.state import Execution, Run, Spent
     from noetic_py.journal.records import Change, Intent, JournalRecord, LayerDeltas, Path
 
 __all__ = [
@@ -41,6 +44,7 @@ __all__ = [
     "parked",
     "prepare",
     "recover",
+    "recover_wrap_up",
     "remember",
     "returned",
     "stopped",
@@ -167,7 +171,7 @@ def returned(frame: Frame, length: int) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
     frame.mark = frame.written = length
     if frame.touched:
-        frame.saved = copy_state(frame.domain.state)
+        frame.saved = SavedState(frame.domain.state)
         frame.saved_cells = frame.domain.cells
         frame.clean = False
 
@@ -175,7 +179,7 @@ def returned(frame: Frame, length: int) -> None:
 def remember(frame: Frame) -> None:
     """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
     if frame.touched and frame.clean:
-        frame.saved = copy_state(frame.domain.state)
+        frame.saved = SavedState(frame.domain.state)
         frame.saved_cells = frame.domain.cells
         frame.clean = False
 
@@ -271,6 +275,10 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if parent is not None and not (parent.clean and parent.opened):
         flush(parent)
     step = frame.step
+    if run.in_flight:
+        run.in_flight.discard((frame.at, frame.attempt))
+        if parent is not None and parent.ends_by == "race":
+            _note_begun(parent, frame)
     if frame.prepared is not None:
         _append_prepared(frame, frame.prepared)
         return
@@ -293,6 +301,18 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     run.journal.append(record)
     if run.bus.active:
         _tell_finished(frame, record)
+
+
+def _note_begun(section: Frame, path: Frame) -> None:
+    """A path decides how its section ends: a later process starts no other one, and counts what has begun in them."""
+    run, depth = section.x.run, len(section.at)
+    others = [
+        [list(at), attempt]
+        for at, attempt in run.in_flight
+        if at[:depth] == section.at and at[: depth + 1] != path.at and len(at) > depth
+    ]
+    if others:
+        run.journal.append(Decision(section.at, BEGUN, sorted(others)))
 
 
 def _append_prepared(frame: Frame, record: StepFinished) -> None:
@@ -336,6 +356,9 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
         frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control,
         frame.used_calls, frame.used_tool, _is_held(frame),
     )  # fmt: skip
+    run.in_flight.discard((frame.at, frame.attempt))
+    if final and run.in_flight and frame.up is not None and frame.up.ends_by == "all":
+        _note_begun(frame.up, frame)
     run.journal.append(record)
     if not final:
         _count_anew(run, frame.at)
@@ -353,6 +376,7 @@ def _is_held(frame: Frame) -> bool:
 def stopped(frame: Frame) -> None:
     """Write what a cancelled attempt used; its own work, and its ancestors', only when it asked for the stop itself."""
     run = frame.x.run
+    run.in_flight.discard((frame.at, frame.attempt))
     kept = NO_ITEMS
     if run.custody is not None:
         if frame.control is None:
@@ -385,6 +409,7 @@ def stopped(frame: Frame) -> None:
 def parked(frame: Frame) -> None:
     """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
     run = frame.x.run
+    frame.x.run.in_flight.discard((frame.at, frame.attempt))
     around = frame.up or frame
     frame.parks = around.parks = True
     if run.custody is not None:
@@ -414,11 +439,31 @@ def recover(run: Run, lease: Lease, path: tuple[str, ...], *, attempts: bool = T
         path: Whose it is.
         attempts: Whether it holds for all attempts of that step, or for one.
     """
+    for spent in _charged(run, path, attempts):
+        lease.recover(spent.used, spent.steps, spent.tool)
+
+
+def _charged(run: Run, path: Path, attempts: bool) -> Iterator[Spent]:
     depth = len(path)
     for spent in run.spent:
         below = spent.path[:depth] == path and (not path or len(spent.path) > depth)
         if below and (spent.void is None or depth < spent.void or (attempts and depth == spent.void)):
+            yield spent
+
+
+def recover_wrap_up(run: Run, lease: Lease, path: tuple[str, ...]) -> None:
+    """Charge the lease of a wrap-up with what the wrap-up had used before this process had the run.
+
+    Args:
+        run: The run.
+        lease: The lease.
+        path: The step that is wrapped up.
+    """
+    depth = len(path)
+    for spent in _charged(run, path, False):
+        if spent.path[depth] == "wrap_up" and spent.void != depth + 1:
             lease.recover(spent.used, spent.steps, spent.tool)
+    lease.begin_again()
 
 
 def count_turns(x: Execution, path: tuple[str, ...]) -> None:

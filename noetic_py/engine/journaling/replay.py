@@ -542,7 +542,7 @@ def put_state(frame: Frame, left: list[Own]) -> None:
         return
     # Looking at the state notes what it was, unless a step below has looked at it.
     state = frame.state
-    restore_state(state, copy_state(frame.base))
+    restore_state(state, frame.base)
     for part in left:
         apply_changes(state, part.delta, store.codec)
     domain.known = known_fields(state, store.codec)
@@ -586,6 +586,8 @@ async def begin(frame: Frame, value: Any) -> Found | None:
             if name in above.begun:
                 ledger.flush_items(frame.up, frame.at) if above.begun[name] else ledger.flush(frame.up)
     run = frame.x.run
+    if frame.step.counted:
+        run.in_flight.add((frame.at, frame.attempt))
     # Before the body, which may change it.
     frame.digest = _digest(frame.step, value, frame)
     frame.around = innermost()

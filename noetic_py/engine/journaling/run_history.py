@@ -43,6 +43,7 @@ from noetic_py.journal.records import (
     StepFinished,
     StepOpened,
     StepStopped,
+    Voided,
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.steps.spawn import SPAWNS
@@ -388,6 +389,9 @@ def _spent(records: Sequence[JournalRecord], steps: Begun) -> list[Spent]:
                 found.append(spent)
             if isinstance(record, StepFailed) and not record.final:
                 found = [_tried_again(each, record.path) for each in found]
+        elif isinstance(record, Voided) and record.path[-1] == "wrap_up":
+            # Another wrap-up has the whole reserve.
+            found = [_tried_again(each, record.path) for each in found]
         else:
             found += [Spent(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
     for call in chain.from_iterable(begun.values()):

@@ -66,6 +66,7 @@ class Store:
         mode: When finished steps are committed.
         card: What lists are to show of the run from the next commit on.
         told: What they show of it anyway.
+        hurried: Whether something waits for the next commit that is not to wait for the next step.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Store:
         self.status: str | None = None
         self.backend = backend
         self._lease = lease
+        self.hurried = anyio.Event()
         # How many records of the journal have been encoded, and how many of them are in the backend.
         self._staged = position
         self._written = position
@@ -96,6 +98,10 @@ class Store:
         self._poison: CheckpointError | None = None
         # When the lease was certainly this process's; of the machine's own clock, whatever the run's does.
         self._renewed = SYSTEM.monotonic()
+
+    def hurry(self) -> None:
+        """Have what was appended stored soon, and not only with the next step's commit."""
+        self.hurried.set()
 
     def tell(self, **more: object) -> None:
         """Have lists show something of the run besides, or nothing more."""
@@ -278,7 +284,8 @@ class Store:
         """
         while self._poison is None:
             for _ in range(_LOOKS):
-                await anyio.sleep(TTL / 3 / _LOOKS)
+                with anyio.move_on_after(TTL / 3 / _LOOKS):
+                    await self.hurried.wait()
                 await hear()
             await self._renew()
 

@@ -19,7 +19,7 @@ from noetic_py.context.step import Step
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
 from noetic_py.engine.execute import HANDLERS, call_from_body
-from noetic_py.engine.frame import Frame, acting
+from noetic_py.engine.frame import Frame, acting, waited
 from noetic_py.engine.journaling.deliveries import going_on, keep
 from noetic_py.engine.state import DOORS
 from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError
@@ -84,9 +84,10 @@ async def receive(frame: Frame, channel: Channel[Any], timeout: float | None) ->
     with _named(frame):
         reader = _reader(frame, frame.x.run.channels.live(channel))
     # A body that only receives would starve the event loop, and could not be stopped while messages are there.
-    await checkpoint()
+    name = f"{channel.name} recv"
+    await waited(frame, name, checkpoint)
     with _named(frame), _limit(timeout, f"nothing came in channel {channel.name!r}", frame):
-        entry = await reader.take()
+        entry = await waited(frame, name, reader.take)
     return take(frame, channel, frame.at, entry, reader)
 
 

@@ -134,6 +134,7 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
         Parked: One waits for an answer, and how the section ends depends on it.
     """
     outcomes = Outcomes()
+    frame.ends_by = mode
     await _run_all(frame, paths, mode, concurrency, outcomes)
     # A winner has won, and what has failed has failed, whatever another path may still be told.
     decided = outcomes.values if mode == "race" else outcomes.errors if mode == "all" else {}

@@ -29,7 +29,7 @@ from noetic_py.engine.layers.lifecycle import close_layers, join_returned, open_
 from noetic_py.engine.layers.versions import revise_here
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.state import Execution
-from noetic_py.engine.stops import asked_again, value_so_far, wrap_up_of
+from noetic_py.engine.stops import VALUELESS, asked_again, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.steps.spawn import SPAWNS, MemorySpec, SpawnSpec
 
@@ -147,6 +147,9 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
     step = wrap_up_step(spec.budget) or wrap_up_of(child.run, spec.step, root.at)
     if step is None or root.wrap_up is not None:
         return value_so_far(child.run, spec.step, root.at)
+    if replay.recorded(root, VALUELESS) is not replay.NOTHING:
+        restore(root)
+        return no_value()
     child.wraps = True
     child.ended()
     child.stop, child.scope = None, anyio.CancelScope()
@@ -161,6 +164,8 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
                 return output
     finally:
         reserve.close()
+    if child.stop is None:
+        note_valueless(child.run, root.at)
     return no_value()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from operator import is_
 from types import GenericAlias
@@ -23,7 +23,7 @@ from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.handles import NO_LAYERS, AnyLayer, Live
 from noetic_py.engine.layers.lifecycle import tell_failed
-from noetic_py.engine.layers.versions import is_older, migrated, newest
+from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
 from noetic_py.engine.state import DOORS
 from noetic_py.engine.types import types_in
@@ -225,7 +225,7 @@ class Upkeep:
                 try:
                     await self._mirror(frame, layer, cells[layer.id])
                 except NoeticError as error:
-                    if isinstance(error, ConfigError) and error.code == CONFLICT:
+                    if isinstance(error, ConfigError) and error.code in (CONFLICT, NEWER):
                         raise
                     tell_failed(frame, layer, "mirror", error)
 
@@ -245,7 +245,7 @@ class Upkeep:
             raise inside(error, f"memory.{layer.id}").at(frame.at) from error
 
     async def _mirror(self, frame: Frame, layer: AnyLayer, state: Any) -> None:
-        storage, key = self.storage(layer, "state"), state_key(layer.schema_version)
+        storage = self.storage(layer, "state")
         known = self._mirrored.get(layer.id)
         if known is None:
             known = _Mirrored(self._begun(layer, state), _NEVER, -1)
@@ -263,7 +263,7 @@ class Upkeep:
                 return
             try:
                 written = self._signed(layer, state, known.written)
-                version = await self._write(storage, key, value, written, known.version)
+                version = await self._write(layer, storage, value, written, known.version)
             except VersionConflict:
                 known = _Mirrored(known.mine, known.theirs, -1)
                 continue
@@ -367,14 +367,25 @@ class Upkeep:
         # Equal values may be stored in different ways, as 1 and True are.
         return bool(value == theirs) and codec.dumps(value) == codec.dumps(theirs)
 
-    async def _write(self, storage: LayerStorage, key: str, value: Any, written: str, expected: int) -> int:
+    async def _write(self, layer: AnyLayer, storage: LayerStorage, value: Any, written: str, expected: int) -> int:
+        """Write a layer's state, or remove it.
+
+        Raises:
+            ConfigError: A newer version has stored one since this run began; code `"layer-version"`.
+        """
+        key = state_key(layer.schema_version)
         if value is None:
+            others = await storage.keys()
+            _refuse_newer(layer, others)
             await storage.remove(key, expected=expected or None)
-            for other in await storage.keys():
+            for other in others:
                 # What an older version has stored is forgotten too, or it would be migrated once more.
                 await storage.remove(other)
             return 0
-        return await storage.put(key, (written, value), expected=expected)
+        version = await storage.put(key, (written, value), expected=expected)
+        # Looked at afterwards, so that nothing comes in between: what was written here is read by nothing then.
+        _refuse_newer(layer, await storage.keys())
+        return version
 
     # -- steps of a layer's own
 
@@ -434,6 +445,11 @@ def _place_of(x: Execution) -> str:
         attempts.append(frame.attempt)
         frame = frame.up
     return sha256(json.dumps([x.run_id, root.path, attempts]).encode()).hexdigest()
+
+
+def _refuse_newer(layer: AnyLayer, keys: Sequence[str]) -> None:
+    for key in keys:
+        is_older(layer, version_of_key(key))
 
 
 def state_key(version: Version) -> str:

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from noetic_py.engine.layers.handles import AnyLayer, Layers
     from noetic_py.journal.records import JournalRecord
 
-__all__ = ["is_older", "migrated", "newest", "revise_here", "revise_layers", "versions_of"]
+__all__ = ["NEWER", "is_older", "migrated", "newest", "revise_here", "revise_layers", "versions_of"]
 
+NEWER = "layer-version"
+"""The code of the error that what is stored of a layer is of a newer version than its own."""
 _MISSING = object()
 
 
@@ -44,7 +46,7 @@ def is_older(layer: AnyLayer, version: Version) -> bool:
     if mine is None or theirs is None or theirs > mine:
         raise ConfigError(
             f"layer {layer.id!r} has a stored state of version {version}, and its own is {layer.schema_version}",
-            code="layer-version",
+            code=NEWER,
             hint="run the newer code, or give the layer another id",
         )
     return theirs < mine

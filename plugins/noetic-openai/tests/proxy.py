@@ -115,6 +115,20 @@ async def scripted(*replies: Reply) -> AsyncGenerator[Connections]:
         yield state
 
 
+@asynccontextmanager
+async def endless(piece: bytes) -> AsyncGenerator[Connections]:
+    """A server that answers every request with the same bytes for as long as the client takes them."""
+    state = Connections()
+
+    async def handle(stream: SocketStream) -> None:
+        state.requests.append(await _request(stream))
+        while True:
+            await stream.send(piece)
+
+    async with _serving(state, handle):
+        yield state
+
+
 async def _request(stream: SocketStream) -> Seen:
     data = b""
     while b"\r\n\r\n" not in data:

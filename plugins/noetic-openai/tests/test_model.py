@@ -15,7 +15,7 @@ import pytest
 from noetic_openai import OpenAIModel
 from noetic_openai.model import key_source
 from noetic_openai.wire import Server
-from proxy import CUT, STALL, Connections, Piece, Reply, error_reply, scripted, sse
+from proxy import CUT, STALL, Connections, Piece, Reply, endless, error_reply, scripted, sse
 
 from noetic_py import Harness, call_model
 from noetic_py.core.budget import TokenUsage
@@ -154,6 +154,17 @@ async def test_a_cancelled_call(api: Api) -> None:
                         scope.cancel()
         assert scope.cancelled_caught
         gc.collect()
+
+
+@both
+@pytest.mark.parametrize("many", [1, 2000])
+@pytest.mark.parametrize("status", ["100 Continue", "103 Early Hints\r\nlink: </a>"])
+async def test_a_server_that_only_ever_says_to_go_on(api: Api, status: str, many: int) -> None:
+    """An answer to come is none, however often it is promised: the time until the first event is limited."""
+    piece = f"HTTP/1.1 {status}\r\n\r\n".encode() * many
+    async with endless(piece) as server, nothing_leaks(server):
+        with anyio.fail_after(20), pytest.raises(ModelUnavailable, match=r"did not begin within 0\.2 s"):
+            await answer(model_at(server, api), attrs.evolve(HI, settings={"timeout": 0.2}))
 
 
 FAULTS: dict[str, tuple[list[Piece], str]] = {
