@@ -330,7 +330,8 @@ async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> 
         name: What it waits for, the same in every process.
         wait: Waits.
     """
-    if not isinstance(frame, Frame) or frame.x.run.store is None or not _is_own_task(frame):
+    # What another task of the body's does has no order of its own.
+    if not isinstance(frame, Frame) or frame.x.run.store is None or not frame.on_stack:
         return await wait()
     occurrences = frame.occurrences
     if occurrences is None:
@@ -347,18 +348,6 @@ async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> 
     except BaseException as error:
         note_cut(frame, place, error)
         raise
-
-
-def _is_own_task(frame: Frame) -> bool:
-    """Whether it is the body's own task that asks: what another one of the body's does has no order of its own."""
-    if frame.token is None:
-        return False
-    try:
-        CURRENT.reset(frame.token)
-    except ValueError:
-        return False
-    frame.token = CURRENT.set(frame)
-    return True
 
 
 async def cut_again(cut: Any) -> None:
