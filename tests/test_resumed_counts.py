@@ -56,7 +56,7 @@ async def check_everywhere(
     make: Callable[[], AnyStep], backend: CheckpointBackend, told: Callable[[Any], Any] | None = None
 ) -> Any:
     """Kill the run before and after each of its commits; it ends as one that nothing kills."""
-    tell = told or (lambda result: (result.status, result.steps, result.model_calls))
+    tell = told or outcome
     with anyio.fail_after(60):
         whole = await lives(make, backend, None, "before", "whole")
         for when in get_args(When):
@@ -65,6 +65,10 @@ async def check_everywhere(
                 assert tell(found) == tell(whole), (when, at)
                 at += 1
     return whole
+
+
+def outcome(result: RunResult[Any, Any]) -> object:
+    return result.status, result.steps, result.model_calls
 
 
 def waits_for(others: int) -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:

@@ -282,20 +282,20 @@ class SavedState:
         return original
 
     def _fill(self, original: Any, part: Any, done: dict[int, Any]) -> None:
-        if isinstance(part, dict):
-            mapped: Any = part
-            entries = [(self._back(key, done), self._back(value, done)) for key, value in mapped.items()]
+        kind = class_of(part)
+        if issubclass(kind, dict):
+            entries = [(self._back(key, done), self._back(value, done)) for key, value in part.items()]
             original.clear()
             for key, value in entries:
                 # `update` of a `Counter` would add.
                 original[key] = value
-        elif isinstance(part, (tuple, frozenset)):
+        elif issubclass(kind, (tuple, frozenset)):
             for each in part:
                 self._back(each, done)
-        elif isinstance(part, _FILLED):
+        elif issubclass(kind, _FILLED):
             parts = [self._back(each, done) for each in part]
             original.clear()
-            original.update(parts) if isinstance(part, set) else original.extend(parts)
+            original.update(parts) if issubclass(kind, set) else original.extend(parts)
         for name in _slots_of(class_of(part)):
             if hasattr(part, name):
                 object.__setattr__(original, name, self._back(getattr(part, name), done))
