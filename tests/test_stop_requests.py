@@ -494,12 +494,19 @@ async def test_a_value_from_json_becomes_one_of_the_flows_type() -> None:
         return n, await ctx.ask(Ask("Who?", str))
 
     async with harness(backend) as running:
-        for run_id, given in (("r", [3, "ada"]), ("bad", {"n": 3})):
+        for run_id in ("here", "r", "bad"):
             await running.run(asks, 1, run_id=run_id)
-            await running.runs.complete(run_id, given)
-        assert (await running.resume("r", asks)).value == (3, "ada")
+        await running.runs.complete("here", [2, "bo"])
+        assert (await running.resume("here", asks)).value == (2, "bo")
         with pytest.raises(errors.ConfigError, match="is not a valid value"):
-            await running.resume("bad", asks)
+            await running.runs.complete("bad", {"n": 3})
+    async with harness(backend) as other:
+        # This one has never had the flow, so that the next resume reads the value.
+        for run_id, given in (("r", [3, "ada"]), ("bad", {"n": 3})):
+            await other.runs.complete(run_id, given)
+        assert (await other.resume("r", asks)).value == (3, "ada")
+        with pytest.raises(errors.ConfigError, match="is not a valid value"):
+            await other.resume("bad", asks)
 
 
 async def test_a_suspended_turn_of_a_session_is_completed() -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "is_noted",
     "note",
     "note_valueless",
+    "value_of",
     "value_so_far",
     "wrap_up_of",
 ]
@@ -138,7 +139,7 @@ def _adapter(kind: Any) -> Any:
     return None
 
 
-def _value_of(tree: Any, flow: Step[Any, Any, Any, Any] | None, codec: Codec) -> Any:
+def value_of(tree: Any, flow: Step[Any, Any, Any, Any] | None, codec: Codec) -> Any:
     """A value that was stored by a process that did not know the flow's type, as one of that type.
 
     Raises:
@@ -237,7 +238,7 @@ def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec
     """
     if asked.kind != "complete":
         return Control(asked.kind, reason=asked.reason, by=asked.by)
-    return Control("complete", value=_value_of(asked.value, flow, codec), reason=asked.reason, by=asked.by)
+    return Control("complete", value=value_of(asked.value, flow, codec), reason=asked.reason, by=asked.by)
 
 
 DOORS.asked = note

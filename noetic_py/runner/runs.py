@@ -202,14 +202,15 @@ class Runs:
             CodecError: The value cannot be stored.
         """
         from noetic_py.core.codec import Codec
-        from noetic_py.engine.stops import COMPLETED, Asked, check_value
+        from noetic_py.engine.stops import COMPLETED, Asked, value_of
 
         await require_run(self._access, self._backend, run_id, "complete")
         codec = Codec()
         if step is None and self._flow_of is not None:
             step = self._flow_of(run_id, (await self._get(run_id)).flow)
-        check_value(value, step, None)
-        return await self._stop(run_id, Asked("complete", codec.encode(value), COMPLETED), wait)
+        stored = codec.encode(value)
+        value_of(stored, step, codec)
+        return await self._stop(run_id, Asked("complete", stored, COMPLETED), wait)
 
     async def wrap_up(self, run_id: str, reason: str, *, wait: float = 10.0) -> RunInfo:
         """Have a run finish with what it has, whatever process has it; see `RunStream.wrap_up`.
