@@ -1,4 +1,4 @@
-"""Of all tests, the library's and the plugins': where their files lie, and which say what they cover.
+"""Of all tests, the library's and the plugins': where their files lie, what they need, which say what they cover.
 
 Saying so more than doubles what a test costs. What a second event loop, random programs, killed processes, servers and
 a browser run is the same code once more, so with coverage switched on it is not watched.
@@ -13,10 +13,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import given, settings
 from hypothesis.strategies import none
 
 from tests.crash.folders import MEMORY
+from tests.programs import need_all, say_left_out
 
 ROOT = Path(__file__).parent
 ROOM = 2 << 30
@@ -58,6 +60,17 @@ def pytest_collection_finish() -> None:
     given(none())(settings(max_examples=1, database=None)(lambda _: None))()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test out before its fixtures are made, when a program that it needs is missing."""
+    need_all(item)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what was left out."""
+    say_left_out(terminalreporter)
 
 
 @pytest.hookimpl(wrapper=True)
