@@ -1,4 +1,4 @@
-"""Of all tests, the library's and the plugins': where their files lie, what they need, which say what they cover.
+"""Of all tests, the library's and the plugins': their order, files and programs, and which say what they cover.
 
 Saying so more than doubles what a test costs. What a second event loop, random programs, killed processes, servers and
 a browser run is the same code once more, so with coverage switched on it is not watched.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -44,6 +46,12 @@ if (
 ):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+# Hundreds of tests start a process that imports the library. Where Python is told to write no bytecode each of them
+# would compile all of it, so it goes where pytest keeps what it knows of earlier runs.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+
 
 def watched(item: pytest.Item) -> bool:
     """Whether what a test covers is noted."""
@@ -51,6 +59,23 @@ def watched(item: pytest.Item) -> bool:
         return True
     again = "[trio" in item.nodeid or str(item.path).startswith(UNWATCHED)
     return not again and item.get_closest_marker("timed") is None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand the files to the workers in the order of `pytest_collection_modifyitems`."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that no worker is left with one at the end.
+
+    By itself xdist begins with the files that have the most tests, and the longest ones have two or three.
+    """
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+        sizes = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:
