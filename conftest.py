@@ -1,4 +1,4 @@
-"""Of all tests, the library's and the plugins': which of them say what they have covered.
+"""Of all tests, the library's and the plugins': their order, files and programs, and which say what they cover.
 
 Saying so more than doubles what a test costs. What a second event loop, random programs, killed processes, servers and
 a browser run is the same code once more, so with coverage switched on it is not watched.
@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import sys
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import given, settings
 from hypothesis.strategies import none
 
+from tests.crash.folders import MEMORY
+from tests.programs import need_all, say_left_out
+
 ROOT = Path(__file__).parent
+ROOM = 2 << 30
+"""Bytes that must be free in memory before the files of tests lie there."""
 UNWATCHED = tuple(
     str(ROOT / path)
     for path in (
@@ -28,6 +37,21 @@ UNWATCHED = tuple(
 )
 ASKED = ("COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
 
+# Most of the time of a store's tests would go into waiting for a disk to sync. Which calls sync what is shown by the
+# traced processes of `tests/crash`, so `tmp_path` lies in memory where there is room for it.
+if (
+    os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ROOM
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# Hundreds of tests start a process that imports the library. Where Python is told to write no bytecode each of them
+# would compile all of it, so it goes where pytest keeps what it knows of earlier runs.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
+
 
 def watched(item: pytest.Item) -> bool:
     """Whether what a test covers is noted."""
@@ -37,6 +61,23 @@ def watched(item: pytest.Item) -> bool:
     return not again and item.get_closest_marker("timed") is None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand the files to the workers in the order of `pytest_collection_modifyitems`."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that no worker is left with one at the end.
+
+    By itself xdist begins with the files that have the most tests, and the longest ones have two or three.
+    """
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+        sizes = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
+
+
 def pytest_collection_finish() -> None:
     """Set apart what stays until the end: twenty thousand tests, which take each collection a third of a second."""
     # Hypothesis makes its random generator with the first example, and warns when it cannot see what refers to it; what
@@ -44,6 +85,17 @@ def pytest_collection_finish() -> None:
     given(none())(settings(max_examples=1, database=None)(lambda _: None))()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test out before its fixtures are made, when a program that it needs is missing."""
+    need_all(item)
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say what was left out."""
+    say_left_out(terminalreporter)
 
 
 @pytest.hookimpl(wrapper=True)

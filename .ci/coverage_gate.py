@@ -1,4 +1,4 @@
-"""Read coverage.json: some modules must be covered to the last branch, the package as a whole to a floor."""
+"""Read coverage.json: some modules must be covered to the last branch; others, and the package, to a floor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ WHOLE = (
     "noetic_py/core/codec/wire.py",
     "noetic_py/core/budget.py",
     "noetic_py/core/control.py",
+    "noetic_py/core/validation.py",
     "noetic_py/engine/journaling/ledger.py",
     "noetic_py/channels/declared.py",
     "noetic_py/channels/handle.py",
     "noetic_py/sessions/lock.py",
     "noetic_py/sessions/policy.py",
+    "noetic_py/tools/permissions.py",
 )
-ROOT = Path(__file__).resolve().parent.parent
+FLOORS = {
+    "noetic_py/checkpoints/sqlite/groups.py": 93.0,
+    "noetic_py/checkpoints/sqlite/schema.py": 95.0,
+    "noetic_py/checkpoints/sqlite/store.py": 97.0,
+    "noetic_py/engine/journaling/fold.py": 97.0,
+    "noetic_py/engine/journaling/replay.py": 86.0,
+    "noetic_py/memory/projector.py": 98.0,
+}
+"""Percentages that have been reached, for modules that are not covered whole yet; they only ever go up."""
 
 
 def gaps(name: str, summary: dict[str, Any], detail: dict[str, Any]) -> str | None:
@@ -40,13 +50,15 @@ def main(path: str) -> int:
     print(f"branch coverage: {total:.1f}% of the package, floor {FLOOR:g}%")
     missed = 0 if total >= FLOOR else 1
     for name in WHOLE:
-        if not (ROOT / name).exists():
-            print(f"{name}: not there yet")
-            continue
         detail = report["files"].get(name)
         problem = f"{name}: never imported" if detail is None else gaps(name, detail["summary"], detail)
         print(problem or f"{name}: 100%")
         missed += problem is not None
+    for name, floor in FLOORS.items():
+        detail = report["files"].get(name)
+        covered = detail["summary"]["percent_covered"] if detail else 0.0
+        print(f"{name}: {covered:.1f}%, floor {floor:g}%")
+        missed += covered < floor
     return missed
 
 

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -35,12 +34,12 @@ from examples import web_form
 from noetic_py import FunctionCall, FunctionCallOutput, errors
 from noetic_py.models import Model, ModelRequest, ModelStream, RetryModel
 from noetic_py.testing import ScriptedModel, Unfinished
+from tests.programs import need
 
 T = TypeVar("T")
 
 SECONDS = 20.0
 """How long the page may take to show something."""
-NEEDED = ("chromium", "chromedriver")
 ARGUMENTS = (
     "--headless",
     "--no-sandbox",
@@ -61,10 +60,8 @@ TIDES, WINDS, FERRIES = (f"{each.capitalize()}: {web_form.ALMANAC[each]}" for ea
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Generator[Chrome]:
-    """A browser of this module's own; a machine without it fails."""
-    browser, driver = (shutil.which(program) for program in NEEDED)
-    assert browser is not None, "these tests need a browser: apt-get install -y chromium"
-    assert driver is not None, "these tests need the browser's driver: apt-get install -y chromium-driver"
+    """A browser of this module's own."""
+    browser, driver = (str(need(program)) for program in ("chromium", "chromedriver"))
     options = ChromeOptions()
     options.binary_location = browser
     for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):

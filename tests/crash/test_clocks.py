@@ -14,7 +14,7 @@ from tests.crash.children import Children, fork_server
 from tests.crash.conftest import Figure
 from tests.crash.folders import quick_folder
 from tests.crash.lives import CARRY, Life, random_kills, same
-from tests.crash.tools import faketime_library
+from tests.programs import need
 from tests.properties.checks import SEED, examples
 
 RUNS = examples(sample=6, full=50)
@@ -39,7 +39,7 @@ def clock() -> Generator[Path]:
 def children(clock: Path) -> Generator[Children]:
     """A fork server whose children see that clock; what is measured is still measured by the true one."""
     shown = {
-        "LD_PRELOAD": str(faketime_library()),
+        "LD_PRELOAD": str(need("faketime")),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_NO_CACHE": "1",

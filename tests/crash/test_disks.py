@@ -64,6 +64,7 @@ def calls_of(children: Children, folder: Path, name: str) -> int:
     return counted(log)[name]
 
 
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize(("name", "error", "reason", "onwards"), KINDS)
 def test_a_disk_that_fails_at_a_call(
     children: Children,

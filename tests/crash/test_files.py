@@ -81,6 +81,7 @@ def test_two_that_begin_at_one_moment(children: Children, figure: Figure) -> Non
     assert seen.total() == TOGETHER
 
 
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize(("flow", "seed"), [("program", PROGRAM), ("effects", EFFECTS)])
 def test_a_kill_at_every_call(children: Children, flow: str, seed: int, figure: Figure) -> None:
     with quick_folder() as folder:
@@ -111,6 +112,7 @@ def test_a_kill_at_every_call(children: Children, flow: str, seed: int, figure: 
     assert killed > len(tried) * 0.8
 
 
+@pytest.mark.needs("strace")
 @pytest.mark.parametrize(
     ("name", "error", "reason", "onwards"),
     [

@@ -29,6 +29,8 @@ from tests.crash.powered import RUN, carried
 from tests.crash.tools import traced
 from tests.properties.checks import SEED, examples
 
+pytestmark = pytest.mark.needs("strace")
+
 STATES = examples(sample=40, full=1000) // 4
 """How many states of the disk are looked at, of each of the four traces."""
 

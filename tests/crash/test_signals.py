@@ -18,6 +18,8 @@ from tests.crash.folders import quick_folder
 from tests.crash.stopping import RUNS, STEPS
 from tests.properties.checks import SEED, examples
 
+pytestmark = pytest.mark.slow
+
 SIGNALS = examples(sample=10, full=100)
 """How often each of the two signals comes."""
 SECOND = examples(sample=4, full=100)

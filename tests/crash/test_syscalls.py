@@ -22,6 +22,8 @@ from tests.crash.lives import Life, same
 from tests.crash.tools import counted, spread
 from tests.properties.checks import examples
 
+pytestmark = pytest.mark.needs("strace")
+
 CALLS = ("pwrite64", "fdatasync", "fsync", "write", "ftruncate", "unlink", "rename", "openat")
 POINTS = examples(sample=10, full=10_000)
 """How many calls of each of the four are tried; every one of them in the full set."""

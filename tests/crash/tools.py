@@ -1,38 +1,20 @@
-"""Tools of the operating system that some of these tests need: where they are, or how they are installed."""
+"""Tracing processes with `strace`, and reading what it has written."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-
-def need(command: str, package: str) -> str:
-    """The path of a command; fails the test with the line that installs it."""
-    found = shutil.which(command)
-    if found is None:
-        pytest.fail(f"{command} is not installed: apt-get install -y {package}")
-    return found
-
-
-def faketime_library() -> Path:
-    """The library that shows a process another wall clock."""
-    need("faketime", "faketime")
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    if not found:
-        pytest.fail("libfaketime is not installed: apt-get install -y faketime")
-    return found[0]
+from tests.programs import need
 
 
 @contextmanager
 def traced(pid: int, *options: str) -> Generator[None]:
     """Trace a process and its threads for as long as the block lasts; the process has to end in it."""
-    command = [need("strace", "strace"), "-f", "-qq", "-p", str(pid), *options]
+    command = [str(need("strace")), "-f", "-qq", "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         try:
             yield

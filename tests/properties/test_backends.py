@@ -21,7 +21,7 @@ from tests.properties.damage import damage
 from tests.test_checkpoints_files import become_another_owner as become_another_owner_of_files
 from tests.test_checkpoints_sqlite import become_another_owner
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 class TestTurns(ReferenceContract):

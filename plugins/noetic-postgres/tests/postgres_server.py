@@ -20,32 +20,12 @@ import anyio.to_thread
 import psycopg
 from psycopg import sql
 
+from tests.programs import need, version
 from tests.servers.ports import free_port
 
 PASSWORD = "correct horse battery staple"
 USER = "tester"
-NEEDED = 15
 _TABLES = ("runs", "shared", "transactions", "blobs", "uses", "pairs", "sessions")
-_PLACES = ("/usr/lib/postgresql/*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin")
-
-
-def programs() -> Path:
-    """The folder with the server's programs; `NOETIC_POSTGRES_BIN` names another.
-
-    Raises:
-        RuntimeError: There is none, which is no reason to leave the tests out.
-    """
-    named = os.environ.get("NOETIC_POSTGRES_BIN")
-    found = [Path(named)] if named else [each for place in _PLACES for each in sorted(Path("/").glob(place[1:]))]
-    on_path = shutil.which("postgres")
-    if on_path and not named:
-        found.append(Path(on_path).parent)
-    for folder in found:
-        if _version(folder) >= NEEDED:
-            return folder
-    raise RuntimeError(
-        f"the tests need PostgreSQL {NEEDED} or newer: apt-get install postgresql-15, or set NOETIC_POSTGRES_BIN"
-    )
 
 
 def bundled(folder: Path) -> Path:
@@ -69,14 +49,6 @@ def bundled(folder: Path) -> Path:
     return folder / package.name / "pginstall" / "bin"
 
 
-def _version(folder: Path) -> int:
-    try:
-        said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return 0
-    return int("".join(c if c.isdigit() else " " for c in said).split()[0])
-
-
 class PostgresServer:
     """One server; `start` makes its data first, `close` stops it and takes everything away.
 
@@ -85,9 +57,11 @@ class PostgresServer:
     """
 
     def __init__(self, *, with_vectors: bool = False) -> None:
+        # The wheel brings the programs; root also needs the user that Debian's package makes.
+        installed = None if with_vectors and os.geteuid() else need("postgresql")
         # Not below pytest's own folders: the server's user may not look into them.
         self.folder = Path(tempfile.mkdtemp(prefix="noetic-postgres-"))
-        self._programs = bundled(self.folder) if with_vectors else programs()
+        self._programs = bundled(self.folder) if with_vectors or installed is None else installed
         self.data = self.folder / "data"
         self.port = free_port()
         self._emptied: list[str] = []
@@ -229,7 +203,7 @@ class PostgresServer:
     @property
     def version(self) -> int:
         """Its major version."""
-        return _version(self._programs)
+        return version(self._programs / "postgres", " ")
 
     @contextmanager
     def settings(self, **values: str) -> Generator[None]:

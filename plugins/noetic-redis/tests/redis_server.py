@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import resource
 import shutil
 import signal
@@ -19,26 +18,10 @@ import redis
 from redis import exceptions
 
 from tests.crash.folders import MEMORY
+from tests.programs import need
 from tests.servers.ports import free_port
 
 PASSWORD = "correct horse battery staple"
-NEEDED = 7
-
-
-def program() -> str:
-    """The server's program; `NOETIC_REDIS_SERVER` names another.
-
-    Raises:
-        RuntimeError: There is none, or it is too old, which is no reason to leave the tests out.
-    """
-    named = os.environ.get("NOETIC_REDIS_SERVER") or shutil.which("redis-server")
-    if named:
-        said = subprocess.run([named, "--version"], capture_output=True, text=True, check=True).stdout
-        if int(said.partition(" v=")[2].partition(".")[0]) >= NEEDED:
-            return named
-    raise RuntimeError(
-        f"the tests need Redis {NEEDED} or newer: apt-get install redis-server, or set NOETIC_REDIS_SERVER"
-    )
 
 
 class RedisServer:
@@ -49,7 +32,7 @@ class RedisServer:
     """
 
     def __init__(self, **settings: str) -> None:
-        self._program = program()
+        self._program = str(need("redis-server"))
         # In memory where there is one: to a process that is killed it is a disk like any other.
         self.folder = Path(tempfile.mkdtemp(prefix="noetic-redis-", dir=MEMORY if MEMORY.is_dir() else None))
         self.port = free_port()

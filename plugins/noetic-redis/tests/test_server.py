@@ -532,6 +532,7 @@ async def test_a_socket_in_a_folder(redis_server: RedisServer, prefix: str) -> N
     assert repr(backend) == f"RedisBackend('unix://{redis_server.socket}?db=0 (prefix {prefix})')"
 
 
+@pytest.mark.needs("openssl", "redis-server")
 async def test_an_encrypted_connection(tmp_path: Path) -> None:
     certificate, key = str(tmp_path / "certificate"), str(tmp_path / "key")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
