@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import noetic_py
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = """
@@ -137,3 +140,25 @@ def test_a_difference_is_told_with_the_command_that_renews_the_list(
     assert "-noetic_py.Harbour: class" in said
     assert "+noetic_py.Harness: class" in said
     assert script.RENEW in said
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Where the imports for type checkers take each public name from; a module is its own place."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "noetic_py":
+            for alias in node.names:
+                assert alias.asname == alias.name, "checkers take only `name as name` for public"
+                module = f"{node.module}.{alias.name}"
+                is_module = (ROOT / f"{module.replace('.', '/')}.py").exists() or (
+                    ROOT / module.replace(".", "/")
+                ).is_dir()
+                found[alias.name] = module if is_module else str(node.module)
+    return found
+
+
+def test_the_three_lists_of_the_package_root_agree() -> None:
+    source = (ROOT / "noetic_py" / "__init__.py").read_text(encoding="utf-8")
+    assert imported(ast.parse(source)) == noetic_py._HOMES
+    assert sorted(noetic_py._HOMES) == sorted(noetic_py.__all__)
+    assert len(noetic_py.__all__) <= 80
