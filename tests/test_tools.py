@@ -220,6 +220,104 @@ def test_any_args_section_is_read_back(texts: dict[str, str]) -> None:
     assert docs.description == "Sum.\n\nBody.\n\nRaises:\n    ValueError: Never."
 
 
+NUMPY = """Look something up.
+
+More of it.
+
+Parameters
+----------
+query : str
+    What to look for,
+    in words.
+first, last : int, optional
+    Pages.
+*rest
+    Not the model's.
+
+Returns
+-------
+str
+    What was found.
+"""
+SPHINX = """Look something up.
+
+More of it.
+
+:param str query: What to look for,
+    in words.
+:param first: Pages.
+:type first: int
+:parameter last: Pages.
+
+:returns: What was found.
+:raises ValueError: Never.
+"""
+
+
+def test_numpy_and_sphinx_docstrings() -> None:
+    pages = {"query": "What to look for, in words.", "first": "Pages.", "last": "Pages."}
+    numpy = read_docs(NUMPY)
+    assert {name: text for name, text in numpy.parameters.items() if name in pages} == pages
+    assert numpy.description == ("Look something up.\n\nMore of it.\n\nReturns\n-------\nstr\n    What was found.")
+    sphinx = read_docs(SPHINX)
+    assert sphinx.parameters == pages
+    assert sphinx.description == (
+        "Look something up.\n\nMore of it.\n\n:returns: What was found.\n:raises ValueError: Never."
+    )
+
+
+@pytest.mark.parametrize("docstring", [NUMPY, SPHINX], ids=["numpy", "sphinx"])
+def test_the_schema_has_what_such_a_docstring_says(docstring: str) -> None:
+    def find(query: str, first: int = 1) -> str:
+        return query
+
+    find.__doc__ = docstring
+    assert properties_of(tool(find)) == {
+        "query": {"type": "string", "description": "What to look for, in words."},
+        "first": {"type": "integer", "default": 1, "description": "Pages."},
+    }
+    assert tool(find).description.startswith("Look something up.\n\nMore of it.\n\n")
+
+
+def test_of_several_styles_in_one_docstring_the_first_is_read() -> None:
+    google = "Args:\n    query: Google's.\n"
+    both = read_docs(f"Look.\n\n{SPHINX}\n{google}")
+    assert both.parameters == {"query": "Google's."}
+    assert ":param str query: What to look for," in both.description
+    numpy = read_docs(f"Look.\n\n:param query: Sphinx's.\n\n{NUMPY}")
+    assert numpy.parameters["query"] == "What to look for, in words."
+    assert ":param query: Sphinx's." in numpy.description
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Count.\n\nParameters\nare numbers.",
+        "Count.\n\nParameters\n--",
+        "Count.\n\nSee :param x: there.",
+        "Parameters",
+        "Count :type:",
+    ],
+)
+def test_what_only_looks_like_a_style_is_description(docstring: str) -> None:
+    docs = read_docs(docstring)
+    assert docs.parameters == {}
+    assert docs.description == docstring
+
+
+@given(st.text(alphabet="Parmetsq:-_ \n*,()", max_size=80))
+def test_any_docstring_can_be_read(text: str) -> None:
+    read_docs(f"Do.\n\nParameters\n----------\n{text}")
+    read_docs(f"Do.\n\n:param a: {text}")
+
+
+def test_a_google_docstring_loads_no_parser() -> None:
+    read = "from noetic_py.tools.signature import read_docs; read_docs('A.\\n\\nArgs:\\n  a: b')"
+    code = f"{read}; import sys; print('griffe' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("name", ["search", "a-b_C9", "x" * 64, "facts/remember"])
 def test_names_that_providers_take(name: str) -> None:
     assert tool(name=name)(add).name == name

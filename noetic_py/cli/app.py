@@ -294,6 +294,20 @@ def prune(
 
 
 @app.command()
+def plugins(json: Json = False, trace: Trace = False) -> None:
+    """List the plugins that are loaded, with their packages and what they register."""
+    from noetic_py.cli import kept
+    from noetic_py.cli.show import plugins_json, plugins_text
+    from noetic_py.plugins import load_plugins
+
+    def work() -> int:
+        write_out((plugins_json if json else plugins_text)(load_plugins().loaded))
+        return 0
+
+    raise typer.Exit(kept.guarded(work, trace=trace))
+
+
+@app.command()
 def graph(target: Target, trace: Trace = False) -> None:
     """Print a step's tree as a Mermaid flowchart."""
     try:

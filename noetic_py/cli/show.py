@@ -21,9 +21,10 @@ from noetic_py.journal.records import CallStarted
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
+    from noetic_py.hookspecs import LoadedPlugin
     from noetic_py.runner.runs import RunInfo
 
-__all__ = ["item_lines", "list_json", "list_text", "show_json", "show_text"]
+__all__ = ["item_lines", "list_json", "list_text", "plugins_json", "plugins_text", "show_json", "show_text"]
 
 _LAST = 5
 _FAILURES = 10
@@ -242,3 +243,19 @@ def item_lines(items: Iterable[Item]) -> Iterator[str]:
 def _block(text: str) -> str:
     """Text of several lines, those after the first set in."""
     return "\n  ".join(printable(line) for line in text.splitlines())
+
+
+# -- plugins
+
+
+def plugins_text(plugins: Sequence[LoadedPlugin]) -> str:
+    """The plugins that are loaded, one a line."""
+    rows = [(each.name, f"{each.distribution} {each.version}", ", ".join(each.hooks)) for each in plugins]
+    lines = [f"{name:<16} {package:<28} {hooks}" for name, package, hooks in rows]
+    return "".join(f"{printable(line)}\n" for line in lines) or "no plugin is loaded\n"
+
+
+def plugins_json(plugins: Sequence[LoadedPlugin]) -> str:
+    """The plugins that are loaded, as a JSON array."""
+    fields = ("name", "distribution", "version", "hooks")
+    return json.dumps([{name: getattr(each, name) for name in fields} for each in plugins], indent=2) + "\n"

@@ -42,7 +42,7 @@ class ToolOptions(TypedDict, total=False):
 
     Attributes:
         name: What the model calls it; the function's name unless told.
-        description: What the model reads about it; the docstring, its `Args:` section left out, unless told.
+        description: What the model reads about it; the docstring, without what it says about parameters, unless told.
         needs_approval: Whether a call waits for a person, or a function of the call and the context that says so.
         long_running: The function only starts the work; the result is given to the run later, as an answer.
         expires: Seconds within which an approval or a result has to come; any time when absent.
@@ -372,7 +372,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
     async def search(query: str, limit: int = 5) -> list[str]: ...
     ```
 
-    The model reads the docstring, and about each parameter what its `Args:` section says.
+    The model reads the docstring, and about each parameter what it says in Google, NumPy or Sphinx style.
 
     The first parameter may be the context, `ctx: Context[Mem, State]`. Of the others the model fills all but these,
     which the run fills and the model never sees:

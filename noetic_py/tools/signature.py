@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _HEADERS = frozenset({"Args:", "Arguments:", "Parameters:"})
+_UNDERLINE = re.compile(r"-{3,}\s*$")
+_FIELD = re.compile(r":(?:param|parameter|arg|argument|key|keyword|type)\s[^:]*:")
 # "name: text", "name (type): text", and starred names, which belong to no parameter a model can fill.
 _ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*+(?:\([^)]*\)\s*+)?:(?:\s+(?P<text>.*))?$")
 
@@ -48,14 +50,55 @@ class Docs:
 
 
 def read_docs(text: str | None) -> Docs:
-    """Take a Google-style docstring apart; without an `Args:` section all of it is the description."""
+    """Take a docstring of Google, NumPy or Sphinx style apart.
+
+    The style is that of the first of these that it has: a section `Args:`, an underlined section `Parameters`, a field
+    `:param name:`. What is written in another style stays in the description, as does everything where there is none.
+    """
     lines = inspect.cleandoc(text or "").splitlines()
     start = next((n for n, line in enumerate(lines) if line.rstrip() in _HEADERS), None)
-    if start is None:
-        return Docs("\n".join(lines).strip())
-    end = next((n for n in range(start + 1, len(lines)) if lines[n].strip() and not lines[n][0].isspace()), len(lines))
+    if start is not None:
+        after = range(start + 1, len(lines))
+        end = next((n for n in after if lines[n].strip() and not lines[n][0].isspace()), len(lines))
+        return Docs(_around(lines, start, end), _entries(lines[start + 1 : end]))
+    start = next((n for n, line in enumerate(lines) if line.rstrip() == "Parameters" and _is_header(lines, n)), None)
+    if start is not None:
+        end = next((n for n in range(start + 2, len(lines)) if _is_header(lines, n)), len(lines))
+        return Docs(_around(lines, start, end), _parsed(lines[start:end], "numpy"))
+    kept: list[str] = []
+    fields: list[str] = []
+    inside = False
+    for line in lines:
+        # A field goes on in the lines below it that are indented.
+        inside = _FIELD.match(line) is not None or (inside and (not line or line[0].isspace()))
+        (fields if inside else kept).append(line)
+    return Docs("\n".join(kept).strip(), _parsed(fields, "sphinx") if fields else {})
+
+
+def _around(lines: Sequence[str], start: int, end: int) -> str:
     before, after = "\n".join(lines[:start]).strip(), "\n".join(lines[end:]).strip()
-    return Docs("\n\n".join(part for part in (before, after) if part), _entries(lines[start + 1 : end]))
+    return "\n\n".join(part for part in (before, after) if part)
+
+
+def _is_header(lines: Sequence[str], at: int) -> bool:
+    """Whether a line is the title of a NumPy section: it is underlined and not indented."""
+    return (
+        bool(lines[at].strip())
+        and not lines[at][0].isspace()
+        and bool(_UNDERLINE.match("".join(lines[at + 1 : at + 2])))
+    )
+
+
+def _parsed(lines: Sequence[str], style: Literal["numpy", "sphinx"]) -> dict[str, str]:
+    # It takes three times as long to import as pydantic, so only docstrings of these styles pay for it.
+    import griffe
+
+    found: dict[str, str] = {}
+    for section in griffe.Docstring("\n".join(lines)).parse(style, warnings=False):
+        if isinstance(section, griffe.DocstringSectionParameters):
+            for each in section.value:
+                found[each.name] = " ".join(each.description.split())
+    return found
 
 
 def _entries(lines: Sequence[str]) -> dict[str, str]:

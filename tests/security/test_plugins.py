@@ -94,6 +94,53 @@ def test_a_plugin_that_fails_to_load(installed: Any, source: str) -> None:
             Harness(plugins=given)
 
 
+BREAKS = {
+    "while it is loaded": ("raise RuntimeError('no')", "failed to load"),
+    "while it registers": (
+        "@hookimpl\ndef register_models(registry):\n    raise KeyError(1)",
+        "failed in register_models",
+    ),
+    "another version": ("HOOKS_VERSION = 7\n@hookimpl\ndef register_models(registry): ...", "version 7"),
+    "another form": ("@hookimpl\ndef register_models(other): ...", "is none that fits"),
+    "no mark": ("def register_models(registry): ...", "not marked"),
+    "no hook": ("", "has no hook"),
+    "a value": ("@hookimpl\ndef register_models(registry): return 1", "gave int back"),
+}
+
+
+@pytest.mark.parametrize(("source", "says"), BREAKS.values(), ids=BREAKS)
+def test_a_plugin_that_breaks_names_its_package_and_the_way_to_go_on(
+    installed: Any, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    module = installed({"acme": "{module}"}, source)
+    monkeypatch.setenv("NOETIC_PLUGINS", "-local")
+    with pytest.raises(PluginError, match=says) as caught:
+        load_plugins()
+    assert f"({module} 1.0)" in caught.value.message
+    assert str(caught.value.hint).endswith("go on without it: NOETIC_PLUGINS=-local,-acme")
+    monkeypatch.setenv("NOETIC_PLUGINS", "-local,-acme")
+    assert "acme" not in load_plugins().names
+    with pytest.raises(PluginError, match=says) as caught:
+        load_plugins(["acme"])
+    assert str(caught.value.hint).endswith("leave it out of plugins=[...]")
+
+
+def test_names_may_be_left_out(installed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = installed({"bad": "{module}"}, "raise RuntimeError('imported')")
+    for name in ("one", "two"):
+        installed({name: "{module}"}, MODELS.format(prefix=name))
+    monkeypatch.setenv("NOETIC_PLUGINS", "one,two,bad,-bad,-one")
+    assert load_plugins().names == ["two"]
+    monkeypatch.setenv("NOETIC_PLUGINS", "-bad, -not-there")
+    everything = load_plugins()
+    assert {"one", "two"} <= set(everything.names)
+    assert not everything.transforms.asked_for
+    assert bad not in sys.modules
+    loaded = next(each for each in everything.loaded if each.name == "one")
+    assert (loaded.version, loaded.hooks) == ("1.0", ["register_models"])
+    assert loaded.distribution.startswith("hostile_plugin_")
+
+
 @pytest.mark.parametrize("target", ["{module}:missing", "no_such_module_at_all", "{module}:a.b.c"])
 def test_an_entry_point_that_leads_nowhere(installed: Any, target: str) -> None:
     installed({"acme": target})
