@@ -38,7 +38,7 @@ from noetic_py import (
 from noetic_py.context import hooks
 from noetic_py.context.hooks import Hook
 from noetic_py.errors import ConfigError, HookFailed, ModelError, ModelParseError, ModelUnavailable, PluginError
-from noetic_py.memory import Compaction
+from noetic_py.memory import Compaction, function
 from noetic_py.plugins import HookRegistry, hookimpl
 from noetic_py.testing import ScriptedModel
 
@@ -834,6 +834,30 @@ async def test_a_layer_compacts_for_a_step_too_and_keeps_what_it_is_told() -> No
     shown = [item.text for item in model.requests[-1].items if isinstance(item, Message)]
     assert shown[1:] == ["C", "d", "D", "e"] or shown[1:] == ["c", "C", "d", "D", "e"]
     assert "a to c" in shown[0]
+
+
+class Digest(MemoryLayer[str]):
+    """A layer of another package that takes summaries."""
+
+    def compactor(self) -> Any:
+        return self.keep
+
+    @function(model=False)
+    async def keep(self, summary: str, keep: int) -> None:
+        self.state = f"{summary} (and {keep})"
+
+
+async def test_any_layer_can_take_a_summary() -> None:
+    class Other(Memory):
+        digest: Digest = Digest()
+
+    @hooks.after_model
+    async def summarise(ctx: HookContext[Any, Any], response: ModelResponse) -> None:
+        ctx.effects.compact("They said one.", keep=2)
+
+    async with Harness(model=ScriptedModel("one"), memory=Other()) as harness:
+        result = await harness.run(call_model(hooks=[summarise]), "hi")
+    assert result.memory["digest"] == "They said one. (and 2)"
 
 
 async def test_compacting_needs_the_layer_that_shows_the_summary() -> None:

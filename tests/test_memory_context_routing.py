@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from noetic_py import Context, Harness, Memory, Retry, sequence, step, tool, with_memory
+from noetic_py import Context, Harness, Inject, Memory, Retry, call_tool, sequence, step, tool, with_memory
 from noetic_py.errors import ConfigError, InvalidEntry, ReadOnlyMemory, StateTypeError
-from noetic_py.memory import CatalogueView, ContextItem, ContextPool, ContextQueue, MemoryLayer, WorkingMemory
+from noetic_py.memory import CatalogueView, ContextItem, ContextPool, ContextQueue, MemoryLayer, WorkingMemory, function
 from noetic_py.memory.listeners import Adding, Appended, Appending
 from noetic_py.memory.routing import inject_layer, is_routed, receipt, route, unrouted
 from noetic_py.testing import assert_resumable_everywhere
@@ -369,3 +369,69 @@ async def test_a_run_that_dies_keeps_an_entry_once() -> None:
         make=lambda backend: Harness(memory=Mem(), checkpoints=backend, plugins=()),
     )
     assert kills >= 12
+
+
+class Ledger:
+    """What can be read of `Book`."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = tuple(lines)
+
+
+class Book(MemoryLayer[list[str]]):
+    """A layer of another package that keeps texts which are returned, and shows itself as a `Ledger`."""
+
+    views = (Ledger,)
+
+    def keeper(self, entry: ContextItem[Any]) -> Any:
+        return self.enter if entry.id is None and isinstance(entry.content, str) else None
+
+    def injected(self) -> object:
+        return Ledger(self.state)
+
+    @function(model=False)
+    async def enter(self, entry: ContextItem[Any]) -> None:
+        self.state = [*self.state, entry.content]
+
+
+class Kept(Memory):
+    book: Book = Book()
+
+
+async def test_another_layer_keeps_what_is_returned_and_is_injected_as_it_says() -> None:
+    seen: list[object] = []
+
+    @step
+    async def write(x: str, ctx: Context[Kept]) -> Any:
+        return [ContextItem(x), ContextItem(x + "!")]
+
+    @tool
+    async def read(book: Inject[Book], ledger: Inject[Ledger]) -> str:
+        """Read."""
+        assert isinstance(book, Ledger)
+        seen.append((book.lines, ledger.lines))
+        return "read"
+
+    async with Harness(plugins=(), memory=Kept()) as harness:
+        result = await harness.run(write >> call_tool(read, args={}), "a")
+    assert result.memory["book"] == ["a", "a!"]
+    assert seen == [(("a", "a!"), ("a", "a!"))]
+
+
+async def test_two_layers_that_keep_the_same_are_named() -> None:
+    class Both(Memory):
+        book: Book = Book()
+        window: ContextQueue[Any] = ContextQueue()
+
+    memory = Both()
+    with pytest.raises(ConfigError, match="more than one layer: book, window") as caught:
+        await route(memory, ContextItem("a"), where=WHERE)
+    assert (caught.value.code, caught.value.hint) == (
+        "layer-ambiguous",
+        "write it yourself: await ctx.memory.book.enter(...)",
+    )
+    # What only one of them takes is clear.
+    assert await route(memory, ContextItem(1), where=WHERE)
+    assert memory.window.render() == "1"
+    with pytest.raises(ConfigError, match="no ContextPool for it"):
+        await route(memory, entry("x"), where=WHERE)

@@ -27,7 +27,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend
-from noetic_py.memory import PermissionRule, Permissions, ToolGroup, ToolGroups
+from noetic_py.memory import MemoryLayer, PermissionRule, Permissions, ToolGroup, ToolGroups, function
 from noetic_py.models.model import ModelRequest
 from noetic_py.testing import LayerContract, ScriptedModel
 
@@ -351,3 +351,55 @@ def test_what_are_no_groups_is_refused() -> None:
         assert error.value.code == "tool-groups"
     # One tool may be in two groups.
     ToolGroups(groups=[ToolGroup("a", [read]), ToolGroup("b", [read])])
+
+
+class Shelf(MemoryLayer[list[str]]):
+    """A layer of another package: it offers what was unlocked, and its functions only where a setting says so."""
+
+    open: bool = False
+
+    @property
+    def by_model(self) -> bool:
+        return self.open
+
+    def offered(self) -> Sequence[Tool[..., Any, Any, Any]]:
+        return [each for each in (read, send) if each.name in self.state]
+
+    def withheld(self) -> dict[str, str]:
+        return {each.wire_name: "it is locked" for each in (read, send) if each.name not in self.state}
+
+    @function
+    async def unlock(self, which: str) -> str:
+        """Unlock a tool."""
+        self.state = [*self.state, which]
+        return "unlocked"
+
+
+async def test_any_layer_has_a_say_in_which_tools_are_offered() -> None:
+    class Open(Memory):
+        shelf: Shelf = Shelf(open=True)
+
+    backend = InMemoryBackend()
+    model, flow = agent(calls("send", to="ada"), calls("shelf__unlock", which="send"), calls("send", to="ada"), "done")
+    async with harness(backend, Open()) as h:
+        result = await h.run(flow, "go")
+    assert offered(model) == [
+        ["shelf__unlock"],
+        ["shelf__unlock"],
+        ["shelf__unlock", "send"],
+        ["shelf__unlock", "send"],
+    ]
+    said = told(result)
+    assert said[0].startswith("there is no tool 'send': it is locked")
+    assert said[2] == "sent to ada"
+
+
+async def test_a_layer_that_keeps_its_functions_from_the_model() -> None:
+    class Closed(Memory):
+        shelf: Shelf = Shelf()
+
+    model, flow = agent(calls("shelf__unlock", which="send"), "done")
+    async with harness(memory=Closed()) as h:
+        result = await h.run(flow, "go")
+    assert offered(model) == [[], []]
+    assert told(result)[0].startswith("there is no tool 'shelf__unlock'")

@@ -39,11 +39,11 @@ from noetic_py.context.hooks import Block, HookContext, before_tool
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.journal.records import Answered, Pending
 from noetic_py.journal.run_summary import PlainCodec
-from noetic_py.memory import Permissions
+from noetic_py.memory import MemoryLayer, NeedsApproval, Permissions
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from noetic_py.testing.faults import When
 from noetic_py.tools import Tool
-from noetic_py.tools.permissions import PermissionRule
+from noetic_py.tools.permissions import PermissionAction, PermissionRule
 
 pytestmark = pytest.mark.anyio
 
@@ -171,6 +171,28 @@ class Closed(Memory):
     permissions: Permissions = Permissions(rules=[PermissionRule("ask", "send", where={"to": "Eve"})], otherwise="deny")
 
 
+class House(MemoryLayer[None]):
+    """Rules of another package: all calls wait, and none goes to Mallory."""
+
+    judges_calls = True
+
+    def call_rules(self) -> tuple[list[PermissionRule], PermissionAction]:
+        return [PermissionRule("deny", "send", where={"to": "Mallory"})], "ask"
+
+    async def before_tool_call(self, call: FunctionCall) -> NeedsApproval:
+        return NeedsApproval(f"the house asks about {json.loads(call.arguments)['to']}")
+
+
+class Renames(MemoryLayer[None]):
+    async def before_tool_call(self, call: FunctionCall) -> FunctionCall:
+        return evolve(call, arguments=call.arguments.replace("Eve", "Evelyn"))
+
+
+class Housed(Memory):
+    house: House = House()
+    renames: Renames = Renames()
+
+
 def sending(sent: list[str], via: str = "mail") -> Tool[..., Any]:
     @tool(name="send")
     async def send(to: str, via: str = via) -> str:
@@ -198,6 +220,22 @@ async def test_the_permission_rules_judge_the_changed_arguments() -> None:
     assert sent == []
     async with harness(backend, model, memory=Careful()) as running:
         assert (await running.resume("r", flow)).value == f'{NOTE}{{"to": "Bob"}}\nsent to Bob'
+    assert sent == ["Bob by mail"]
+
+
+async def test_the_rules_of_any_layer_judge_the_changed_arguments() -> None:
+    backend, sent = InMemoryBackend(), list[str]()
+    flow, model = agent(sending(sent)), calls("send", to="Eve")
+    request = await waits(backend, flow, model, memory=Housed())
+    # It is asked behind the layer that stands after it, and so judges what that has made of the call.
+    assert request.arguments["to"] == "Evelyn"
+    assert "the house asks about Evelyn" in request.prompt
+    async with harness(backend) as other:
+        with pytest.raises(errors.ArgumentsRefused, match="a permission rule for 'send' denies them"):
+            await other.runs.answer(request.approve(arguments={"to": "Mallory"}))
+        await other.runs.answer(request.approve(arguments={"to": "Bob"}, by="ada"))
+    async with harness(backend, model, memory=Housed()) as running:
+        await running.resume("r", flow)
     assert sent == ["Bob by mail"]
 
 

@@ -35,7 +35,7 @@ from noetic_py.engine.state import DOORS
 from noetic_py.engine.tool_arguments import Received
 from noetic_py.errors import CheckpointError, ConcurrentStepCall, ConfigError, HookFailed, ModelError, Stopped
 from noetic_py.memory.history import paired
-from noetic_py.memory.layers.compaction import Compaction
+from noetic_py.memory.layer import MemoryLayer, answers
 from noetic_py.models.model import ModelRequest, ModelResponse
 from noetic_py.steps.handoff import HANDING, Handed, Handoff
 
@@ -101,16 +101,17 @@ async def _save(frame: Frame, hook: Hook[Any, Any], artifact: Saved, index: int)
 
 
 async def _compact(frame: Frame, asked: Compact) -> None:
-    layers = [each for each in frame.x.layers.by_id.values() if isinstance(each, Compaction)]
-    if not layers:
+    layers = [each for each in frame.x.layers.by_id.values() if answers(type(each), "compactor")]
+    bound: MemoryLayer[Any] | None = frame.memory[layers[0].id] if layers else None
+    compact = None if bound is None else bound.compactor()
+    if compact is None:
         raise ConfigError(
             "compact() needs a Compaction layer, which shows the summary",
             code="no-compaction",
             path=frame.at,
             hint="class Mem(Memory): short: Compaction = Compaction()",
         )
-    bound: Compaction = frame.memory[layers[0].id]
-    await bound.compact(asked.summary, keep=asked.keep)
+    await compact(asked.summary, asked.keep)
 
 
 def hand_over(frame: Frame, asked: HandOff | Handoff[Any]) -> None:

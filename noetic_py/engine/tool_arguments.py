@@ -17,6 +17,7 @@ from noetic_py.engine.frame import Frame
 from noetic_py.errors import ArgumentsRefused, ToolArgumentsInvalid
 from noetic_py.errors.redaction import MASK, redact
 from noetic_py.journal.records import Pending
+from noetic_py.memory.layer import MemoryLayer, answers
 from noetic_py.tools import Tool
 from noetic_py.tools.confidential import object_of, restored, secret_parameters, text_of
 from noetic_py.tools.permissions import PermissionRule, decide
@@ -109,14 +110,15 @@ _LARGEST = MAX_ITEM_BYTES // 8
 def rules_for(frame: Frame, tool: Tool[..., Any, Any, Any]) -> list[dict[str, Any]] | None:
     """What the permission layers of a call say of its tool, for taking an answer without the flow's code."""
     from noetic_py.engine.layers.handles import Live
-    from noetic_py.memory.layers.permissions import Permissions
 
     found: list[dict[str, Any]] = []
     for layer in frame.x.layers.by_id.values():
-        if isinstance(layer, Permissions) and layer.id in frame.domain.cells:
-            bound: Permissions = layer.bound(Live(frame, layer, reads=True))
-            rules = [*bound.rules, *bound.state.rules]
-            found.append({"rules": [asdict(each) for each in rules], "otherwise": bound.mode})
+        if answers(type(layer), "call_rules") and layer.id in frame.domain.cells:
+            bound: MemoryLayer[Any] = layer.bound(Live(frame, layer, reads=True))
+            said = bound.call_rules()
+            if said is not None:
+                rules, otherwise = said
+                found.append({"rules": [asdict(each) for each in rules], "otherwise": otherwise})
     return found or None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import get_annotations
 from types import MappingProxyType
 from typing import (
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from noetic_py.core.runtime import Runtime
     from noetic_py.core.types import Version
     from noetic_py.errors import ModelError
+    from noetic_py.memory.listeners import ContextItem
     from noetic_py.models.model import Model, ModelResponse
+    from noetic_py.tools.definition import Tool, ToolSource
+    from noetic_py.tools.permissions import PermissionAction, PermissionRule
 
 __all__ = [
     "TIMEOUTS",
@@ -51,6 +54,7 @@ __all__ = [
     "Reread",
     "Returned",
     "Seed",
+    "answers",
     "hooks_of",
     "layers_of",
     "merges",
@@ -298,6 +302,10 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
     schema_version: ClassVar[Version] = 1
     """The version of the state's form: a number, or numbers with dots such as `"1.10"`. `migrate` makes it of older
     ones, and code of an older version refuses what is newer."""
+    judges_calls: ClassVar[bool] = False
+    """Whether `before_tool_call` comes behind those of all other layers, so that none changes what it has judged."""
+    views: ClassVar[tuple[type[Any], ...]] = ()
+    """Classes besides the layer's own by which a parameter of a tool asks for it, as in `Inject[View]`."""
     distributed: ClassVar[bool] = False
     """Whether what it reaches is seen from other machines, which then needs a backend that is, too."""
 
@@ -440,6 +448,48 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         merged: LayerStateT = join(base, mine, theirs)
         return merged
 
+    # -- questions: plain methods and properties that read the state; what a subclass does not override is not asked
+
+    @property
+    def by_model(self) -> bool:
+        """Whether the model gets the layer's functions; it is asked of the settings, before there is a state."""
+        return True
+
+    def offered(self) -> Sequence[Tool[..., Any, Any, Any] | ToolSource]:
+        """Tools and sources of tools that the model has in the next round, besides those of the step and the harness.
+
+        It is asked before each round, and a run that goes on in another process asks it again: so the answer follows
+        from the settings and the state alone.
+        """
+        return ()
+
+    def withheld(self) -> Mapping[str, str]:
+        """Tools that the layer has and does not offer now, by their names on the wire, and why; the model reads it."""
+        return {}
+
+    def call_rules(self) -> tuple[Sequence[PermissionRule], PermissionAction] | None:
+        """Rules for calls of tools, and what becomes of a call that none fits.
+
+        They are kept with a call that waits for approval, so that an answer with other arguments is judged by them in
+        any process.
+        """
+        return None
+
+    def compactor(self) -> Callable[[str, int], Awaitable[object]] | None:
+        """The function that shows a summary in place of older items, keeping so many of the newest.
+
+        The effect `compact(summary, keep=...)` of a hook goes to the first layer that has one.
+        """
+        return None
+
+    def keeper(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
+        """The function that keeps an entry that a step or a tool returns; `None` for one that is not for this layer."""
+        return None
+
+    def injected(self) -> object:
+        """What a parameter of a tool gets that asks for the layer: the layer itself, or what can only be read."""
+        return self
+
     # -- hooks: what a subclass does not override is not called
 
     async def init(self) -> None:
@@ -519,6 +569,11 @@ def hooks_of(cls: type[Any]) -> frozenset[HookName]:
         mine: list[HookName] = [name for name in TIMEOUTS if getattr(cls, name) is not getattr(MemoryLayer, name)]
         found = _HOOKS[cls] = frozenset(mine)
     return found
+
+
+def answers(cls: type[Any], question: Literal["offered", "withheld", "call_rules", "compactor", "keeper"]) -> bool:
+    """Whether a layer's class answers a question itself."""
+    return getattr(cls, question) is not getattr(MemoryLayer, question)
 
 
 def merges(cls: type[Any]) -> bool:

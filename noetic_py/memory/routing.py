@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 from typing_extensions import TypeIs
 
 from noetic_py.core.memory import Memory
 from noetic_py.errors import ConfigError, NoeticError, StateTypeError
-from noetic_py.memory.layer import MemoryLayer, layers_of
-from noetic_py.memory.layers.context_pool import CatalogueView, ContextPool, check_for_pool
-from noetic_py.memory.layers.context_queue import ContextQueue
+from noetic_py.memory.layer import MemoryLayer, answers, layers_of
+from noetic_py.memory.layers.context_pool import check_for_pool
 from noetic_py.memory.listeners import ContextItem
 from noetic_py.tools.calling import MISSING
 
 __all__ = ["has_place", "inject_layer", "is_routed", "receipt", "route", "unrouted"]
 
-LayerT = TypeVar("LayerT", bound=MemoryLayer[Any])
+Keeper: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
+
+# By whether an entry has no id: the library's layer for it, what it is called, and how a bundle declares the layer.
+_USUAL = {
+    True: ("ContextQueue", "an entry without an id", "window: ContextQueue[str] = ContextQueue()"),
+    False: ("ContextPool", "the entry {!r}", "shelf: ContextPool[Doc] = ContextPool()"),
+}
 
 
 def is_routed(value: object) -> bool:
@@ -36,15 +41,15 @@ def is_routed(value: object) -> bool:
 
 
 def has_place(memory: Memory) -> bool:
-    """Whether there is any queue or pool in a bundle."""
-    return any(isinstance(layer, ContextQueue | ContextPool) for layer in layers_of(memory).values())
+    """Whether a bundle has any layer that keeps returned entries."""
+    return any(answers(type(layer), "keeper") for layer in layers_of(memory).values())
 
 
 async def route(memory: Memory, value: object, *, where: tuple[str, ...], given: object = None) -> bool:
-    """Put returned entries where they belong: without an id into the queue, with one into the pool.
+    """Put returned entries where they belong: into the layer that has a `keeper` for them.
 
-    Of a list each goes its way in order, once it is clear that all of them can go. The listeners of the queue and the
-    pool are told.
+    That is the queue for one without an id, the pool for one with an id, and what another layer takes. Of a list each
+    goes its way in order, once it is clear that all of them can go. The listeners of the queue and the pool are told.
 
     Args:
         memory: The run's layers.
@@ -65,9 +70,9 @@ async def route(memory: Memory, value: object, *, where: tuple[str, ...], given:
             return False
         known = _entries(given)
         entries = [entry for entry in _entries(value) if not any(entry is each or entry == each for each in known)]
-        places = [(entry, _place(memory, entry)) for entry in entries]
-        for entry, layer in places:
-            await (layer.append(entry) if isinstance(layer, ContextQueue) else layer.add(entry))
+        keepers = [(entry, _keeper(memory, entry)) for entry in entries]
+        for entry, keep in keepers:
+            await keep(entry)
     except NoeticError as error:
         raise error.at(where) from error.__cause__
     return bool(entries)
@@ -103,41 +108,39 @@ def _is_entry(value: object) -> TypeIs[ContextItem[Any]]:
     return isinstance(value, ContextItem)
 
 
-def _place(memory: Memory, entry: ContextItem[Any]) -> ContextQueue[Any] | ContextPool[Any]:
-    queue: type[ContextQueue[Any]] = ContextQueue
-    pool: type[ContextPool[Any]] = ContextPool
-    if entry.id is None:
-        return _only(memory, queue, "an entry without an id", "window: ContextQueue[str] = ContextQueue()")
-    check_for_pool(entry)
-    return _only(memory, pool, f"the entry {entry.id!r}", "shelf: ContextPool[Doc] = ContextPool()")
-
-
-def _only(memory: Memory, kind: type[LayerT], what: str, field: str) -> LayerT:
-    found = {name: layer for name, layer in layers_of(memory).items() if isinstance(layer, kind)}
+def _keeper(memory: Memory, entry: ContextItem[Any]) -> Keeper:
+    if entry.id is not None:
+        check_for_pool(entry)
+    found = {
+        name: (layer, keep)
+        for name, layer in layers_of(memory).items()
+        if answers(type(layer), "keeper") and (keep := layer.keeper(entry)) is not None
+    }
     if len(found) == 1:
-        return next(iter(found.values()))
+        return next(keep for _, keep in found.values())
     if not found:
+        usual, what, field = _USUAL[entry.id is None]
         raise ConfigError(
-            f"{what} was returned, and the run has no {kind.__name__} for it",
+            f"{what.format(entry.id)} was returned, and the run has no {usual} for it",
             code="layer-missing",
             hint=f"Harness(memory=Mem()) with a class Mem(Memory) that has {field}",
         )
+    kinds = {type(layer).__name__ for layer, _ in found.values()}
+    what = kinds.pop() if len(kinds) == 1 else "layer"
+    name, (_, first) = next(iter(found.items()))
     raise ConfigError(
-        f"{what} was returned, and the run has more than one {kind.__name__}: {', '.join(found)}",
+        f"{_USUAL[entry.id is None][1].format(entry.id)} was returned, and the run has more than one {what}: "
+        f"{', '.join(found)}",
         code="layer-ambiguous",
-        hint=f"write it yourself: await ctx.memory.{next(iter(found))}.{_verb(kind)}(...)",
+        hint=f"write it yourself: await ctx.memory.{name}.{getattr(first, '__name__', 'keep')}(...)",
     )
-
-
-def _verb(kind: type[Any]) -> str:
-    return "append" if kind is ContextQueue else "add"
 
 
 def inject_layer(memory: Memory, parameter_name: str, kind: type[Any], hint: Any = None) -> object:
     """The run's layer for a parameter: the one of its class, or of a class below it.
 
     Of several it is the one whose field has the parameter's name, or else the one whose field has the parameter's
-    annotation. A pool can only be read.
+    annotation. It is given as its `injected` says: a pool can only be read.
 
     Args:
         memory: The run's layers.
@@ -152,11 +155,11 @@ def inject_layer(memory: Memory, parameter_name: str, kind: type[Any], hint: Any
     Raises:
         ConfigError: There is more than one, and nothing tells them apart; code `"layer-ambiguous"`.
     """
-    wanted: type[Any] = ContextPool if kind is CatalogueView else kind
-    if not issubclass(wanted, MemoryLayer):
-        return MISSING
-    found: dict[str, MemoryLayer[Any]] = {
-        name: layer for name, layer in layers_of(memory).items() if isinstance(layer, wanted)
+    own = issubclass(kind, MemoryLayer)
+    found = {
+        name: layer
+        for name, layer in layers_of(memory).items()
+        if (isinstance(layer, kind) if own else kind in layer.views)
     }
     if not found:
         return MISSING
@@ -173,8 +176,4 @@ def inject_layer(memory: Memory, parameter_name: str, kind: type[Any], hint: Any
             code="layer-ambiguous",
             hint=f"call the parameter {' or '.join(map(repr, found))}",
         )
-    return _read_only(chosen) if isinstance(chosen, ContextPool) else chosen  # pyright: ignore[reportUnknownArgumentType] # of anything
-
-
-def _read_only(pool: ContextPool[Any]) -> ContextPool[Any]:
-    return pool.read_only()
+    return chosen.injected()

@@ -31,7 +31,7 @@ from noetic_py.steps.model import ModelSpec
 if TYPE_CHECKING:
     from noetic_py.core.log import ItemLog
     from noetic_py.engine.state import Run
-    from noetic_py.memory.layers.tool_groups import ToolGroups
+    from noetic_py.memory.layer import MemoryLayer
     from noetic_py.models.model import Model, ModelResponse
     from noetic_py.tools import Tool
 
@@ -107,10 +107,10 @@ class Offer:
 
 async def offer(frame: Frame, spec: ModelSpec) -> Offer:
     """One set by name on the wire: the step's own tools win over those of layers, and these over the harness's."""
-    groups = _groups(frame)
-    grouped = [each for layer in groups for each in layer.offered()]
-    given: tuple[Any, ...] = (*frame.x.run.resources.tools, *_functions(frame), *grouped, *spec.tools)
-    if not given and not groups:
+    layers = _offering(frame)
+    theirs = [each for layer in layers for each in layer.offered()]
+    given: tuple[Any, ...] = (*frame.x.run.resources.tools, *_functions(frame), *theirs, *spec.tools)
+    if not given and not layers:
         return Offer({})
     found: dict[str, Tool[..., Any, Any, Any]] = {}
     for each in given:
@@ -124,14 +124,14 @@ async def offer(frame: Frame, spec: ModelSpec) -> Offer:
                     path=frame.at,
                 )
             found[tool.wire_name] = tool
-    withheld = {name: why for layer in groups for name, why in layer.withheld().items()}
+    withheld = {name: why for layer in layers for name, why in layer.withheld().items()}
     return Offer(found, withheld)
 
 
-def _groups(frame: Frame) -> Sequence[ToolGroups]:
-    """The groups of tools of this execution, as they are now."""
+def _offering(frame: Frame) -> Sequence[MemoryLayer[Any]]:
+    """The layers of this execution that have a say in which tools are offered, as they are now."""
     cells = frame.domain.cells
-    return [layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.groups if layer.id in cells]
+    return [layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.offering if layer.id in cells]
 
 
 def _functions(frame: Frame) -> Sequence[Tool[..., Any, Any, Any]]:

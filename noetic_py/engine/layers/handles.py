@@ -20,8 +20,7 @@ from noetic_py.engine.state import DOORS
 from noetic_py.errors import ConfigError, LayerError, NoContextError
 from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import Called, functions_of
-from noetic_py.memory.layer import MemoryLayer, hooks_of, layers_of
-from noetic_py.memory.layers.tool_groups import ToolGroups
+from noetic_py.memory.layer import MemoryLayer, answers, hooks_of, layers_of
 from noetic_py.memory.routing import has_place, is_routed, route
 from noetic_py.memory.scopes import Scope
 
@@ -44,7 +43,7 @@ AnyLayer = MemoryLayer[Any]
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "codecs", "groups", "has_place", "memory", "tools")
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "offering", "tools")
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -68,10 +67,12 @@ class Layers:
             made.tool(layer.id)
             for layer in declared
             for made in functions_of(type(layer)).values()
-            if made.model and (not isinstance(layer, ToolGroups) or layer.by_model)
+            if made.model and layer.by_model
         )
         # Those that have a say in which tools are offered.
-        self.groups: tuple[ToolGroups, ...] = tuple(each for each in declared if isinstance(each, ToolGroups))
+        self.offering: tuple[AnyLayer, ...] = tuple(
+            each for each in declared if answers(type(each), "offered") or answers(type(each), "withheld")
+        )
 
     def __bool__(self) -> bool:
         return bool(self.by_id)

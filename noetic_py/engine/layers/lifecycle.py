@@ -52,7 +52,6 @@ from noetic_py.memory.layer import (
     hooks_of,
     merges,
 )
-from noetic_py.memory.layers.permissions import Permissions
 from noetic_py.models.model import ModelResponse
 
 __all__ = [
@@ -364,7 +363,7 @@ async def before_tool_call(frame: Frame, received: Received) -> tuple[Received, 
     """The call as layers let it be made, with why it needs approval; or what the model is told instead."""
     asks: str | None = None
     # Rules come last: no layer changes a call that they have judged.
-    for layer in sorted(present(frame, "before_tool_call"), key=lambda each: isinstance(each, Permissions)):
+    for layer in sorted(present(frame, "before_tool_call"), key=lambda each: each.judges_calls):
         answer = await call_hook(frame, layer, "before_tool_call", received.call)
         if answer is FAILED:
             if layer.fail_closed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -138,6 +138,10 @@ class Compaction(MemoryLayer[Compacted]):
     def saved(self) -> Mapping[str, int]:
         """Tokens that each tier has saved when something was last done."""
         return dict(self.state.saved)
+
+    def compactor(self) -> Callable[[str, int], Awaitable[object]]:
+        """`compact`."""
+        return self.compact
 
     @function(model=False)
     async def compact(self, summary: str, keep: int = 0) -> bool:

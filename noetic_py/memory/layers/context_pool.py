@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, Self, overload
 
 from attrs import field
@@ -95,6 +95,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
     """
 
     keyed: ClassVar[bool] = True
+    views: ClassVar[tuple[type[Any], ...]] = (CatalogueView,)
 
     slot: int = Slot.ENTITY
     limit: int | None = field(default=None, validator=open_limit_field)
@@ -152,6 +153,14 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         return [f"- [{entry.id}] {entry.description}" for entry in self.entries]
 
     # -- writing
+
+    def keeper(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
+        """`add`, for entries with an id."""
+        return None if entry.id is None else self.add
+
+    def injected(self) -> object:
+        """The pool, to be read only."""
+        return self.read_only()
 
     async def add(self, item: ContextItem[T], *, touch: bool = False) -> None:
         """Add an entry, or put it in place of the one with its id.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, Literal, Self
 
 from attrs import field
@@ -53,6 +53,10 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
     @classmethod
     def _held(cls, entries: tuple[ContextItem[T], ...], limit: int | None) -> tuple[ContextItem[T], ...]:
         return entries if limit is None else entries[-limit:]
+
+    def keeper(self, entry: ContextItem[Any]) -> Callable[[ContextItem[Any]], Awaitable[object]] | None:
+        """`append`, for entries without an id."""
+        return self.append if entry.id is None else None
 
     async def append(self, *items: ContextItem[T]) -> None:
         """Append entries, all of them or none; with none the listeners are told all the same.

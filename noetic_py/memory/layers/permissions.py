@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import evolve, frozen
 
@@ -58,6 +59,8 @@ class Permissions(MemoryLayer[PermissionState]):
         ConfigError: A setting is wrong; code `"permissions"`.
     """
 
+    judges_calls: ClassVar[bool] = True
+
     rules: Sequence[PermissionRule] = ()
     otherwise: PermissionAction = "ask"
     most_rules: int = 200
@@ -89,6 +92,10 @@ class Permissions(MemoryLayer[PermissionState]):
             arguments = None
         known = arguments if is_dict(arguments) else None
         return decide((*self.rules, *self.state.rules), call.name, known, otherwise=self.mode)
+
+    def call_rules(self) -> tuple[Sequence[PermissionRule], PermissionAction]:
+        """All rules, and what becomes of a call that no rule fits."""
+        return (*self.rules, *self.state.rules), self.mode
 
     @function(model=False)
     async def allow(self, tool: str, where: dict[str, str] | None = None) -> None:

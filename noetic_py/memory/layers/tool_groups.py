@@ -192,7 +192,7 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
     async def on_return(self, child: Returned[dict[str, bool]]) -> None:
         """What a child switches stays its own."""
 
-    # -- what the engine asks
+    # -- questions
 
     def offered(self) -> Sequence[AnyTool]:
         """The tools and sources of the active groups."""
