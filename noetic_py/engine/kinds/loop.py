@@ -46,9 +46,7 @@ class Inbox:
         self._patience = patience
         attempt = frame.attempt
         # Of a topic for this attempt: the next one listens for itself.
-        self._reader = frame.x.run.channels.live(channel).reader(
-            lambda: frame.running and frame.attempt == attempt
-        )
+        self._reader = frame.x.run.channels.live(channel).reader(lambda: frame.running and frame.attempt == attempt)
 
     async def next(self, iteration: int) -> Any:
         """The next message, waited for as long as the loop parks; `NOTHING` when none has come."""
