@@ -264,7 +264,7 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             raise AttributeError(f"module 'noetic_py' has no attribute {name!r}")
         home = import_module(_HOMES[name])
-        found = home if home.__name__.endswith(f".{name}") else getattr(home, name)
+        found = getattr(home, name, home)  # a module is its own home
         globals()[name] = found
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -162,3 +163,12 @@ def test_the_three_lists_of_the_package_root_agree() -> None:
     assert imported(ast.parse(source)) == noetic_py._HOMES
     assert sorted(noetic_py._HOMES) == sorted(noetic_py.__all__)
     assert len(noetic_py.__all__) <= 80
+
+
+def test_a_name_of_the_package_root_is_what_it_names() -> None:
+    modules = {name for name in noetic_py.__all__ if isinstance(getattr(noetic_py, name), ModuleType)}
+    assert modules == {"errors", "hooks", "memory", "until"}
+    # In a process of its own, for a name that was looked up once stays.
+    code = "import noetic_py; print([n for n in noetic_py.__all__ if type(getattr(noetic_py, n)).__name__ == 'module'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{sorted(modules)}\n"
