@@ -172,3 +172,8 @@ def test_a_name_of_the_package_root_is_what_it_names() -> None:
     code = "import noetic_py; print([n for n in noetic_py.__all__ if type(getattr(noetic_py, n)).__name__ == 'module'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{sorted(modules)}\n"
+
+
+def test_four_public_names_are_modules_and_loop_is_a_function() -> None:
+    modules = {name for name in noetic_py.__all__ if isinstance(getattr(noetic_py, name), ModuleType)}
+    assert modules == {"errors", "hooks", "memory", "until"}
