@@ -19,7 +19,7 @@ from noetic_py.context.context import Context
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import Step, require_step
-from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import Checkpoint, Partial, RunResult
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
@@ -181,7 +181,7 @@ class Harness(Generic[M_co]):
             model=model,
             models=self._plugins.models,
             tools=tuple(tools),
-            lease=Lease(budget, now=runtime.monotonic()),
+            lease=BudgetLease(budget, now=runtime.monotonic()),
             settings=settings,
             hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
             max_parallel_tools=max_parallel_tools,

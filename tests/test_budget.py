@@ -17,7 +17,7 @@ from noetic_py import Budget, errors, step
 from noetic_py.core.budget import (
     NO_USAGE,
     NOTHING_USED,
-    Lease,
+    BudgetLease,
     Remaining,
     Reservation,
     TokenUsage,
@@ -52,15 +52,15 @@ def numbers(*values: Any) -> tuple[Any, ...]:
     return values
 
 
-def settled(lease: Lease, name: str) -> Decimal:
+def settled(lease: BudgetLease, name: str) -> Decimal:
     return lease._settled.get(name, Decimal(0))
 
 
-def held(lease: Lease, name: str) -> Decimal:
+def held(lease: BudgetLease, name: str) -> Decimal:
     return lease._held.get(name, Decimal(0))
 
 
-def kept(lease: Lease, name: str) -> Decimal:
+def kept(lease: BudgetLease, name: str) -> Decimal:
     return lease._kept.get(name, Decimal(0))
 
 
@@ -173,9 +173,9 @@ def test_what_a_budget_shows() -> None:
 
 
 def test_steps_are_counted_at_every_lease_and_refused_at_any() -> None:
-    root = Lease(Budget(steps=3))
-    middle = Lease(None, root)
-    leaf = Lease(Budget(steps=9), middle)
+    root = BudgetLease(Budget(steps=3))
+    middle = BudgetLease(None, root)
+    leaf = BudgetLease(Budget(steps=9), middle)
     leaf.take_step(counted=False)
     for _ in range(3):
         leaf.take_step()
@@ -189,9 +189,9 @@ def test_steps_are_counted_at_every_lease_and_refused_at_any() -> None:
 
 
 def test_steps_that_nobody_limits_are_handed_up_when_a_lease_ends() -> None:
-    root = Lease(Budget(cost=1))
-    child = Lease(None, root)
-    limited = Lease(Budget(steps=5), child)
+    root = BudgetLease(Budget(cost=1))
+    child = BudgetLease(None, root)
+    limited = BudgetLease(Budget(steps=5), child)
     for _ in range(3):
         limited.take_step()
     child.take_step()
@@ -202,8 +202,8 @@ def test_steps_that_nobody_limits_are_handed_up_when_a_lease_ends() -> None:
 
 
 def test_tool_calls_are_counted_by_tool() -> None:
-    root = Lease(Budget(tool_calls=3))
-    leaf = Lease(Budget(per_tool={"search": 1}), root)
+    root = BudgetLease(Budget(tool_calls=3))
+    leaf = BudgetLease(Budget(per_tool={"search": 1}), root)
     leaf.take_tool_call("search")
     with pytest.raises(errors.BudgetExceeded) as caught:
         leaf.take_tool_call("search")
@@ -214,29 +214,29 @@ def test_tool_calls_are_counted_by_tool() -> None:
         leaf.take_tool_call("fetch")
     assert caught.value.dimension == "tool_calls"
     assert (root.tool_calls, leaf.tool_calls) == (3, 3)
-    free = Lease(None)
+    free = BudgetLease(None)
     free.take_tool_call("search")
     assert free.tool_calls == 1
 
 
 def test_depth_is_counted_from_where_a_lease_begins() -> None:
-    root = Lease(Budget(depth=3))
-    inner = Lease(Budget(depth=1), root, depth=1)
+    root = BudgetLease(Budget(depth=3))
+    inner = BudgetLease(Budget(depth=1), root, depth=1)
     inner.enter_depth(2)
     with pytest.raises(errors.BudgetExceeded) as caught:
         inner.enter_depth(3)
     assert (caught.value.dimension, caught.value.limit, caught.value.settled) == ("depth", 1, 1)
     root.enter_depth(3)
     with pytest.raises(errors.BudgetExceeded):
-        Lease(None, root, depth=3).enter_depth(4)
+        BudgetLease(None, root, depth=3).enter_depth(4)
 
 
 # ------------------------------------------------------------------------------------------------------- reservations
 
 
 async def test_where_nothing_is_limited_only_the_meters_run() -> None:
-    root = Lease(None)
-    leaf = Lease(Budget(seconds=3), root)
+    root = BudgetLease(None)
+    leaf = BudgetLease(Budget(seconds=3), root)
     assert leaf.free
     reservation = await leaf.reserve(max_output=7)
     assert (reservation.max_output, reservation.amounts) == (7, {})
@@ -251,8 +251,8 @@ async def test_where_nothing_is_limited_only_the_meters_run() -> None:
 
 
 async def test_a_reservation_is_held_up_to_the_root_and_settled_once() -> None:
-    root = Lease(Budget(cost=5, tokens=1000))
-    leaf = Lease(Budget(model_calls=2), root)
+    root = BudgetLease(Budget(cost=5, tokens=1000))
+    leaf = BudgetLease(Budget(model_calls=2), root)
     assert leaf.limited("cost")
     reservation = await leaf.reserve(input_tokens=10, max_output=20, cost_of=flat("2"))
     for lease in (root, leaf):
@@ -267,7 +267,7 @@ async def test_a_reservation_is_held_up_to_the_root_and_settled_once() -> None:
 
 
 async def test_a_provider_may_report_more_than_was_reserved_and_the_next_call_is_refused() -> None:
-    lease = Lease(Budget(tokens=100))
+    lease = BudgetLease(Budget(tokens=100))
     reservation = await lease.reserve(input_tokens=10, max_output=20)
     reservation.settle(usage(500))
     assert settled(lease, "tokens") == 500
@@ -277,7 +277,7 @@ async def test_a_provider_may_report_more_than_was_reserved_and_the_next_call_is
 
 
 async def test_what_can_never_fit_is_refused_though_others_are_in_flight() -> None:
-    lease = Lease(Budget(cost=3))
+    lease = BudgetLease(Budget(cost=3))
     first = await lease.reserve(cost_of=flat("2"))
     with pytest.raises(errors.BudgetExceeded) as caught:
         await lease.reserve(cost_of=flat("4"))
@@ -301,7 +301,7 @@ async def test_what_can_never_fit_is_refused_though_others_are_in_flight() -> No
 async def test_output_is_limited_to_what_is_left(
     budget: Budget, read: int, cost_of: Callable[[int, int], Decimal] | None, cap: int | None, most: int | None
 ) -> None:
-    for lease in (Lease(budget), Lease(None, Lease(budget))):
+    for lease in (BudgetLease(budget), BudgetLease(None, BudgetLease(budget))):
         reservation = await lease.reserve(input_tokens=read, cost_of=cost_of, output_cap=cap)
         assert reservation.max_output == most
         reservation.settle(NOTHING_USED)
@@ -310,28 +310,28 @@ async def test_output_is_limited_to_what_is_left(
 async def test_a_budget_that_is_spent_is_refused_and_not_asked_for_nothing() -> None:
     for budget, cost_of in ((Budget(tokens=30), None), (Budget(output_tokens=0), None), (Budget(cost=30), per_token)):
         with pytest.raises(errors.BudgetExceeded):
-            await Lease(budget).reserve(input_tokens=30, cost_of=cost_of)
+            await BudgetLease(budget).reserve(input_tokens=30, cost_of=cost_of)
     with pytest.raises(errors.BudgetExceeded):
-        await Lease(Budget(model_calls=0)).reserve()
+        await BudgetLease(Budget(model_calls=0)).reserve()
 
 
 # ------------------------------------------------------------------------------------------------------------ waiting
 
 
-async def waiting(lease: Lease) -> None:
+async def waiting(lease: BudgetLease) -> None:
     """Come back when everybody who can go on has gone on, while something is in flight."""
     await anyio.wait_all_tasks_blocked()
     assert any(lease._held.values())
 
 
 async def test_a_request_waits_for_what_calls_in_flight_may_give_back() -> None:
-    root = Lease(Budget(cost=3))
-    leaf = Lease(None, root)
+    root = BudgetLease(Budget(cost=3))
+    leaf = BudgetLease(None, root)
     first = await leaf.reserve(cost_of=flat("2"))
     got: list[Reservation] = []
 
     async def second() -> None:
-        got.append(await Lease(None, root).reserve(cost_of=flat("2")))
+        got.append(await BudgetLease(None, root).reserve(cost_of=flat("2")))
 
     async with anyio.create_task_group() as group:
         group.start_soon(second)
@@ -344,7 +344,7 @@ async def test_a_request_waits_for_what_calls_in_flight_may_give_back() -> None:
 
 
 async def test_a_request_that_waited_is_refused_when_nothing_came_back() -> None:
-    lease = Lease(Budget(cost=3))
+    lease = BudgetLease(Budget(cost=3))
     first = await lease.reserve(cost_of=flat("2"))
     caught: list[errors.BudgetExceeded] = []
 
@@ -361,7 +361,7 @@ async def test_a_request_that_waited_is_refused_when_nothing_came_back() -> None
 
 
 async def test_requests_that_wait_are_served_in_the_order_in_which_they_came() -> None:
-    lease = Lease(Budget(cost=1))
+    lease = BudgetLease(Budget(cost=1))
     order: list[int] = []
 
     async def one(index: int) -> None:
@@ -380,7 +380,7 @@ async def test_requests_that_wait_are_served_in_the_order_in_which_they_came() -
 
 
 async def test_a_request_that_waits_is_not_overtaken_by_smaller_ones_for_ever() -> None:
-    lease = Lease(Budget(cost=10))
+    lease = BudgetLease(Budget(cost=10))
     order: list[str] = []
 
     async def large() -> None:
@@ -406,10 +406,10 @@ async def test_a_request_that_waits_is_not_overtaken_by_smaller_ones_for_ever() 
 
 
 async def test_a_request_that_would_fit_does_not_overtake_one_that_waits_for_the_same_budget() -> None:
-    root = Lease(Budget(cost=10))
+    root = BudgetLease(Budget(cost=10))
     order: list[str] = []
 
-    async def one(name: str, lease: Lease, price: str) -> None:
+    async def one(name: str, lease: BudgetLease, price: str) -> None:
         reservation = await lease.reserve(cost_of=flat(price))
         order.append(name)
         await checkpoint()
@@ -417,9 +417,9 @@ async def test_a_request_that_would_fit_does_not_overtake_one_that_waits_for_the
 
     first = await root.reserve(cost_of=flat("6"))
     async with anyio.create_task_group() as group:
-        group.start_soon(one, "large", Lease(None, root), "6")
+        group.start_soon(one, "large", BudgetLease(None, root), "6")
         await waiting(root)
-        group.start_soon(one, "small", Lease(None, root), "2")
+        group.start_soon(one, "small", BudgetLease(None, root), "2")
         await waiting(root)
         assert order == []
         first.settle(NOTHING_USED)
@@ -427,11 +427,11 @@ async def test_a_request_that_would_fit_does_not_overtake_one_that_waits_for_the
 
 
 async def test_a_request_does_not_wait_behind_one_that_waits_for_another_budget() -> None:
-    root = Lease(Budget(cost=10))
-    narrow, wide = Lease(Budget(cost=3), root), Lease(Budget(cost=9), root)
+    root = BudgetLease(Budget(cost=10))
+    narrow, wide = BudgetLease(Budget(cost=3), root), BudgetLease(Budget(cost=9), root)
     order: list[str] = []
 
-    async def one(name: str, lease: Lease) -> None:
+    async def one(name: str, lease: BudgetLease) -> None:
         reservation = await lease.reserve(cost_of=flat("2"))
         order.append(name)
         reservation.settle(NOTHING_USED)
@@ -448,7 +448,7 @@ async def test_a_request_does_not_wait_behind_one_that_waits_for_another_budget(
 
 
 async def test_a_waiting_request_that_is_cancelled_leaves_nothing() -> None:
-    lease = Lease(Budget(cost=1))
+    lease = BudgetLease(Budget(cost=1))
     first = await lease.reserve(cost_of=flat("1"))
     got: list[Reservation] = []
 
@@ -470,7 +470,7 @@ async def test_a_waiting_request_that_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_a_waiting_request_that_is_cancelled_as_it_is_woken_does_not_keep_its_turn() -> None:
-    lease = Lease(Budget(cost=1))
+    lease = BudgetLease(Budget(cost=1))
     first = await lease.reserve(cost_of=flat("1"))
     got: list[str] = []
 
@@ -501,14 +501,14 @@ def test_a_warning_is_given_once_for_each_dimension() -> None:
     def note(dimension: str, spent: Decimal, limit: Decimal) -> None:
         seen.append((dimension, spent, limit))
 
-    root = Lease(Budget(steps=4, cost=10, warn_at=0.5))
-    leaf = Lease(Budget(steps=100, tokens=9), root, on_warning=note)
+    root = BudgetLease(Budget(steps=4, cost=10, warn_at=0.5))
+    leaf = BudgetLease(Budget(steps=100, tokens=9), root, on_warning=note)
     for _ in range(4):
         leaf.take_step()
     for _ in range(6):
         leaf.book({"cost": Decimal(1), "tokens": Decimal(0)}, NO_USAGE)
     assert seen == [numbers("steps", 2, 4), numbers("cost", 5, 10)]
-    silent = Lease(Budget(steps=1))
+    silent = BudgetLease(Budget(steps=1))
     silent.take_step()
 
 
@@ -516,8 +516,8 @@ def test_a_warning_is_given_once_for_each_dimension() -> None:
 
 
 async def test_what_is_left_is_what_the_tightest_lease_leaves() -> None:
-    root = Lease(Budget(steps=10, cost=5, tokens=100, seconds=50), now=100.0)
-    leaf = Lease(
+    root = BudgetLease(Budget(steps=10, cost=5, tokens=100, seconds=50), now=100.0)
+    leaf = BudgetLease(
         Budget(steps=4, model_calls=3, tool_calls=2, cost=9, input_tokens=80, output_tokens=30, seconds=90),
         root,
         now=110.0,
@@ -541,19 +541,19 @@ async def test_what_is_left_is_what_the_tightest_lease_leaves() -> None:
     assert (shown.used.steps, shown.used.model_calls, shown.used.tokens, shown.used.seconds) == (1, 1, 0, 20.0)
     assert leaf.remaining(1000.0).seconds == 0.0
     reservation.settle(NOTHING_USED)
-    assert Lease(None).remaining(0.0) == Remaining()
+    assert BudgetLease(None).remaining(0.0) == Remaining()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_limit_used_and_remaining_of_every_dimension_fit_together(seed: int) -> None:
     draw = random.Random(seed)
-    node: Lease | None = None
+    node: BudgetLease | None = None
     for _ in range(draw.randint(1, 3)):
         limits: dict[str, Any] = {name: draw.randint(30, 90) for name in (*COUNTS, "cost") if draw.random() < 0.5}
         per_tool = {name: draw.randint(5, 9) for name in ("look", "search") if draw.random() < 0.5}
         seconds, depth = draw.choice([None, 90.0, 200.0]), draw.choice([None, 3, 9])
         budget = Budget(**limits, per_tool=per_tool, seconds=seconds, depth=depth)
-        node = Lease(budget, node, now=float(draw.randint(0, 9)))
+        node = BudgetLease(budget, node, now=float(draw.randint(0, 9)))
     assert node is not None
     for _ in range(draw.randint(0, 4)):
         node.take_step()
@@ -570,7 +570,7 @@ def test_limit_used_and_remaining_of_every_dimension_fit_together(seed: int) -> 
 
 
 def test_a_wrap_up_is_shown_the_time_of_its_reserve() -> None:
-    lease = Lease(Budget(seconds=30, wrap_up=wrap, reserve=Budget(seconds=5)), now=100.0)
+    lease = BudgetLease(Budget(seconds=30, wrap_up=wrap, reserve=Budget(seconds=5)), now=100.0)
     assert lease.remaining(110.0).limit.seconds == 25.0
     shown = lease.open_wrap_up(130.0).remaining(131.0)
     assert (shown.seconds, shown.limit.seconds, shown.used.seconds) == (4.0, 5.0, 1.0)
@@ -589,8 +589,8 @@ def test_a_wrap_up_is_shown_the_time_of_its_reserve() -> None:
     ],
 )
 def test_the_nearest_deadline_holds(own: Budget | None, above: Budget | None, deadline: float | None) -> None:
-    parent = Lease(above, now=0.0)
-    assert Lease(own, parent, now=10.0).deadline == deadline
+    parent = BudgetLease(above, now=0.0)
+    assert BudgetLease(own, parent, now=10.0).deadline == deadline
 
 
 # ------------------------------------------------------------------------------------------------------- the wrap-up
@@ -602,14 +602,14 @@ def wrapped(**limits: Any) -> Budget:
     return Budget(**limits, wrap_up=wrap, reserve=Budget(**block))
 
 
-async def spend(lease: Lease, cost: str) -> None:
+async def spend(lease: BudgetLease, cost: str) -> None:
     (await lease.reserve(cost_of=flat(cost))).settle(usage(1, cost))
 
 
 async def test_a_block_is_held_above_until_its_lease_ends() -> None:
-    root = Lease(Budget(cost=10))
-    middle = Lease(None, root)
-    lease = Lease(wrapped(cost=6), middle)
+    root = BudgetLease(Budget(cost=10))
+    middle = BudgetLease(None, root)
+    lease = BudgetLease(wrapped(cost=6), middle)
     lease.keep_reserve()
     assert (kept(root, "cost"), kept(middle, "cost"), kept(lease, "cost")) == numbers(2, 2, 0)
     await spend(lease, "4")
@@ -626,8 +626,8 @@ async def test_a_block_is_held_above_until_its_lease_ends() -> None:
 
 
 async def test_what_a_wrap_up_uses_of_its_block_is_booked_once() -> None:
-    root = Lease(Budget(cost=10, model_calls=10))
-    lease = Lease(wrapped(cost=6), root)
+    root = BudgetLease(Budget(cost=10, model_calls=10))
+    lease = BudgetLease(wrapped(cost=6), root)
     lease.keep_reserve()
     await spend(lease, "4")
     wrap_up = lease.open_wrap_up(0.0)
@@ -644,8 +644,8 @@ async def test_what_a_wrap_up_uses_of_its_block_is_booked_once() -> None:
 
 
 async def test_steps_and_tools_of_a_wrap_up_come_out_of_the_block() -> None:
-    root = Lease(Budget(steps=10, tool_calls=10))
-    lease = Lease(wrapped(steps=5, tool_calls=5), root)
+    root = BudgetLease(Budget(steps=10, tool_calls=10))
+    lease = BudgetLease(wrapped(steps=5, tool_calls=5), root)
     lease.keep_reserve()
     for _ in range(3):
         lease.take_step()
@@ -674,8 +674,8 @@ async def test_steps_and_tools_of_a_wrap_up_come_out_of_the_block() -> None:
 
 @pytest.mark.parametrize("name", ["cost", "tokens", "steps", "tool_calls"])
 def test_a_block_that_does_not_fit_above_is_refused_and_holds_nothing(name: str) -> None:
-    root = Lease(Budget(**{name: 1}))  # type: ignore[arg-type] # the name of any dimension
-    lease = Lease(wrapped(**{name: 9}), Lease(None, root))
+    root = BudgetLease(Budget(**{name: 1}))  # type: ignore[arg-type] # the name of any dimension
+    lease = BudgetLease(wrapped(**{name: 9}), BudgetLease(None, root))
     with pytest.raises(errors.BudgetExceeded) as caught:
         lease.keep_reserve()
     assert caught.value.dimension == name
@@ -684,18 +684,18 @@ def test_a_block_that_does_not_fit_above_is_refused_and_holds_nothing(name: str)
 
 
 def test_a_block_of_steps_that_were_taken_is_refused() -> None:
-    root = Lease(Budget(steps=5))
+    root = BudgetLease(Budget(steps=5))
     for _ in range(4):
         root.take_step()
-    lease = Lease(wrapped(steps=5), root)
+    lease = BudgetLease(wrapped(steps=5), root)
     with pytest.raises(errors.BudgetExceeded) as caught:
         lease.keep_reserve()
     assert (caught.value.dimension, caught.value.settled) == ("steps", 4)
 
 
 async def test_a_block_of_a_dimension_that_only_the_reserve_limits() -> None:
-    root = Lease(Budget(cost=10))
-    lease = Lease(Budget(model_calls=1, wrap_up=wrap, reserve=Budget(cost=3, seconds=5.0)), root)
+    root = BudgetLease(Budget(cost=10))
+    lease = BudgetLease(Budget(model_calls=1, wrap_up=wrap, reserve=Budget(cost=3, seconds=5.0)), root)
     lease.keep_reserve()
     assert kept(root, "cost") == 3
     await spend(lease, "1")
@@ -706,7 +706,7 @@ async def test_a_block_of_a_dimension_that_only_the_reserve_limits() -> None:
 
 
 async def test_a_wrap_up_at_the_root_has_nobody_to_book_with() -> None:
-    lease = Lease(wrapped(cost=6))
+    lease = BudgetLease(wrapped(cost=6))
     lease.keep_reserve()
     await spend(lease, "4")
     wrap_up = lease.open_wrap_up(0.0)
@@ -716,12 +716,12 @@ async def test_a_wrap_up_at_the_root_has_nobody_to_book_with() -> None:
 
 
 async def test_blocks_within_blocks_are_kept_and_booked_once() -> None:
-    root = Lease(Budget(cost=20))
-    outer = Lease(Budget(cost=12, wrap_up=wrap, reserve=Budget(cost=8)), root)
+    root = BudgetLease(Budget(cost=20))
+    outer = BudgetLease(Budget(cost=12, wrap_up=wrap, reserve=Budget(cost=8)), root)
     outer.keep_reserve()
     await spend(outer, "4")
     outer_wrap = outer.open_wrap_up(0.0)
-    inner = Lease(Budget(cost=5, wrap_up=wrap, reserve=Budget(cost=2)), outer_wrap)
+    inner = BudgetLease(Budget(cost=5, wrap_up=wrap, reserve=Budget(cost=2)), outer_wrap)
     inner.keep_reserve()
     # The inner block lies within the outer one, so the root keeps no more for it.
     assert (kept(outer_wrap, "cost"), kept(root, "cost")) == numbers(2, 8)
@@ -735,7 +735,7 @@ async def test_blocks_within_blocks_are_kept_and_booked_once() -> None:
 
 
 def test_leases_without_a_budget_open_and_close_too() -> None:
-    lease = Lease(None)
+    lease = BudgetLease(None)
     lease.keep_reserve()
     wrap_up = lease.open_wrap_up(0.0)
     wrap_up.take_step()
@@ -749,11 +749,13 @@ def test_leases_without_a_budget_open_and_close_too() -> None:
 @given(st.integers(0, 2**32))
 async def test_random_trees_of_leases_add_up(seed: int) -> None:
     chance = random.Random(seed)
-    root = Lease(Budget(cost=chance.randint(0, 30), model_calls=chance.randint(0, 30), tokens=chance.randint(0, 500)))
+    root = BudgetLease(
+        Budget(cost=chance.randint(0, 30), model_calls=chance.randint(0, 30), tokens=chance.randint(0, 500))
+    )
     leases = [root]
     for _ in range(chance.randint(0, 5)):
         budget = Budget(cost=chance.randint(0, 20)) if chance.random() < 0.5 else None
-        leases.append(Lease(budget, chance.choice(leases)))
+        leases.append(BudgetLease(budget, chance.choice(leases)))
     paid, tokens, calls = Decimal(0), 0, 0
     open_calls: list[Reservation] = []
     for _ in range(40):

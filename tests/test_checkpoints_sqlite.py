@@ -34,7 +34,7 @@ from noetic_py.checkpoints import (
 )
 from noetic_py.checkpoints.sqlite import schema, store
 from noetic_py.checkpoints.sqlite.schema import LONGEST, mode_of, wal_is_safe
-from noetic_py.checkpoints.sqlite.store import Store
+from noetic_py.checkpoints.sqlite.store import SqliteStore
 from noetic_py.checkpoints.threads import Job
 from noetic_py.errors import (
     CheckpointError,
@@ -61,7 +61,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIG = b"x" * 20_000
 
 
-def place_of(backend: CheckpointBackend) -> schema.Place | None:
+def place_of(backend: CheckpointBackend) -> schema.OpenFile | None:
     assert isinstance(backend, SqliteBackend)
     return backend._opening._place
 
@@ -238,7 +238,7 @@ async def test_an_older_sqlite_waits_for_those_that_use_wal(tmp_path: Path) -> N
 async def test_every_commit_reaches_the_disk(tmp_path: Path, exclusive: bool, safe: bool) -> None:
     settings = {"synchronous": 2, "fullfsync": 1, "checkpoint_fullfsync": 1, "secure_delete": 1, "trusted_schema": 0}
 
-    def look(store: Store) -> dict[str, object]:
+    def look(store: SqliteStore) -> dict[str, object]:
         return {name: (store._one(f"PRAGMA {name}") or (None,))[0] for name in settings}
 
     with sqlite_is(safe=safe):
@@ -613,7 +613,9 @@ async def test_a_run_that_begins_while_a_file_is_checked(tmp_path: Path, monkeyp
         return connection
 
     def look() -> None:
-        connection, _, _ = schema.open_database(schema.Place.find(schema.Settings(path, 0.5, 0o600, exclusive=False)))
+        connection, _, _ = schema.open_database(
+            schema.OpenFile.find(schema.Settings(path, 0.5, 0o600, exclusive=False))
+        )
         connection.close()
 
     original = schema.connect
@@ -858,7 +860,7 @@ def test_a_failing_disk_is_named_and_loses_nothing(tmp_path: Path) -> None:
 async def test_after_the_disk_failed_the_file_is_opened_again(tmp_path: Path) -> None:
     opened: list[sqlite3.Connection] = []
 
-    def fail(store: Store) -> None:
+    def fail(store: SqliteStore) -> None:
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
         raise error
@@ -1137,7 +1139,7 @@ async def test_a_file_of_the_first_version_becomes_one_of_this(tmp_path: Path) -
 
 
 async def test_a_run_has_an_end(tmp_path: Path) -> None:
-    def make_long(store: Store) -> None:
+    def make_long(store: SqliteStore) -> None:
         run = store._require("r")
         run.position = LONGEST - 2
         store._save(run)
@@ -1261,7 +1263,7 @@ async def test_a_backend_that_nobody_has_any_more_ends(tmp_path: Path) -> None:
 
 
 async def test_what_work_raises_is_its_own(tmp_path: Path) -> None:
-    def broken(store: Store) -> int:
+    def broken(store: SqliteStore) -> int:
         if writes:
             store.put(SCOPE, "half", b"v", None)
         raise ZeroDivisionError("broken")

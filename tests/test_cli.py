@@ -38,7 +38,7 @@ from noetic_py import (
 )
 from noetic_py.cli.display import PlainDisplay
 from noetic_py.cli.inputs import Special, input_type
-from noetic_py.cli.progress import MAX_NODES, Progress
+from noetic_py.cli.progress import MAX_NODES, ProgressState
 from noetic_py.cli.relay import relayed
 from noetic_py.cli.render import ASCII, UNICODE, screen
 from noetic_py.cli.report import EXIT_CODES
@@ -948,12 +948,14 @@ def finished(*path: str, kind: str = "code") -> StepCommitted:
     return StepCommitted(path, kind, 1)
 
 
-def shown(progress: Progress, width: int = 60, height: int = 24, seconds: float = 2.0, **options: Any) -> list[str]:
+def shown(
+    progress: ProgressState, width: int = 60, height: int = 24, seconds: float = 2.0, **options: Any
+) -> list[str]:
     return screen(progress, title="flow.py:flow", seconds=seconds, size=(width, height), **options).plain.split("\n")
 
 
-def fed(*events: Event, budgets: Sequence[Budget] = ()) -> Progress:
-    progress = Progress(tuple(budgets))
+def fed(*events: Event, budgets: Sequence[Budget] = ()) -> ProgressState:
+    progress = ProgressState(tuple(budgets))
     for event in events:
         progress.apply(event, 0.0)
     return progress
@@ -1054,7 +1056,7 @@ def test_bars() -> None:
 
 
 def test_a_tree_does_not_grow_without_end() -> None:
-    progress = Progress()
+    progress = ProgressState()
     progress.apply(started("root"), 0.0)
     for number in range(MAX_NODES + 500):
         progress.apply(started("root", f"s{number}"), 0.0)

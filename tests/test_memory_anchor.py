@@ -14,13 +14,13 @@ from noetic_py.core.log import ItemLog
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.core.view import View, ViewBlock
 from noetic_py.errors import LimitExceeded
-from noetic_py.memory.blocks import Block, Placement, as_items
+from noetic_py.memory.blocks import LayerBlock, Placement, as_items
 from noetic_py.memory.history import EPOCH_LENGTH, MISSED
-from noetic_py.memory.projector import Head, Projector
+from noetic_py.memory.projector import Projector, RequestHead
 from noetic_py.models.model import OutputSchema
 
 COUNTER = EstimatedCounter()
-HEAD = Head(COUNTER, "Be careful.", window=100_000)
+HEAD = RequestHead(COUNTER, "Be careful.", window=100_000)
 
 
 def block(
@@ -31,34 +31,38 @@ def block(
     placement: Placement = "auto",
     budget: int | None = None,
     volatile: bool = False,
-) -> Block:
-    return Block(layer, slot, as_items(layer, content), placement, budget, None, volatile)
+) -> LayerBlock:
+    return LayerBlock(layer, slot, as_items(layer, content), placement, budget, None, volatile)
 
 
 class Talk:
     """A conversation whose turns are of two rounds: the user asks, a tool is called, the model answers."""
 
-    def __init__(self, head: Head = HEAD) -> None:
+    def __init__(self, head: RequestHead = HEAD) -> None:
         self.head = head
         self.projector = Projector()
         self.log = ItemLog()
         self._calls = 0
 
-    def ask(self, *blocks: Block, head: Head | None = None, deltas: dict[str, Sequence[Item]] | None = None) -> View:
+    def ask(
+        self, *blocks: LayerBlock, head: RequestHead | None = None, deltas: dict[str, Sequence[Item]] | None = None
+    ) -> View:
         """The first round of a turn."""
         if len(self.log):
             self.log.append(Message.assistant("They come and go."))
         self.log.append(Message.user("And now?"))
         return self._assemble(head, blocks, deltas)
 
-    def go_on(self, *blocks: Block, head: Head | None = None) -> View:
+    def go_on(self, *blocks: LayerBlock, head: RequestHead | None = None) -> View:
         """Another round of the turn."""
         self._calls += 1
         self.log.append(FunctionCall(name="look", call_id=str(self._calls)))
         self.log.append(FunctionCallOutput(call_id=str(self._calls), output="seen"))
         return self._assemble(head, blocks, None)
 
-    def _assemble(self, head: Head | None, blocks: Sequence[Block], deltas: dict[str, Sequence[Item]] | None) -> View:
+    def _assemble(
+        self, head: RequestHead | None, blocks: Sequence[LayerBlock], deltas: dict[str, Sequence[Item]] | None
+    ) -> View:
         return self.projector.assemble(head or self.head, self.log.rendered("stopped"), blocks, deltas=deltas)
 
     def cached(self, tokens: int | None) -> None:
@@ -271,7 +275,7 @@ def test_the_first_epoch_begins_cold() -> None:
         (evolve(HEAD, counter=EstimatedCounter()), "model"),
     ],
 )
-def test_what_stands_around_ends_an_epoch(head: Head, moved: str) -> None:
+def test_what_stands_around_ends_an_epoch(head: RequestHead, moved: str) -> None:
     talk = Talk()
     talk.ask(block("facts", "1"))
     assert talk.ask(block("facts", "2")).epoch == 1
@@ -303,7 +307,7 @@ def test_supersedes_that_take_too_much_end_an_epoch() -> None:
 
 
 def test_supersedes_of_an_unknown_window_are_measured_by_an_assumed_one() -> None:
-    talk = Talk(Head(COUNTER))
+    talk = Talk(RequestHead(COUNTER))
     talk.ask(block("facts", "1"))
     assert talk.ask(block("facts", "word " * 4_000)).epoch == 1
     assert talk.ask(block("facts", "word " * 6_000)).epoch == 2

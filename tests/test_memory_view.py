@@ -30,8 +30,8 @@ from noetic_py.core.log import ItemLog
 from noetic_py.core.tokens import EstimatedCounter, TokenCount
 from noetic_py.core.view import Dropped, LayerUsage, View
 from noetic_py.errors import LimitExceeded
-from noetic_py.memory.blocks import Block, Placement, as_items, escape, fit, weigh
-from noetic_py.memory.projector import Demand, Head, Projector
+from noetic_py.memory.blocks import LayerBlock, Placement, as_items, escape, fit, weigh
+from noetic_py.memory.projector import Demand, Projector, RequestHead
 from noetic_py.models.model import OutputSchema
 
 COUNTER = EstimatedCounter()
@@ -56,8 +56,8 @@ def block(
     budget: int | None = None,
     tokens: int | None = None,
     volatile: bool = False,
-) -> Block:
-    return Block(layer, slot, as_items(layer, content), placement, budget, tokens, volatile)
+) -> LayerBlock:
+    return LayerBlock(layer, slot, as_items(layer, content), placement, budget, tokens, volatile)
 
 
 def kinds(view: View) -> list[tuple[str, str | None]]:
@@ -287,20 +287,20 @@ def test_cutting_a_long_text_does_not_count_all_of_it_again_and_again() -> None:
 
 def test_the_head_counts_what_stands_around() -> None:
     schema = OutputSchema("answer", {"type": "object"})
-    head = Head(COUNTER, "Be careful.", ({"name": "search", "description": "Searches."},), schema, 1000, 100)
+    head = RequestHead(COUNTER, "Be careful.", ({"name": "search", "description": "Searches."},), schema, 1000, 100)
     assert head.system == COUNTER.count_text("Be careful.").value
     tools = COUNTER.count_text('{"name": "search", "description": "Searches."}').value
     assert head.schemas == tools + COUNTER.count_text('{"type": "object"}').value
     assert head.room == 900 - head.system - head.schemas
-    assert Head(COUNTER).room is None
-    assert Head(COUNTER).system == 0
+    assert RequestHead(COUNTER).room is None
+    assert RequestHead(COUNTER).system == 0
 
 
 def test_the_plan_shares_the_room() -> None:
-    head = Head(COUNTER, "Be careful.", window=1000, reserved=200)
+    head = RequestHead(COUNTER, "Be careful.", window=1000, reserved=200)
     shared = Projector().plan(head, [Demand("a", 100, 200), Demand("b")])
     assert shared.total == head.room == 800 - head.system
-    assert Projector().plan(Head(COUNTER), [Demand("a", 100, 200)]).history is None
+    assert Projector().plan(RequestHead(COUNTER), [Demand("a", 100, 200)]).history is None
 
 
 # ------------------------------------------------------------------------------------------------ the view
@@ -308,7 +308,7 @@ def test_the_plan_shares_the_room() -> None:
 
 def test_a_view_of_nothing_but_the_conversation_is_the_conversation_itself() -> None:
     history = chat(3).rendered("interrupted")
-    view = Projector().assemble(Head(COUNTER), history, [block("empty", None)])
+    view = Projector().assemble(RequestHead(COUNTER), history, [block("empty", None)])
     assert view.items is history
     assert view.stable == len(history)
     assert view.tokens == weigh(history, COUNTER)
@@ -317,7 +317,7 @@ def test_a_view_of_nothing_but_the_conversation_is_the_conversation_itself() -> 
 
 def test_the_parts_stand_in_their_order() -> None:
     projector, log = Projector(), chat(2)
-    head = Head(COUNTER, "Be careful.", ({"name": "search"},))
+    head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},))
     blocks = [
         block("late", "live late", slot=9, placement="live"),
         block("names", "anchored late", slot=7),
@@ -352,7 +352,7 @@ def test_the_parts_stand_in_their_order() -> None:
 
 
 def test_usage_is_by_layer_and_adds_up() -> None:
-    head = Head(COUNTER, "Be careful.", ({"name": "search"},))
+    head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},))
     log = chat(2)
     view = Projector().assemble(head, log, [block("facts", "the tide is high"), block("clock", "noon", volatile=True)])
     usage = view.usage
@@ -371,7 +371,7 @@ def test_a_layers_own_count_is_believed_within_a_tenth(share: float, believed: b
     content = "the tide is high " * 50
     counted = weigh(as_items("facts", content), COUNTER)
     said = int(counted * share)
-    view = Projector().assemble(Head(COUNTER), chat(1), [block("facts", content, tokens=said)])
+    view = Projector().assemble(RequestHead(COUNTER), chat(1), [block("facts", content, tokens=said)])
     assert view.usage.layers["facts"] == (said if believed else counted)
     note = next(part.note for part in view.blocks if part.layer == "facts")
     assert note == (None if believed else f"the layer said {said} tokens, the counter {counted}")
@@ -380,13 +380,13 @@ def test_a_layers_own_count_is_believed_within_a_tenth(share: float, believed: b
 
 def test_a_layer_that_counts_its_bare_content_is_believed() -> None:
     said = COUNTER.count_text("noon").value
-    view = Projector().assemble(Head(COUNTER), chat(1), [block("clock", "noon", tokens=said)])
+    view = Projector().assemble(RequestHead(COUNTER), chat(1), [block("clock", "noon", tokens=said)])
     assert view.usage.layers["clock"] == said
 
 
 def test_a_layer_is_cut_to_its_budget_and_the_view_says_so() -> None:
     items: list[Item] = [Message.user(f"fact number {place}") for place in range(10)]
-    view = Projector().assemble(Head(COUNTER), chat(1), [block("facts", items, budget=60, tokens=500)])
+    view = Projector().assemble(RequestHead(COUNTER), chat(1), [block("facts", items, budget=60, tokens=500)])
     (part,) = [part for part in view.blocks if part.layer == "facts"]
     assert part.tokens <= 60
     assert part.dropped is not None
@@ -397,7 +397,7 @@ def test_a_layer_is_cut_to_its_budget_and_the_view_says_so() -> None:
 
 def test_two_blocks_of_a_layer_are_refused() -> None:
     with pytest.raises(ValueError, match="two blocks of one layer"):
-        Projector().assemble(Head(COUNTER), chat(1), [block("a", "x"), block("a", "y")])
+        Projector().assemble(RequestHead(COUNTER), chat(1), [block("a", "x"), block("a", "y")])
 
 
 # ------------------------------------------------------------------------------------------------ too long
@@ -406,7 +406,7 @@ def test_two_blocks_of_a_layer_are_refused() -> None:
 def test_the_history_goes_from_its_oldest_end() -> None:
     log = chat(40)
     window = weigh(log, COUNTER) // 2
-    view = Projector().assemble(Head(COUNTER, window=window), log.rendered("x"))
+    view = Projector().assemble(RequestHead(COUNTER, window=window), log.rendered("x"))
     assert view.tokens <= window
     assert list(view.items) == list(log)[-len(view.items) :]
     (history,) = [part for part in view.blocks if part.kind == "history"]
@@ -417,7 +417,7 @@ def test_the_history_goes_from_its_oldest_end() -> None:
 
 def test_the_cut_stays_for_many_turns() -> None:
     projector, log = Projector(), chat(60)
-    head = Head(COUNTER, "Be careful.", window=weigh(log, COUNTER) // 2)
+    head = RequestHead(COUNTER, "Be careful.", window=weigh(log, COUNTER) // 2)
     first: list[str] = []
     for turn in range(60):
         view = projector.assemble(head, log.rendered("x"), [block("facts", "the tide is high")])
@@ -431,7 +431,7 @@ def test_the_cut_stays_for_many_turns() -> None:
 
 def test_a_new_epoch_shows_again_what_has_room_now() -> None:
     projector, log = Projector(), chat(40)
-    head = Head(COUNTER, "Be careful.", window=weigh(log, COUNTER) // 2)
+    head = RequestHead(COUNTER, "Be careful.", window=weigh(log, COUNTER) // 2)
     assert len(projector.assemble(head, log.rendered("x")).items) < len(log)
     # The room alone is no reason to move what a provider has in its cache.
     roomy = evolve(head, window=100_000)
@@ -443,7 +443,7 @@ def test_a_new_epoch_shows_again_what_has_room_now() -> None:
 def test_what_was_taken_back_leaves_a_tail_all_the_same() -> None:
     projector, log = Projector(), chat(10)
     log.append(Message.user("And when will it be high again, so that I can leave the harbour?" * 3))
-    head = Head(COUNTER, window=weigh([*log][-2:], COUNTER) + 5)
+    head = RequestHead(COUNTER, window=weigh([*log][-2:], COUNTER) + 5)
     assert len(projector.assemble(head, log.rendered("x")).items) == 2
     log.rollback(len(log) - 2)
     view = projector.assemble(head, log.rendered("x"))
@@ -458,7 +458,7 @@ def test_what_was_taken_back_leaves_a_tail_all_the_same() -> None:
 def test_what_is_never_left_out_must_fit() -> None:
     log = chat(2)
     log.append(Message.user("very long input " * 100))
-    head = Head(COUNTER, "Be careful.", ({"name": "search"},), window=300, reserved=50)
+    head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},), window=300, reserved=50)
     with pytest.raises(LimitExceeded) as caught:
         Projector().assemble(head, log.rendered("x"), [block("facts", "the tide is high")])
     assert caught.value.limit == 250
@@ -469,7 +469,7 @@ def test_what_is_never_left_out_must_fit() -> None:
 
 def test_layers_give_way_to_the_tail_and_come_back_with_the_next_turn() -> None:
     projector, log = Projector(), ItemLog([Message.user("hi")])
-    head = Head(COUNTER, "Be careful.", window=400)
+    head = RequestHead(COUNTER, "Be careful.", window=400)
     blocks = [
         block("facts", "the tide is high " * 12, slot=1),
         block("names", "Ada and Grace " * 12, slot=2),
@@ -501,7 +501,7 @@ def test_layers_give_way_to_the_tail_and_come_back_with_the_next_turn() -> None:
 
 def test_a_narrowed_history_keeps_the_tail() -> None:
     log = chat(10)
-    view = Projector().assemble(Head(COUNTER), log.rendered("x"), projected=[])
+    view = Projector().assemble(RequestHead(COUNTER), log.rendered("x"), projected=[])
     assert list(view.items) == [log[-1]]
     (history,) = [part for part in view.blocks if part.kind == "history"]
     assert history.note == "the layers show 0 of 20 items"
@@ -512,7 +512,7 @@ def test_a_narrowed_history_is_mended() -> None:
         [Message.user("go"), FunctionCall(name="look", call_id="1"), FunctionCallOutput(call_id="1", output="")]
     )
     log.extend([Message.assistant("seen"), Message.user("on")])
-    view = Projector().assemble(Head(COUNTER), log.rendered("x"), projected=[log[0], log[1], log[3], log[4]])
+    view = Projector().assemble(RequestHead(COUNTER), log.rendered("x"), projected=[log[0], log[1], log[3], log[4]])
     assert list(view.items) == [log[0], log[3], log[4]]
     (history,) = [part for part in view.blocks if part.kind == "history"]
     assert history.note == "the layers show 2 of 4 items, 1 of them halves of pairs"
@@ -520,18 +520,18 @@ def test_a_narrowed_history_is_mended() -> None:
 
 def test_a_summary_in_place_of_old_items_is_shown_and_moves_the_history() -> None:
     projector, log = Projector(), chat(5)
-    projector.assemble(Head(COUNTER), log.rendered("x"), projected=list(log))
+    projector.assemble(RequestHead(COUNTER), log.rendered("x"), projected=list(log))
     log.append(Message.assistant("high"))
     log.append(Message.user("thanks"))
     summary = Message.developer("They spoke of tides.")
     kept = [summary, *list(log)[8:]]
-    view = projector.assemble(Head(COUNTER), log.rendered("x"), projected=kept)
+    view = projector.assemble(RequestHead(COUNTER), log.rendered("x"), projected=kept)
     (marked,) = as_items("history", [summary])
     assert list(view.items) == [marked, *kept[1:]]
     assert view.moved == "history"
     log.append(Message.assistant("You are welcome"))
     log.append(Message.user("bye"))
-    after = projector.assemble(Head(COUNTER), log.rendered("x"), projected=[summary, *list(log)[8:]])
+    after = projector.assemble(RequestHead(COUNTER), log.rendered("x"), projected=[summary, *list(log)[8:]])
     assert after.moved is None
     assert after.repeated == view.tokens
 
@@ -541,7 +541,7 @@ def test_a_summary_in_place_of_old_items_is_shown_and_moves_the_history() -> Non
 
 def test_the_account_is_a_table() -> None:
     projector, log = Projector(), chat(40)
-    head = Head(COUNTER, "Be careful.", ({"name": "search"},), window=weigh(log, COUNTER) // 2)
+    head = RequestHead(COUNTER, "Be careful.", ({"name": "search"},), window=weigh(log, COUNTER) // 2)
     view = projector.assemble(head, log.rendered("x"), [block("facts", "the tide is high", tokens=900)])
     lines = view.explain().splitlines()
     assert lines[0] == (
@@ -559,19 +559,19 @@ def test_the_account_is_a_table() -> None:
 
 def test_who_moved_the_start_is_named() -> None:
     projector, log = Projector(), chat(3)
-    head = Head(COUNTER, "Be careful.", model="a")
+    head = RequestHead(COUNTER, "Be careful.", model="a")
     blocks = [block("facts", "high", slot=1), block("names", "Ada", slot=2)]
 
-    def moved(head: Head, blocks: Sequence[Block]) -> str | None:
+    def moved(head: RequestHead, blocks: Sequence[LayerBlock]) -> str | None:
         log.append(Message.assistant("so"))
         log.append(Message.user("and?"))
         return projector.assemble(head, log.rendered("x"), blocks).moved
 
     assert moved(head, blocks) is None
     assert moved(head, blocks) is None
-    quick = Head(COUNTER, "Be quick.", model="a")
+    quick = RequestHead(COUNTER, "Be quick.", model="a")
     assert moved(quick, [blocks[0], block("names", "Grace", slot=2)]) == "instructions"
-    armed = Head(COUNTER, "Be quick.", ({"name": "search"},), model="a")
+    armed = RequestHead(COUNTER, "Be quick.", ({"name": "search"},), model="a")
     assert moved(armed, blocks) == "tools"
     assert moved(evolve(armed, model="b"), blocks) == "model"
     # As good as a new one, so nothing moves.
@@ -582,8 +582,8 @@ def test_who_moved_the_start_is_named() -> None:
 
 def test_an_anchored_layer_that_has_to_move_is_named() -> None:
     projector, log = Projector(), chat(3)
-    head = Head(COUNTER, "Be careful.", window=1000)
-    blocks: list[Block] = []
+    head = RequestHead(COUNTER, "Be careful.", window=1000)
+    blocks: list[LayerBlock] = []
     for turn in range(3):
         content = "the tide is high " * 50 + str(turn)
         blocks = [block("names", "Ada", slot=1), block("facts", content, slot=2, placement="anchor")]
@@ -600,7 +600,7 @@ def test_an_anchored_layer_that_has_to_move_is_named() -> None:
 
 def test_a_live_layer_that_appears_when_nothing_was_said_moves_the_start() -> None:
     projector, log = Projector(), chat(3)
-    head = Head(COUNTER)
+    head = RequestHead(COUNTER)
     projector.assemble(head, log.rendered("x"), [block("clock", None, volatile=True)])
     view = projector.assemble(head, log.rendered("x"), [block("clock", "noon", volatile=True)])
     assert view.moved == "clock"
@@ -609,7 +609,7 @@ def test_a_live_layer_that_appears_when_nothing_was_said_moves_the_start() -> No
 
 def test_a_failed_assembly_does_not_hide_what_moved() -> None:
     projector, log = Projector(), chat(5)
-    head = Head(COUNTER, window=500)
+    head = RequestHead(COUNTER, window=500)
     projector.assemble(head, log.rendered("x"))
     log.rollback(4)
     log.extend(Message.user(f"very long input {place} " * 50) for place in range(9))
@@ -633,7 +633,7 @@ def test_a_late_turn_costs_what_an_early_one_does() -> None:
 
     counter = Asked()
     projector, log = Projector(), ItemLog()
-    head = Head(counter, "Be careful.", window=1_000_000)
+    head = RequestHead(counter, "Be careful.", window=1_000_000)
     asked: list[int] = []
     for turn in range(200):
         log.append(Message.user(f"Question {turn}"))
@@ -650,7 +650,7 @@ def test_a_late_turn_costs_what_an_early_one_does() -> None:
 def test_the_time_of_a_late_turn_is_that_of_an_early_one() -> None:
     def measured(turns: int) -> float:
         projector, log = Projector(), chat(turns)
-        head = Head(COUNTER, "Be careful.", window=1_000_000)
+        head = RequestHead(COUNTER, "Be careful.", window=1_000_000)
         blocks = [block(f"layer{place}", f"content {place}", slot=place) for place in range(4)]
         best = 1.0
         for turn in range(30):

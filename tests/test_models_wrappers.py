@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from attrs import evolve
 
 from noetic_py import Budget, Harness, Message, RunResult, TokenUsage, call_model, errors, loop, settle, step, until
-from noetic_py.core.budget import Lease
+from noetic_py.core.budget import BudgetLease
 from noetic_py.core.events import Event, ModelFailed, ModelFinished, ModelStarted, StepVoided, TextDelta
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.tokens import counter_for
@@ -86,7 +86,7 @@ def said(response: ModelResponse) -> str:
     return "".join(item.text for item in response.items if isinstance(item, Message))
 
 
-def lease_of(harness: Harness[Any]) -> Lease:
+def lease_of(harness: Harness[Any]) -> BudgetLease:
     return harness._resources.lease
 
 

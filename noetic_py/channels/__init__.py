@@ -9,9 +9,9 @@ run: it is made when the run first uses the channel, and closed when the run end
 - `"topic"`: every step that is receiving gets every message; without a receiver a message is gone.
 """
 
-from noetic_py.channels.declared import DEFAULT_TIMEOUT, Channel, ChannelMode, Received, is_channel
+from noetic_py.channels.declared import DEFAULT_TIMEOUT, Channel, ChannelMode, Receivable, is_channel
 from noetic_py.channels.handle import ChannelHandle
-from noetic_py.channels.live import Board, Entry, Live, Reader, log_lost
+from noetic_py.channels.live import Board, Entry, LiveChannel, Reader, log_lost
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -20,9 +20,9 @@ __all__ = [
     "ChannelHandle",
     "ChannelMode",
     "Entry",
-    "Live",
+    "LiveChannel",
     "Reader",
-    "Received",
+    "Receivable",
     "is_channel",
     "log_lost",
 ]

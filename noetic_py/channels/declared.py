@@ -13,7 +13,7 @@ from noetic_py.errors import ChannelClosed, ChannelValueInvalid, ConfigError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["DEFAULT_TIMEOUT", "MAX_NAME", "Channel", "ChannelMode", "Received", "gone", "is_channel", "refuse"]
+__all__ = ["DEFAULT_TIMEOUT", "MAX_NAME", "Channel", "ChannelMode", "Receivable", "gone", "is_channel", "refuse"]
 
 ChannelMode: TypeAlias = Literal["value", "queue", "topic"]
 """How a channel hands on what is sent."""
@@ -158,7 +158,7 @@ def gone(name: str, hint: str) -> ChannelClosed:
     return ChannelClosed(f"channel {name!r} is closed", hint=hint)
 
 
-class Received(Protocol[O_co]):
+class Receivable(Protocol[O_co]):
     """What receiving asks of a channel: less than sending, so that a message fits where something wider is wanted."""
 
     def check(self, value: object, *, outside: bool = False) -> O_co:

@@ -13,7 +13,7 @@ import anyio.from_thread
 from anyio.lowlevel import checkpoint, current_token
 
 from noetic_py.channels.declared import Channel, gone
-from noetic_py.channels.live import Listener, Live, Reader
+from noetic_py.channels.live import LiveChannel, Reader, TopicListener
 from noetic_py.core.types import T
 from noetic_py.core.validation import admit_value
 from noetic_py.core.values import copy_value
@@ -28,7 +28,7 @@ class ChannelHandle(Generic[T]):
     `send` may be called from any thread.
     """
 
-    def __init__(self, channel: Channel[T], live: Live) -> None:
+    def __init__(self, channel: Channel[T], live: LiveChannel) -> None:
         self._channel = channel
         self._live = live
         self._thread = threading.get_ident()
@@ -89,7 +89,7 @@ class ChannelHandle(Generic[T]):
             yield values
         finally:
             values.left = True
-            if isinstance(reader, Listener):
+            if isinstance(reader, TopicListener):
                 reader.leave()
 
 

@@ -16,7 +16,7 @@ from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, 
 from noetic_py.core.logs import Where, log
 from noetic_py.errors import ChannelClosed, LimitExceeded
 
-__all__ = ["MAX_CHANNELS", "MAX_LISTENERS", "Board", "Entry", "Listener", "Live", "Reader", "log_lost"]
+__all__ = ["MAX_CHANNELS", "MAX_LISTENERS", "Board", "Entry", "LiveChannel", "Reader", "TopicListener", "log_lost"]
 
 _OVER = "its run is over"
 MAX_LISTENERS: Final = 10_000
@@ -82,7 +82,7 @@ class Reader(Protocol):
         ...
 
 
-class Live(Protocol):
+class LiveChannel(Protocol):
     """A channel of a run, while the run goes on."""
 
     channel: Channel[Any]
@@ -377,9 +377,9 @@ class _Topic(_Base):
 
     def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
         super().__init__(channel, lost)
-        self._listeners: dict[Listener, None] = {}
+        self._listeners: dict[TopicListener, None] = {}
         # Those of steps, which end without a word.
-        self._readers: dict[Listener, None] = {}
+        self._readers: dict[TopicListener, None] = {}
         # How many there may be before those whose step has ended are looked for.
         self._many = _FEW
 
@@ -397,14 +397,14 @@ class _Topic(_Base):
         self.place(self._entry(), value)
 
     def reader(self, alive: Callable[[], bool]) -> Reader:
-        reader = self._add(Listener(self, alive))
+        reader = self._add(TopicListener(self, alive))
         self._readers[reader] = None
         return reader
 
-    def listen(self) -> Listener:
-        return self._add(Listener(self))
+    def listen(self) -> TopicListener:
+        return self._add(TopicListener(self))
 
-    def _add(self, listener: Listener) -> Listener:
+    def _add(self, listener: TopicListener) -> TopicListener:
         if len(self._listeners) >= self._many:
             # Nothing was sent, so listeners that are gone were not noticed; twice as many as are left makes this cheap.
             for gone in [each for each in self._readers if not each.alive]:
@@ -417,7 +417,7 @@ class _Topic(_Base):
         self._listeners[listener] = None
         return listener
 
-    def forget(self, listener: Listener) -> None:
+    def forget(self, listener: TopicListener) -> None:
         """The listener is gone."""
         self._listeners.pop(listener, None)
         self._readers.pop(listener, None)
@@ -428,7 +428,7 @@ class _Topic(_Base):
             listener.wake()
 
 
-class Listener:
+class TopicListener:
     """One receiver's share of a topic."""
 
     def __init__(self, topic: _Topic, alive: Callable[[], bool] | None = None) -> None:
@@ -508,7 +508,7 @@ class Listener:
         self.wake()
 
 
-_LIVE: dict[ChannelMode, Callable[[Channel[Any], Callable[[Channel[Any], int], None]], Live]] = {
+_LIVE: dict[ChannelMode, Callable[[Channel[Any], Callable[[Channel[Any], int], None]], LiveChannel]] = {
     "queue": _Queue,
     "value": _Value,
     "topic": _Topic,
@@ -523,13 +523,15 @@ class Board:
         fill: Puts into a channel that is made what was in it before this process had the run.
     """
 
-    def __init__(self, lost: Callable[[Channel[Any], int], None], fill: Callable[[Live], None] | None = None) -> None:
+    def __init__(
+        self, lost: Callable[[Channel[Any], int], None], fill: Callable[[LiveChannel], None] | None = None
+    ) -> None:
         self._lost = lost
         self._fill = fill
-        self._live: dict[str, Live] = {}
+        self._live: dict[str, LiveChannel] = {}
         self._closed = False
 
-    def live(self, channel: object) -> Live:
+    def live(self, channel: object) -> LiveChannel:
         """A channel of the run; made when it is first asked for.
 
         Raises:
@@ -554,7 +556,7 @@ class Board:
             )
         return found
 
-    def known(self, name: str) -> Live | None:
+    def known(self, name: str) -> LiveChannel | None:
         """A channel that has been made, by its name."""
         return self._live.get(name)
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from noetic_py.core.requests import Answer, PendingRequest
     from noetic_py.runner.runs import RunInfo
 
-__all__ = ["Decision", "answer", "complete", "pending_lines", "pending_objects", "wrap_up"]
+__all__ = ["GivenDecision", "answer", "complete", "pending_lines", "pending_objects", "wrap_up"]
 
 
 @frozen
-class Decision:
+class GivenDecision:
     """What a command line says to a request.
 
     Attributes:
@@ -88,7 +88,7 @@ def pending_objects(pending: Iterable[PendingRequest]) -> list[dict[str, Any]]:
     return [jsonable({field.name: getattr(each, field.name) for field in attrs.fields(type(each))}) for each in pending]
 
 
-async def answer(db: str | None, name: str, wanted: str | None, decision: Decision, *, as_json: bool) -> int:
+async def answer(db: str | None, name: str, wanted: str | None, decision: GivenDecision, *, as_json: bool) -> int:
     """Answer what a run waits for, and say what it still waits for."""
     decision.check()
     async with read_runs(db) as (runs, _):
@@ -132,7 +132,7 @@ def _left(info: RunInfo) -> dict[str, Any]:
     return {"status": info.status, "pending": pending_objects(info.pending)}
 
 
-def _meant(info: RunInfo, wanted: str | None, decision: Decision) -> Sequence[PendingRequest]:
+def _meant(info: RunInfo, wanted: str | None, decision: GivenDecision) -> Sequence[PendingRequest]:
     """The requests that a command line means: all of them when it asks for each what to say.
 
     Raises:
@@ -156,7 +156,7 @@ def _meant(info: RunInfo, wanted: str | None, decision: Decision) -> Sequence[Pe
     return found
 
 
-def _said(request: PendingRequest, decision: Decision) -> Answer:
+def _said(request: PendingRequest, decision: GivenDecision) -> Answer:
     if decision.value is not None:
         return _checked(request, request.answer(_value(request, decision.value), by=decision.by))
     if decision.approve:

@@ -11,7 +11,7 @@ import typer
 from noetic_py.cli.loading import load_flow
 from noetic_py.cli.relay import relayed
 from noetic_py.cli.report import USAGE, print_error, write_out
-from noetic_py.cli.running import Request, View, run_request
+from noetic_py.cli.running import RunRequest, ViewOptions, run_request
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
 
@@ -94,7 +94,7 @@ def run(
     Exit codes: 0 completed, 1 failed, 2 did not start, 3 aborted or interrupted, 4 out of budget, 5 suspended,
     130 and 143 stopped by a signal.
     """
-    raise typer.Exit(run_request(Request(target, input, model, db, run_id), View(json, quiet, trace)))
+    raise typer.Exit(run_request(RunRequest(target, input, model, db, run_id), ViewOptions(json, quiet, trace)))
 
 
 @app.command()
@@ -122,7 +122,7 @@ def resume(
     from noetic_py.cli.resuming import ResumeRequest, plan_request, resume_request
 
     request = ResumeRequest(name, flow, model, db, tuple(budget or ()), on_diverge)
-    raise typer.Exit((plan_request if dry_run else resume_request)(request, View(json, quiet, trace)))
+    raise typer.Exit((plan_request if dry_run else resume_request)(request, ViewOptions(json, quiet, trace)))
 
 
 @app.command()
@@ -202,7 +202,7 @@ def answer(
     """Answer what a suspended run waits for; at a terminal, and with nothing said, ask for each."""
     from noetic_py.cli import answering, kept
 
-    said = answering.Decision(approve, reject, value, reason, by, arguments)
+    said = answering.GivenDecision(approve, reject, value, reason, by, arguments)
     raise typer.Exit(kept.looking(lambda: answering.answer(db, name, request, said, as_json=json), trace=trace))
 
 

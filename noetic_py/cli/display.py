@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from noetic_py.cli.progress import Progress
-from noetic_py.cli.relay import Relay
+from noetic_py.cli.progress import ProgressState
+from noetic_py.cli.relay import OutputCapture
 from noetic_py.cli.render import ASCII, UNICODE, screen
 from noetic_py.cli.words import neutral, printable
 from noetic_py.core.events import (
@@ -174,7 +174,7 @@ class ScreenDisplay:
     farewell = "\x1b[?25h\n"
 
     def __init__(
-        self, progress: Progress, title: str, relay: Relay, stream: TextIO, clock: Clock = time.monotonic
+        self, progress: ProgressState, title: str, relay: OutputCapture, stream: TextIO, clock: Clock = time.monotonic
     ) -> None:
         self._progress = progress
         self._title = title
@@ -248,7 +248,7 @@ def wants_screen(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("NO_COLOR")
 
 
-def make_display(progress: Progress, title: str, relay: Relay, stream: TextIO, *, quiet: bool) -> Display:
+def make_display(progress: ProgressState, title: str, relay: OutputCapture, stream: TextIO, *, quiet: bool) -> Display:
     """The display that fits the stream."""
     if quiet:
         return SilentDisplay()

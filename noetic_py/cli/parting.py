@@ -40,7 +40,7 @@ _VALUE = 200
 
 
 @frozen(eq=False)
-class Told:
+class ComparedRecord:
     """A record that is compared."""
 
     position: int
@@ -60,8 +60,8 @@ class Parting:
     """
 
     path: Path
-    left: Told | None
-    right: Told | None
+    left: ComparedRecord | None
+    right: ComparedRecord | None
     fields: tuple[str, ...]
 
 
@@ -69,10 +69,10 @@ class Parting:
 class _Side:
     """One run's compared records, in order and by path."""
 
-    order: list[Told] = field(factory=list[Told])
-    by_path: dict[Path, list[Told]] = field(factory=dict[Path, "list[Told]"])
+    order: list[ComparedRecord] = field(factory=list[ComparedRecord])
+    by_path: dict[Path, list[ComparedRecord]] = field(factory=dict[Path, "list[ComparedRecord]"])
 
-    def add(self, told: Told) -> None:
+    def add(self, told: ComparedRecord) -> None:
         self.order.append(told)
         self.by_path.setdefault(told.record.path, []).append(told)
 
@@ -84,7 +84,7 @@ class _Side:
         """A step, and all below it, is void."""
         self._forget(told for told in self.order if told.record.path[: len(path)] == path)
 
-    def _forget(self, void: Iterable[Told]) -> None:
+    def _forget(self, void: Iterable[ComparedRecord]) -> None:
         for told in list(void):
             self.order.remove(told)
             self.by_path[told.record.path].remove(told)
@@ -102,7 +102,7 @@ def _side(records: Sequence[JournalRecord]) -> _Side:
         elif isinstance(record, Voided):
             side.forget_below(record.path)
         elif isinstance(record, _COMPARED) and (not isinstance(record, RunEnded) or position == len(records)):
-            side.add(Told(position, record, _essence(record)))
+            side.add(ComparedRecord(position, record, _essence(record)))
     return side
 
 
@@ -159,7 +159,7 @@ def part(left: Sequence[JournalRecord], right: Sequence[JournalRecord]) -> tuple
     return None, len(ours.order)
 
 
-def _differing(left: Told, right: Told) -> tuple[str, ...]:
+def _differing(left: ComparedRecord, right: ComparedRecord) -> tuple[str, ...]:
     if type(left.record) is not type(right.record):
         return ("record",)
     return tuple(name for name in left.fields if _text(left.fields[name]) != _text(right.fields.get(name)))
@@ -195,7 +195,7 @@ def parting_text(found: Parting | None, alike: int, ids: tuple[str, str]) -> str
     return "\n".join(lines)
 
 
-def _side_text(side: Told | None, name: str) -> str:
+def _side_text(side: ComparedRecord | None, name: str) -> str:
     if side is None:
         return "nothing more"
     number = f"#{side.position} "

@@ -28,7 +28,7 @@ from noetic_py.core.events import (
     ToolStarted,
 )
 
-__all__ = ["MAX_NODES", "Meter", "Node", "Progress"]
+__all__ = ["MAX_NODES", "Meter", "ProgressRow", "ProgressState"]
 
 MAX_NODES = 5_000
 """The most nodes a tree has; steps beyond that are counted in a node of their parent's called "(others)"."""
@@ -49,7 +49,7 @@ def _id(frame: str) -> str:
 
 
 @define(eq=False)
-class Node:
+class ProgressRow:
     """All steps with one id at one place of the flow.
 
     Attributes:
@@ -68,7 +68,7 @@ class Node:
 
     name: str
     kind: str
-    children: dict[str, Node] = field(factory=dict[str, "Node"])
+    children: dict[str, ProgressRow] = field(factory=dict[str, "ProgressRow"])
     running: int = 0
     done: int = 0
     failed: int = 0
@@ -94,7 +94,7 @@ class Meter:
 
 
 @define(eq=False)
-class Progress:
+class ProgressState:
     """Everything the screen shows, kept by `apply`.
 
     Args:
@@ -102,7 +102,7 @@ class Progress:
     """
 
     budgets: tuple[Budget, ...] = ()
-    root: Node = field(factory=lambda: Node("", "run"))
+    root: ProgressRow = field(factory=lambda: ProgressRow("", "run"))
     steps: int = 0
     model_calls: int = 0
     tool_calls: int = 0
@@ -233,7 +233,7 @@ class Progress:
         _, _, tool = dimension.partition("per_tool:")
         return Decimal(self.tools.get(tool, 0) if tool else spent.get(dimension, 0))
 
-    def _find(self, path: tuple[str, ...]) -> Node | None:
+    def _find(self, path: tuple[str, ...]) -> ProgressRow | None:
         node = self.root
         for frame in path:
             name = _id(frame)
@@ -243,14 +243,14 @@ class Progress:
             node = below
         return node
 
-    def _make(self, path: tuple[str, ...], kind: str) -> Node:
+    def _make(self, path: tuple[str, ...], kind: str) -> ProgressRow:
         node = self.root
         for frame in path:
             name = _id(frame)
             below = node.children.get(name)
             if below is None:
                 name = OTHERS if self._nodes >= MAX_NODES else name
-                below = node.children.get(name) or Node(name, kind)
+                below = node.children.get(name) or ProgressRow(name, kind)
                 node.children[name] = below
                 self._nodes += 1
             node = below

@@ -11,10 +11,10 @@ from typing import TextIO
 from noetic_py.cli.words import neutral
 from noetic_py.errors.redaction import redact
 
-__all__ = ["Relay", "relayed"]
+__all__ = ["OutputCapture", "relayed"]
 
 
-class Relay(io.TextIOBase):
+class OutputCapture(io.TextIOBase):
     """A stream to standard error, or to the display that draws there, line by line.
 
     Attributes:
@@ -65,10 +65,10 @@ class Relay(io.TextIOBase):
 
 
 @contextmanager
-def relayed() -> Generator[Relay]:
+def relayed() -> Generator[OutputCapture]:
     """Send what is printed inside the block, on either stream, through one relay."""
     out, error = sys.stdout, sys.stderr
-    relay = Relay(error)
+    relay = OutputCapture(error)
     # A logging handler that is set up inside keeps the stream it found; the relay stays good after the block, too.
     sys.stdout = sys.stderr = relay
     try:

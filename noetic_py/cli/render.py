@@ -10,7 +10,7 @@ from attrs import frozen
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
-from noetic_py.cli.progress import Meter, Node, Progress
+from noetic_py.cli.progress import Meter, ProgressRow, ProgressState
 from noetic_py.cli.words import amount, money, plural, printable
 
 __all__ = ["ASCII", "UNICODE", "Glyphs", "screen", "tree"]
@@ -40,7 +40,7 @@ ASCII = Glyphs(spinner="|/-\\", done="+", failed="x", stopped="-", full="#", emp
 
 
 def screen(
-    progress: Progress,
+    progress: ProgressState,
     *,
     title: str,
     seconds: float,
@@ -70,7 +70,7 @@ def screen(
     return Text("\n", no_wrap=True, overflow="crop", end="").join(lines[:height])
 
 
-def _head(progress: Progress, title: str, seconds: float, width: int) -> Text:
+def _head(progress: ProgressState, title: str, seconds: float, width: int) -> Text:
     facts = f"{seconds:.1f} s  {plural(progress.steps, 'step')}"
     if progress.model_calls:
         facts += f"  {plural(progress.usage.total, 'token')}"
@@ -103,7 +103,7 @@ def _fit(text: str, width: int) -> str:
 # -- the tree
 
 
-def tree(root: Node, width: int, room: int, seconds: float, glyphs: Glyphs = UNICODE) -> list[Text]:
+def tree(root: ProgressRow, width: int, room: int, seconds: float, glyphs: Glyphs = UNICODE) -> list[Text]:
     """The nodes below `root`, in at most `room` lines.
 
     Args:
@@ -121,7 +121,9 @@ def tree(root: Node, width: int, room: int, seconds: float, glyphs: Glyphs = UNI
     return lines[: max(0, room)]
 
 
-def _below(node: Node, level: int, most: int, depth: int, width: int, seconds: float, glyphs: Glyphs) -> Iterator[Text]:
+def _below(
+    node: ProgressRow, level: int, most: int, depth: int, width: int, seconds: float, glyphs: Glyphs
+) -> Iterator[Text]:
     if level >= depth:
         return
     shown, rest = _choose(list(node.children.values()), most)
@@ -129,7 +131,7 @@ def _below(node: Node, level: int, most: int, depth: int, width: int, seconds: f
         yield _node(child, level, width, seconds, glyphs)
         yield from _below(child, level + 1, most, depth, width, seconds, glyphs)
     if rest:
-        counts = Node("", "")
+        counts = ProgressRow("", "")
         for each in rest:
             counts.running += each.running
             counts.done += each.done
@@ -139,7 +141,7 @@ def _below(node: Node, level: int, most: int, depth: int, width: int, seconds: f
         yield _line(width, (f"{indent}{glyphs.more} {len(rest)} more: {_counts(counts)}", "dim"))
 
 
-def _choose(nodes: Sequence[Node], most: int) -> tuple[Sequence[Node], Sequence[Node]]:
+def _choose(nodes: Sequence[ProgressRow], most: int) -> tuple[Sequence[ProgressRow], Sequence[ProgressRow]]:
     """The nodes worth a line, in their order, and the others: what runs before what failed before what is over."""
     if len(nodes) <= most:
         return nodes, ()
@@ -147,7 +149,7 @@ def _choose(nodes: Sequence[Node], most: int) -> tuple[Sequence[Node], Sequence[
     return [each for each in nodes if id(each) in chosen], [each for each in nodes if id(each) not in chosen]
 
 
-def _interest(node: Node) -> tuple[bool, bool, int]:
+def _interest(node: ProgressRow) -> tuple[bool, bool, int]:
     # What runs keeps its line until it ends, so that lines do not jump: the longest first.
     return node.running > 0, node.failed > 0, -node.touched if node.running else node.touched
 
@@ -156,7 +158,7 @@ def _indent(level: int, width: int) -> str:
     return ("  " if width >= 50 else " ") * min(level, width // 6)
 
 
-def _node(node: Node, level: int, width: int, seconds: float, glyphs: Glyphs) -> Text:
+def _node(node: ProgressRow, level: int, width: int, seconds: float, glyphs: Glyphs) -> Text:
     indent = _indent(level, width)
     sign, style = _sign(node, seconds, glyphs)
     facts = _facts(node, seconds)
@@ -165,7 +167,7 @@ def _node(node: Node, level: int, width: int, seconds: float, glyphs: Glyphs) ->
     return _line(width, (indent, ""), (sign, style), (f" {name}", ""), (f"  {facts}" if facts else "", "dim"))
 
 
-def _sign(node: Node, seconds: float, glyphs: Glyphs) -> tuple[str, str]:
+def _sign(node: ProgressRow, seconds: float, glyphs: Glyphs) -> tuple[str, str]:
     if node.running:
         return glyphs.spinner[int(seconds * 8) % len(glyphs.spinner)], "cyan"
     if node.failed:
@@ -175,7 +177,7 @@ def _sign(node: Node, seconds: float, glyphs: Glyphs) -> tuple[str, str]:
     return glyphs.done, "green"
 
 
-def _facts(node: Node, seconds: float) -> str:
+def _facts(node: ProgressRow, seconds: float) -> str:
     found = [_counts(node)] if node.seen > 1 else []
     if node.seen == 1 and node.retried:
         found.append("retried" if node.retried == 1 else f"retried {node.retried} times")
@@ -186,7 +188,7 @@ def _facts(node: Node, seconds: float) -> str:
     return ", ".join(found)
 
 
-def _counts(node: Node) -> str:
+def _counts(node: ProgressRow) -> str:
     parts = [(node.done, "done"), (node.running, "running"), (node.failed, "failed"), (node.stopped, "stopped")]
     return ", ".join(f"{count:,} {word}" for count, word in parts if count)
 
@@ -213,7 +215,7 @@ def _bar(meter: Meter, name: str, width: int, glyphs: Glyphs) -> Text:
     return _line(width, (f"{name}  ", "dim"), (glyphs.full * full, style), (rest, "dim"), (f"  {numbers}", ""))
 
 
-def _speech(progress: Progress, width: int, glyphs: Glyphs) -> list[Text]:
+def _speech(progress: ProgressState, width: int, glyphs: Glyphs) -> list[Text]:
     """The last lines of the answer that comes in."""
     speaking = progress.speaking
     if speaking is None:

@@ -13,7 +13,7 @@ from typing import Any, TextIO, TypeGuard
 import attrs
 
 from noetic_py.cli.loading import FlowFile, place_of
-from noetic_py.cli.relay import Relay
+from noetic_py.cli.relay import OutputCapture
 from noetic_py.cli.words import money, neutral, plural, printable
 from noetic_py.core.control import RunResult
 from noetic_py.core.items import ItemBase
@@ -166,7 +166,7 @@ def print_result(result: RunResult[Any, Any], file: FlowFile, *, as_object: bool
         if as_object:
             _write(out, as_json(result))
         elif result.has_value and file.show is not None:
-            with redirect_stdout(Relay(out)) if out.isatty() else nullcontext():
+            with redirect_stdout(OutputCapture(out)) if out.isatty() else nullcontext():
                 file.show(result)
         elif result.has_value and result.value is not None:
             _write(out, _readable(result.value))

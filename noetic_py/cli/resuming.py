@@ -17,7 +17,7 @@ from noetic_py.cli.limits import with_limits
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
 from noetic_py.cli.relay import relayed
 from noetic_py.cli.report import FAILED, say, write_out
-from noetic_py.cli.running import Job, View, perform
+from noetic_py.cli.running import FlowJob, ViewOptions, perform
 from noetic_py.cli.words import printable
 from noetic_py.core.state import StateBag
 from noetic_py.errors import ConfigError, RunNotFound
@@ -43,7 +43,7 @@ class ResumeRequest:
     on_diverge: str
 
 
-def resume_request(request: ResumeRequest, view: View) -> int:
+def resume_request(request: ResumeRequest, view: ViewOptions) -> int:
     """Find the run and its flow, go on, report.
 
     Returns:
@@ -52,7 +52,7 @@ def resume_request(request: ResumeRequest, view: View) -> int:
     return perform(lambda: _job(request), view, besides=lambda error: _besides(request, error))
 
 
-def _job(request: ResumeRequest) -> Job:
+def _job(request: ResumeRequest) -> FlowJob:
     info = anyio.run(_located, request)
     file = _flow_of(request, info)
     options: dict[str, Any] = {"on_error": "result", "on_diverge": request.on_diverge}
@@ -66,7 +66,7 @@ def _job(request: ResumeRequest) -> Job:
     def go_on(harness: Harness[Any]) -> AbstractAsyncContextManager[RunStream[Any, Any]]:
         return harness.resume_stream(info.run_id, file.step, **options)
 
-    return Job(file, request.model, _database(request, file), budget, go_on)
+    return FlowJob(file, request.model, _database(request, file), budget, go_on)
 
 
 async def _located(request: ResumeRequest) -> RunInfo:
@@ -137,7 +137,7 @@ def _besides(request: ResumeRequest, error: Exception) -> str | None:
 # -- what it would do
 
 
-def plan_request(request: ResumeRequest, view: View) -> int:
+def plan_request(request: ResumeRequest, view: ViewOptions) -> int:
     """Print what going on would do; nothing is run, and only the flow that the command line names is imported.
 
     Returns:

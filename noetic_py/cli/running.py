@@ -16,8 +16,8 @@ from noetic_py.cli.database import LAST, Place, chosen, flag, opened
 from noetic_py.cli.display import Display, make_display
 from noetic_py.cli.inputs import read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
-from noetic_py.cli.progress import Progress
-from noetic_py.cli.relay import Relay, relayed
+from noetic_py.cli.progress import ProgressState
+from noetic_py.cli.relay import OutputCapture, relayed
 from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
 from noetic_py.core.budget import Budget
 from noetic_py.core.control import RunResult
@@ -26,7 +26,7 @@ from noetic_py.harness import Harness
 from noetic_py.runner.signals import Signals
 from noetic_py.runner.streams import RunStream
 
-__all__ = ["Job", "Outcome", "Request", "View", "database_of", "perform", "run_request"]
+__all__ = ["FlowJob", "RunOutcome", "RunRequest", "ViewOptions", "database_of", "perform", "run_request"]
 
 _FRAMES_A_SECOND = 10
 # Seconds that a run has to end once it was asked to: a body that may run only once is left in peace for ten of them.
@@ -38,7 +38,7 @@ Opens = Callable[[Harness[Any]], AbstractAsyncContextManager[RunStream[Any, Any]
 
 
 @frozen
-class View:
+class ViewOptions:
     """How a run is shown: as a JSON object, without progress, with tracebacks."""
 
     json: bool
@@ -47,7 +47,7 @@ class View:
 
 
 @frozen(eq=False)
-class Request:
+class RunRequest:
     """What the command line asks for; see `noetic run --help`."""
 
     target: str
@@ -58,7 +58,7 @@ class Request:
 
 
 @frozen(eq=False)
-class Job:
+class FlowJob:
     """What is to be done with a flow.
 
     Attributes:
@@ -77,7 +77,7 @@ class Job:
 
 
 @frozen(eq=False)
-class Outcome:
+class RunOutcome:
     """How a run ended, the signal that ended it, if one did, and the database that holds it, if one does."""
 
     result: RunResult[Any, Any]
@@ -96,7 +96,7 @@ class Outcome:
 # -- begin a run
 
 
-def run_request(request: Request, view: View) -> int:
+def run_request(request: RunRequest, view: ViewOptions) -> int:
     """Load, run, report.
 
     Returns:
@@ -105,7 +105,7 @@ def run_request(request: Request, view: View) -> int:
     return perform(lambda: _job(request), view)
 
 
-def _job(request: Request) -> Job:
+def _job(request: RunRequest) -> FlowJob:
     file = load_flow(request.target)
     value = read_input(file.step, request.input)
     options: dict[str, Any] = {"on_error": "result", "source": file.source}
@@ -121,7 +121,7 @@ def _job(request: Request) -> Job:
             options["state"] = file.state()
         return harness.stream(file.step, value, **options)
 
-    return Job(file, request.model, database_of(file, request.db), file.budget, begin)
+    return FlowJob(file, request.model, database_of(file, request.db), file.budget, begin)
 
 
 def database_of(file: FlowFile, option: str | None) -> Place | None:
@@ -144,7 +144,9 @@ def database_of(file: FlowFile, option: str | None) -> Place | None:
 # -- do what is to be done
 
 
-def perform(prepare: Callable[[], Job], view: View, *, besides: Callable[[Exception], str | None] | None = None) -> int:
+def perform(
+    prepare: Callable[[], FlowJob], view: ViewOptions, *, besides: Callable[[Exception], str | None] | None = None
+) -> int:
     """Prepare, run, report.
 
     Args:
@@ -156,7 +158,7 @@ def perform(prepare: Callable[[], Job], view: View, *, besides: Callable[[Except
         The exit code.
     """
     terminal = sys.stderr
-    job: Job | None = None
+    job: FlowJob | None = None
     try:
         with relayed() as relay:
             job = prepare()
@@ -184,7 +186,7 @@ def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
     return isinstance(error, ExceptionGroup)
 
 
-def _besides(job: Job | None, error: BaseException) -> str | None:
+def _besides(job: FlowJob | None, error: BaseException) -> str | None:
     """What to try where keeping the run, or having kept it, is the trouble."""
     if isinstance(error, ReplayDiverged):
         return "noetic resume RUN --on-diverge adopt, or pin"
@@ -196,7 +198,7 @@ def _besides(job: Job | None, error: BaseException) -> str | None:
     return None
 
 
-def _report(job: Job, view: View, outcome: Outcome) -> int:
+def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
     result = outcome.result
     print_result(result, job.file, as_object=view.json)
     if result.error is not None:
@@ -213,8 +215,8 @@ def _report(job: Job, view: View, outcome: Outcome) -> int:
     return outcome.code
 
 
-async def _run(job: Job, view: View, relay: Relay, terminal: TextIO) -> Outcome:
-    progress = Progress()
+async def _run(job: FlowJob, view: ViewOptions, relay: OutputCapture, terminal: TextIO) -> RunOutcome:
+    progress = ProgressState()
     display = make_display(progress, job.file.title, relay, terminal, quiet=view.quiet)
     with Signals(display.farewell, most=_MOST) as signals:
         async with AsyncExitStack() as stack:
@@ -226,7 +228,7 @@ async def _run(job: Job, view: View, relay: Relay, terminal: TextIO) -> Outcome:
                 place = job.db if isinstance(job.db, str) else await _place_of(harness)
                 async with job.open(harness) as stream:
                     result = await _follow(stream, display, signals)
-            return Outcome(result, signals.received, place)
+            return RunOutcome(result, signals.received, place)
 
 
 async def _place_of(harness: Harness[Any]) -> Path | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.core.progress import ProgressEntry
 
-__all__ = ["HIDDEN", "NOTHING", "PLACE", "Failure", "ToldRun", "ToldStep", "tell"]
+__all__ = ["HIDDEN", "NOTHING", "PLACE", "FailedAttempt", "ToldRun", "ToldStep", "tell"]
 
 NOTHING: Any = object()
 """There is no output, which `None` is not."""
@@ -86,7 +86,7 @@ def _order(name: str, first: dict[str, int]) -> tuple[int, ...]:
 
 
 @define(eq=False)
-class Failure:
+class FailedAttempt:
     """An attempt that failed.
 
     Attributes:
@@ -132,7 +132,7 @@ class ToldRun:
     cost: Decimal | None = Decimal(0)
     steps: int = 0
     model_calls: int = 0
-    failures: list[Failure] = field(factory=list[Failure])
+    failures: list[FailedAttempt] = field(factory=list[FailedAttempt])
     asked: Mapping[str, Any] | None = None
     open_calls: dict[Path, list[CallStarted]] = field(factory=dict[Path, list[CallStarted]])
 
@@ -254,7 +254,7 @@ def _outcome(run: ToldRun, record: StepFinished | StepFailed | StepStopped) -> N
         if record.tool_error is not None:
             # The model was told, and has gone on.
             step.state, step.error = "failed", record.tool_error
-            run.failures.append(Failure(record.path, record.attempt, True, "ToolFailed", record.tool_error, None))
+            run.failures.append(FailedAttempt(record.path, record.attempt, True, "ToolFailed", record.tool_error, None))
     elif isinstance(record, StepStopped):
         step.state = "stopped"
     else:
@@ -267,7 +267,9 @@ def _failed(run: ToldRun, step: ToldStep, record: StepFailed) -> None:
     if _path_of(record) == record.path:
         # Those above fail of the same error, which is told once.
         hint = getattr(error, "hint", None)
-        run.failures.append(Failure(record.path, record.attempt, record.final, type(error).__name__, message, hint))
+        run.failures.append(
+            FailedAttempt(record.path, record.attempt, record.final, type(error).__name__, message, hint)
+        )
         step.error = message
     if record.final:
         step.state = "failed"

@@ -47,7 +47,7 @@ from noetic_py.errors import ConfigError, NoContextError, RunBusy
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from noetic_py.channels import Channel, Received
+    from noetic_py.channels import Channel, Receivable
     from noetic_py.context.step import Step
     from noetic_py.core.budget import Budget
     from noetic_py.core.control import Control
@@ -448,7 +448,7 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.send(self, channel, value, timeout)
 
-    async def recv(self, channel: Received[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
+    async def recv(self, channel: Receivable[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
         """Wait for the next message, or for the first value of a value channel.
 
         A message taken from a queue goes back to its place when this step does not finish. From a topic a step gets
@@ -466,7 +466,7 @@ class Context(Generic[M_co, S_co]):
         value: T = await self.engine.receive(self, declared, timeout)
         return value
 
-    def try_recv(self, channel: Received[T]) -> T | None:
+    def try_recv(self, channel: Receivable[T]) -> T | None:
         """The next message if there is one now, `None` otherwise; of a topic always `None`."""
         declared: Any = channel
         value: T | None = self.engine.receive_now(self, declared)

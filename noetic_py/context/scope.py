@@ -55,7 +55,7 @@ class Counted:
     total: int
 
 
-class Forked(Protocol):
+class ForkedView(Protocol):
     """What shows the model a conversation, and goes with each path of it."""
 
     def fork(self) -> Self:
@@ -86,7 +86,7 @@ class Domain:
         self.cells: Cells = cells
         self.began: Cells = cells
         self.stored: StoredCells | None = None
-        self.view: Forked | None = None
+        self.view: ForkedView | None = None
 
     @property
     def state(self) -> Any:

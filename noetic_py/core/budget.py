@@ -1,7 +1,7 @@
 """Budgets as a tree of leases: reserved before work starts, settled afterwards.
 
-A [`Budget`][noetic_py.Budget] is a value a user writes. A `Lease` is that budget in force for one harness, run, step or
-spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the root in
+A [`Budget`][noetic_py.Budget] is a value a user writes. A `BudgetLease` is that budget in force for one harness, run,
+step or spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the root in
 one synchronous section, so no two tasks can both be given the last of anything.
 
 Counts (steps, model calls, tool calls) are taken for good when the work starts: they are exact under any concurrency.
@@ -23,7 +23,7 @@ from noetic_py.core.spelling import known_keywords
 from noetic_py.core.usage import NO_USAGE, NOTHING_USED, TokenUsage, Usage
 from noetic_py.errors import BudgetExceeded, ConfigError
 
-__all__ = ["NOTHING_USED", "NO_USAGE", "Budget", "Lease", "Remaining", "Reservation", "TokenUsage", "Usage"]
+__all__ = ["NOTHING_USED", "NO_USAGE", "Budget", "BudgetLease", "Remaining", "Reservation", "TokenUsage", "Usage"]
 
 Amounts = dict[str, Decimal]
 
@@ -199,10 +199,10 @@ class Budget:
 class Reservation:
     """Amounts held for one call in flight, at every lease from where it happens up to the root."""
 
-    lease: Lease
+    lease: BudgetLease
     amounts: Amounts
     max_output: int | None = None
-    held: list[tuple[Lease, Amounts]] = field(factory=list["tuple[Lease, Amounts]"])
+    held: list[tuple[BudgetLease, Amounts]] = field(factory=list["tuple[BudgetLease, Amounts]"])
     open: bool = True
 
     @property
@@ -240,10 +240,10 @@ def amounts_of(used: Usage) -> Amounts:
 
 
 @define(eq=False)
-class _Place:
+class _WaitingRequest:
     """A place in the line of requests that wait, and the lease that has no room for the one who stands there."""
 
-    at: Lease
+    at: BudgetLease
     called: anyio.Event = field(factory=anyio.Event)
 
 
@@ -253,13 +253,13 @@ class _Blocker:
 
     error: BudgetExceeded
     could_fit: bool
-    lease: Lease
+    lease: BudgetLease
 
 
 WarningSink = Callable[[str, Decimal, Decimal], None]
 
 
-class Lease:
+class BudgetLease:
     """A budget in force, and the meter of everything that happens under it.
 
     Args:
@@ -279,15 +279,15 @@ class Lease:
     def __init__(
         self,
         budget: Budget | None,
-        parent: Lease | None = None,
+        parent: BudgetLease | None = None,
         *,
         now: float = 0.0,
         depth: int = 0,
         on_warning: WarningSink | None = None,
     ) -> None:
         self.budget: Budget | None = budget
-        self.parent: Lease | None = parent
-        self.root: Lease = self if parent is None else parent.root
+        self.parent: BudgetLease | None = parent
+        self.root: BudgetLease = self if parent is None else parent.root
         self.depth: int = depth
         # The caller tells its own run that a lease above, which belongs to several, has passed its mark.
         self.on_warning: WarningSink | None = (
@@ -307,7 +307,7 @@ class Lease:
         self._spent_above: Amounts = {}
         self._warned: set[str] = set()
         # Who waits, in the order in which they came; kept at the root.
-        self._line: list[_Place] = []
+        self._line: list[_WaitingRequest] = []
         self._closed = False
         self.limits: dict[str, Decimal] = dict(budget.limits) if budget is not None else {}
         if budget is not None and budget.reserve is not None:
@@ -340,7 +340,7 @@ class Lease:
 
     def limited(self, *names: str) -> bool:
         """Whether this lease or one above limits any of the dimensions."""
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             if any(name in node.limits for name in names):
                 return True
@@ -361,7 +361,7 @@ class Lease:
             self.steps += 1
             return
         covered = False
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             limit = node.max_steps
             kept = node._kept.get("steps", _ZERO)
@@ -379,8 +379,8 @@ class Lease:
             covered = covered or (node._covers is not None and "steps" in node._covers)
             node = node.parent
 
-    def _give_back_step(self, stop: Lease) -> None:
-        node: Lease | None = self
+    def _give_back_step(self, stop: BudgetLease) -> None:
+        node: BudgetLease | None = self
         while node is not None and node is not stop:
             node.steps -= 1
             node = node.parent
@@ -388,7 +388,7 @@ class Lease:
     def give_back_step(self) -> None:
         """A step that was counted does not begin after all."""
         covered = False
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             node.steps -= 1
             if node.steps_free and not node._closed:
@@ -406,7 +406,7 @@ class Lease:
         """
         if not self.free:
             self._take({"tool_calls": _ONE, f"per_tool:{tool}": _ONE})
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             node.tool_calls += 1
             node = node.parent
@@ -423,7 +423,7 @@ class Lease:
         Raises:
             BudgetExceeded: A lease does not allow spawns so deep below it.
         """
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             limit = None if node.budget is None else node.budget.depth
             if limit is not None and depth - node.depth > limit:
@@ -456,7 +456,7 @@ class Lease:
         """
         if self.free:
             return self._hold({}, max_output)
-        place: _Place | None = None
+        place: _WaitingRequest | None = None
         try:
             while True:
                 allowed = max_output
@@ -476,22 +476,22 @@ class Lease:
                 self.root._line.remove(place)
                 self.wake()
 
-    def _ahead(self, place: _Place | None) -> Lease | None:
+    def _ahead(self, place: _WaitingRequest | None) -> BudgetLease | None:
         """The lease at which an earlier request waits, which this request would overtake."""
         for other in self.root._line:
             if other is place:
                 return None
-            node: Lease | None = self
+            node: BudgetLease | None = self
             while node is not None:
                 if node is other.at:
                     return node
                 node = node.parent
         return None
 
-    def _take_place(self, place: _Place | None, at: Lease) -> _Place:
+    def _take_place(self, place: _WaitingRequest | None, at: BudgetLease) -> _WaitingRequest:
         """Stand in line, at the end the first time, and at one's own place afterwards."""
         if place is None:
-            place = _Place(at)
+            place = _WaitingRequest(at)
             self.root._line.append(place)
         else:
             place.at, place.called = at, anyio.Event()
@@ -510,7 +510,7 @@ class Lease:
     def _output_left(self, read: int, cost_of: Callable[[int, int], Decimal] | None, cap: int | None) -> int:
         """The most output that fits now, at least 1, so that a full budget is refused and not asked for nothing."""
         left = cap if cap is not None else 1 << 30
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             for name, spent_on_input in (("output_tokens", 0), ("tokens", read)):
                 if name in node.limits:
@@ -529,7 +529,7 @@ class Lease:
     def _blocker(self, amounts: Amounts) -> _Blocker | None:
         """The first lease that has no room, and whether calls in flight could make some."""
         waitable: _Blocker | None = None
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             for name, limit in node.limits.items():
                 asked = amounts.get(name)
@@ -557,7 +557,7 @@ class Lease:
             return reservation
         self.book(_CALL, NO_USAGE, calls=1)
         rest = {name: value for name, value in amounts.items() if name != "model_calls"}
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             for name, value in rest.items():
                 node._held[name] = node._held.get(name, _ZERO) + value
@@ -567,7 +567,7 @@ class Lease:
         return reservation
 
     def _count_call(self) -> None:
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             node.calls += 1
             node = node.parent
@@ -579,7 +579,7 @@ class Lease:
 
     def meter(self, used: Usage) -> None:
         """Count what was used where nothing is limited."""
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             if used.tokens is not NO_USAGE:
                 node.tokens = node.tokens + used.tokens
@@ -590,7 +590,7 @@ class Lease:
     def book(self, amounts: Amounts, tokens: TokenUsage, *, calls: int = 0) -> None:
         """Add what was spent, here and at every lease above."""
         cost = amounts.get("cost")
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             settled = node._settled
             for name, value in amounts.items():
@@ -649,7 +649,7 @@ class Lease:
         left: dict[str, Any] = {}
         limits: dict[str, Any] = {}
         used = {} if used is None else dict(used)
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             for name, (limit, spent, rest) in node._allowances(now, depth).items():
                 # A wrap-up has its own time, whatever that of the work around it comes to.
@@ -679,7 +679,7 @@ class Lease:
 
     # -- the wrap-up and its block
 
-    def keep_reserve(self, spent: Lease | None = None) -> None:
+    def keep_reserve(self, spent: BudgetLease | None = None) -> None:
         """Hold the block of `reserve=` at every lease above, so that the wrap-up can count on it.
 
         Args:
@@ -720,10 +720,10 @@ class Lease:
             block = node._uncovered(block)
             node = node.parent
 
-    def open_wrap_up(self, now: float) -> Lease:
+    def open_wrap_up(self, now: float) -> BudgetLease:
         """A lease for the wrap-up step: what `reserve=` kept back, already held at the leases above."""
         reserve = self.budget.reserve if self.budget is not None else None
-        lease = Lease(reserve, self, now=now, depth=self.depth)
+        lease = BudgetLease(reserve, self, now=now, depth=self.depth)
         for name, kept in self._block().items():
             if name in self.limits:
                 self.limits[name] += kept
@@ -732,7 +732,7 @@ class Lease:
         lease.deadline = None if reserve is None or reserve.seconds is None else now + reserve.seconds
         return lease
 
-    def close(self, wrap_up: Lease | None = None) -> None:
+    def close(self, wrap_up: BudgetLease | None = None) -> None:
         """End this lease: give the block back above, and book there what the wrap-up used of it."""
         block = self._unspent(self._block()) if self.keeps else {}
         self.keeps = False
@@ -760,7 +760,7 @@ class Lease:
             self.parent.hand_up(steps)
 
     def _book_settled(self, amounts: Amounts) -> None:
-        node: Lease | None = self
+        node: BudgetLease | None = self
         while node is not None:
             for name, value in amounts.items():
                 node._settled[name] = node._settled.get(name, _ZERO) + value

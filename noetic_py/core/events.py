@@ -545,7 +545,7 @@ class Subscription(Generic[EntryT]):
         return entry
 
 
-class _Listener(NamedTuple):
+class _BusListener(NamedTuple):
     hear: Callable[[Event], None]
     kinds: tuple[type[Event], ...] = ()
     subscription: Subscription[Any] | None = None
@@ -558,7 +558,7 @@ class Bus:
 
     def __init__(self, run_id: str = "") -> None:
         self.run_id: str = run_id
-        self._listeners: list[_Listener] = []
+        self._listeners: list[_BusListener] = []
         # By an event's class: who hears of it.
         self._routes: dict[type[Event], list[Callable[[Event], None]]] = {}
         self._waited: list[Subscription[Any]] = []
@@ -581,7 +581,7 @@ class Bus:
         if self.closed:
             subscription.close()
             return
-        self._listen(_Listener(hear or subscription.hear, kinds, subscription))
+        self._listen(_BusListener(hear or subscription.hear, kinds, subscription))
         if subscription.waits:
             self._waited.append(subscription)
 
@@ -595,9 +595,9 @@ class Bus:
 
     def watch(self, watcher: Callable[[Event], None]) -> None:
         """Call `watcher` with every event, at once; it must not wait and must not raise."""
-        self._listen(_Listener(watcher))
+        self._listen(_BusListener(watcher))
 
-    def _listen(self, listener: _Listener) -> None:
+    def _listen(self, listener: _BusListener) -> None:
         self._listeners.append(listener)
         self._routes = {}
         self.active = True

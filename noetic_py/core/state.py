@@ -396,7 +396,7 @@ def read_only_state(state: Any) -> Any:
         return tuple(state)
     if issubclass(kind, MutableSet):
         return frozenset(state)
-    return state if issubclass(kind, (*_ATOMS, tuple, frozenset, Mapping, Enum)) else _Shown(state)
+    return state if issubclass(kind, (*_ATOMS, tuple, frozenset, Mapping, Enum)) else _ShownObject(state)
 
 
 def _refuse(*_: Any) -> NoReturn:
@@ -431,7 +431,7 @@ class _ReadBag(StateBag):
         _refuse()
 
 
-class _Shown:
+class _ShownObject:
     """Shows any other object: with its class, its fields and its methods, which cannot set a field either."""
 
     __slots__ = ("_shown",)
@@ -469,11 +469,11 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
 
 
 def _shown_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    def of(self: _Shown, *arguments: Any) -> Any:
+    def of(self: _ShownObject, *arguments: Any) -> Any:
         return function(object.__getattribute__(self, "_shown"), *arguments)
 
     return of
 
 
 for _name, _function in _OPERATORS.items():
-    setattr(_Shown, f"__{_name}__", _shown_by(_function))
+    setattr(_ShownObject, f"__{_name}__", _shown_by(_function))

@@ -19,7 +19,7 @@ from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.context.scope import Domain, branch_at
 from noetic_py.context.step import Step, require_step
 from noetic_py.context.step import frame as frame_name
-from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.codec.text import dump, parse
 from noetic_py.core.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
 from noetic_py.core.log import ItemLog
@@ -51,7 +51,7 @@ from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from noetic_py.channels import Live
+    from noetic_py.channels import LiveChannel
     from noetic_py.core.codec import Codec
     from noetic_py.journal.records import JournalRecord
 
@@ -152,7 +152,7 @@ class Detached:
         self._name = frame_name(place, count)
         call(frame, self._name)
         self.path: tuple[str, ...] = (*frame.at, self._name)
-        self._lease = Lease(None, frame.lease, depth=caller.depth + 1)
+        self._lease = BudgetLease(None, frame.lease, depth=caller.depth + 1)
         layers = None if options.memory is None else layers_for(options.memory)
         self.child = Execution(run, self._lease, depth=caller.depth + 1, parent=frame, input=self._value, layers=layers)
         if frame.node is not None:
@@ -387,7 +387,7 @@ def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
 
 
 def _open(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
-    live: Live = run.channels.live(channel)
+    live: LiveChannel = run.channels.live(channel)
     if not channel.external:
         raise ConfigError(
             f"{channel!r} is not external", code="channel", hint=f"Channel({channel.name!r}, ..., external=True)"

@@ -16,7 +16,7 @@ from attrs import frozen
 from noetic_py.context.context import CURRENT, Derived, StepMeta
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import Body, Step
-from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.events import StepStarted
 from noetic_py.core.logs import log
 from noetic_py.core.state import Cells, SavedState, restore_state
@@ -182,7 +182,7 @@ def _handed_on(frame: Frame, output: Any) -> Any:
     return output if own else copy_value(output)
 
 
-async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> replay.Found | None:
+async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> replay.ReplayedOutput | None:
     """What comes before a step now and then, and always in a durable run: what its journal says of the step."""
     run = parent.x.run
     if run.stopping or not run.executed & _BREATHE:
@@ -311,10 +311,10 @@ async def _limited(frame: Frame, body: Body, value: Any) -> Any:
 def open_lease(frame: Frame, budget: Budget) -> None:
     """A step's own budget: one lease for all its attempts."""
     x, spent = frame.x, None
-    lease = Lease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
+    lease = BudgetLease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
     if frame.up is not None and frame.up.node is not None:
         replay.recover(x.run, lease, frame.at, attempts=not frame.virtual)
-        ledger.recover_wrap_up(x.run, spent := Lease(None), frame.at)
+        ledger.recover_wrap_up(x.run, spent := BudgetLease(None), frame.at)
     try:
         lease.keep_reserve(spent)
     except BudgetExceeded as error:
@@ -378,8 +378,8 @@ async def under_budget(frame: Frame, budget: Budget, body: Callable[[], Awaitabl
 
 
 def open_wrap_up(
-    frame: Frame, lease: Lease, step: AnyStep, error: BudgetExceeded | None
-) -> tuple[Lease, Callable[[], Awaitable[Any]]]:
+    frame: Frame, lease: BudgetLease, step: AnyStep, error: BudgetExceeded | None
+) -> tuple[BudgetLease, Callable[[], Awaitable[Any]]]:
     """Put a frame on the reserve of its spent lease, and say how to run the wrap-up step there."""
     run = frame.x.run
     wrap_up = frame.wrap_up = frame.lease = lease.open_wrap_up(run.runtime.monotonic())
@@ -390,7 +390,7 @@ def open_wrap_up(
     return wrap_up, lambda: execute(step, None, frame, "wrap_up")
 
 
-async def _until_deadline(frame: Frame, lease: Lease, body: Callable[[], Awaitable[Any]]) -> Any:
+async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], Awaitable[Any]]) -> Any:
     if lease.budget is None or lease.budget.seconds is None or lease.deadline is None:
         return await body()
     seconds = lease.budget.seconds

@@ -10,7 +10,7 @@ import anyio
 
 from noetic_py.context.context import CURRENT, Context, Derived
 from noetic_py.context.scope import Domain
-from noetic_py.core.budget import Lease, TokenUsage
+from noetic_py.core.budget import BudgetLease, TokenUsage
 from noetic_py.core.events import Event, Source
 from noetic_py.core.logs import Where
 from noetic_py.core.state import NO_CELLS, Cells, restore_state
@@ -105,8 +105,8 @@ class Frame(Context[Any, Any]):
     # The loop that ends once this step has, in the middle of a round, because a hook of the step's asks for it.
     cuts_short: tuple[Frame, object] | None = None
     # The lease of the step's own budget, and the one of its wrap-up.
-    own_lease: Lease | None = None
-    wrap_up: Lease | None = None
+    own_lease: BudgetLease | None = None
+    wrap_up: BudgetLease | None = None
     # What the journal of a resumed run says of the step, and which of its children were called this time.
     node: Node | None = None
     visited: set[str] | None = None
@@ -141,7 +141,7 @@ class Frame(Context[Any, Any]):
         x: Execution,
         path: tuple[str, ...],
         domain: Domain,
-        lease: Lease,
+        lease: BudgetLease,
         length: int,
     ) -> None:
         self.engine = x

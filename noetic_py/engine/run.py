@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import SequenceSpec, Step
-from noetic_py.core.budget import Budget, Lease
+from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
 from noetic_py.core.events import RunFinished
 from noetic_py.core.events import RunStarted as RunStartedEvent
@@ -100,7 +100,7 @@ _ROOT: AnyStep = Step(id="run", kind="run")
 async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
     now = run.runtime.monotonic()
-    lease = Lease(plan.budget, run.resources.lease, now=now)
+    lease = BudgetLease(plan.budget, run.resources.lease, now=now)
     x = Execution(run, lease, depth=0, parent=None, input=plan.value)
     run.root = x
     x.turns = run.context_turns
@@ -165,7 +165,7 @@ def traced(run: Run, step: AnyStep) -> Generator[None]:
         yield
 
 
-async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history: int) -> None:
+async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, history: int) -> None:
     """Write the head of the journal, or go on where it ends."""
     run, past = x.run, plan.past
     if past is None:
@@ -191,7 +191,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: Lease, history
 
 
 async def _outcome(
-    x: Execution, root: Frame, plan: RunPlan, lease: Lease
+    x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease
 ) -> tuple[Any, Control | None, NoeticError | None]:
     """Run the flow, and the wrap-up where it was stopped for one; nothing stops the run any more afterwards."""
     run = x.run
@@ -215,7 +215,7 @@ async def _outcome(
 
 
 async def _attempt(
-    x: Execution, root: Frame, plan: RunPlan, lease: Lease
+    x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease
 ) -> tuple[Any, Control | None, NoeticError | None]:
     """Run the flow; what comes out is its output, what stopped it, or what broke it."""
     run = x.run
@@ -292,11 +292,11 @@ async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
     return output
 
 
-def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> tuple[float, float] | None:
+def _seconds(x: Execution, plan: RunPlan, lease: BudgetLease) -> tuple[float, float] | None:
     """How long the run may take from now on, and the limit that says so."""
     bounds: list[tuple[float, float]] = []
     now = x.run.runtime.monotonic()
-    node: Lease | None = lease
+    node: BudgetLease | None = lease
     while node is not None:
         if node.budget is not None and node.budget.seconds is not None and node.ends is not None:
             bounds.append((max(0.0, node.ends - now), node.budget.seconds))
@@ -307,7 +307,7 @@ def _seconds(x: Execution, plan: RunPlan, lease: Lease) -> tuple[float, float] |
 
 
 async def _wrapped_up(
-    x: Execution, root: Frame, plan: RunPlan, lease: Lease, stop: Control
+    x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, stop: Control
 ) -> tuple[Any, Control | None, NoeticError | None]:
     """Finish with what there is: the value of the wrap-up step, or of the loop that was in flight."""
     step = wrap_up_step(plan.budget) or wrap_up_of(x.run, plan.step)
@@ -333,7 +333,7 @@ def _giving(stop: Control, output: Any) -> Control:
 
 
 async def _wrap_up(
-    x: Execution, root: Frame, step: AnyStep | None, lease: Lease, error: BudgetExceeded | None
+    x: Execution, root: Frame, step: AnyStep | None, lease: BudgetLease, error: BudgetExceeded | None
 ) -> tuple[Any, NoeticError | None]:
     """Run the wrap-up on the reserve; when even that fails, the run simply has no value, and why is given too."""
     if step is None:

@@ -14,11 +14,11 @@ import anyio
 import anyio.from_thread
 from attrs import evolve, frozen
 
-from noetic_py.channels import Board, Channel, Entry, Live, log_lost
+from noetic_py.channels import Board, Channel, Entry, LiveChannel, log_lost
 from noetic_py.context.context import CURRENT, Context, Derived, Services, StepMeta
 from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.core.attributes import Attributes
-from noetic_py.core.budget import NOTHING_USED, Lease, Remaining, TokenUsage, Usage
+from noetic_py.core.budget import NOTHING_USED, BudgetLease, Remaining, TokenUsage, Usage
 from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKind
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.deliveries import Taken
     from noetic_py.engine.journaling.fold import Node
-    from noetic_py.engine.journaling.writer import Store
+    from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers
     from noetic_py.engine.layers.store import Upkeep
     from noetic_py.journal.records import Intent, JournalRecord, StepFailed, StepFinished
@@ -76,7 +76,7 @@ class Resources:
         model: str | Model | None,
         models: Callable[[str], Model],
         tools: Sequence[Any],
-        lease: Lease,
+        lease: BudgetLease,
         settings: ModelSettings,
         hooks: tuple[Hook[Any, Any], ...] = (),
         max_parallel_tools: int = 16,
@@ -179,7 +179,7 @@ class Run:
         self.tracer, self.trace, self.asked, self.memory = tracer, trace, None, ContextMemory()
         self.journal: list[JournalRecord] = []
         # Where the journal is stored, in a durable run.
-        self.store: Store | None = None
+        self.store: RunWriter | None = None
         self.on_diverge: OnDiverge = "fail"
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
         self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
@@ -242,7 +242,7 @@ class Run:
         if self.store is not None:
             self.store.settle(self.journal)
 
-    def keep_in(self, store: Store) -> None:
+    def keep_in(self, store: RunWriter) -> None:
         """Make the run durable."""
         self.store = store
         self.alert += 1
@@ -257,7 +257,7 @@ class Run:
                 self._board.close()
         return self._board
 
-    def _fill(self, live: Live) -> None:
+    def _fill(self, live: LiveChannel) -> None:
         for entry in self.mail.pop(live.channel.name, ()):
             if entry.placed and self.store is not None:
                 live.restore(entry.sender, self.store.codec.decode(entry.value, live.channel.schema))
@@ -406,7 +406,7 @@ class Execution:
     def __init__(
         self,
         run: Run,
-        lease: Lease,
+        lease: BudgetLease,
         *,
         depth: int,
         parent: Frame | None,

@@ -33,9 +33,9 @@ from noetic_py.journal.records import Change
 from noetic_py.journal.stored import Record, RunEntry
 
 __all__ = [
-    "Conversation",
     "OpenTurn",
     "ShutTurn",
+    "StoredConversation",
     "StoredState",
     "begins_at",
     "deltas_change",
@@ -97,7 +97,7 @@ class StoredState:
 
 
 @define(eq=False)
-class Conversation:
+class StoredConversation:
     """What a session's stream comes to at a position.
 
     Attributes:
@@ -146,7 +146,7 @@ class Conversation:
                 self._restore(before, begun)
                 raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
 
-    def _restore(self, before: Conversation, length: int) -> None:
+    def _restore(self, before: StoredConversation, length: int) -> None:
         before.log.rollback(length)
         self.position, self.log, self.states, self.open = before.position, before.log, before.states, before.open
         self.delivered, self.unfinished, self.taken, self.shut, self.turns, self.status, self.settled = (
@@ -231,9 +231,9 @@ async def read_conversation(
     stream: str,
     codec: Codec,
     *,
-    known: Conversation | None = None,
+    known: StoredConversation | None = None,
     upto: int | None = None,
-) -> Conversation:
+) -> StoredConversation:
     """What a session's stream holds.
 
     Args:
@@ -248,7 +248,7 @@ async def read_conversation(
         CodecError: A record cannot be read.
         CorruptRecord: What is stored is not what was written.
     """
-    found = Conversation() if known is None else known
+    found = StoredConversation() if known is None else known
     while upto is None or found.position < upto:
         begun = found.position
         page = await backend.read(stream, after=begun, limit=_PAGE)

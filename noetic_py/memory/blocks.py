@@ -35,8 +35,8 @@ from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped
 
 __all__ = [
-    "Block",
     "Fitted",
+    "LayerBlock",
     "Placement",
     "as_items",
     "attribute",
@@ -64,7 +64,7 @@ _WORD: Final = 24
 
 
 @frozen
-class Block:
+class LayerBlock:
     """What one layer recalled for one model call.
 
     Attributes:
@@ -249,7 +249,7 @@ def fit(
     return Fitted(left, tokens, Dropped(len(items) - len(left), total - tokens, reason))
 
 
-def own_count(block: Block, shown: Fitted, counter: TokenCounter) -> tuple[int, str | None]:
+def own_count(block: LayerBlock, shown: Fitted, counter: TokenCounter) -> tuple[int, str | None]:
     """What a block counts for: the layer's own figure when it is within a tenth of the counter's, which else wins.
 
     Returns:

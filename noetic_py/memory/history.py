@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from noetic_py.core.codec.text import is_dict
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message, Opaque, Reasoning
 from noetic_py.core.tokens import TokenCounter
-from noetic_py.memory.blocks import Block, as_items
+from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.parts import Part, part_of
 
 __all__ = [
@@ -124,7 +124,7 @@ class Pin:
         part: What is shown of it now.
     """
 
-    block: Block
+    block: LayerBlock
     whole: Part
     part: Part
 
@@ -139,7 +139,7 @@ class _Habit:
     volatile: bool = False
     restless: bool = False
 
-    def after(self, block: Block) -> _Habit:
+    def after(self, block: LayerBlock) -> _Habit:
         changed = block.items != self.items
         changes = (self.changes << 1 | changed) & 0b1111
         return _Habit(
@@ -206,7 +206,7 @@ class Anchors:
         if self.assemblies > _SETTLING:
             self._due = MISSED
 
-    def observe(self, blocks: Sequence[Block]) -> None:
+    def observe(self, blocks: Sequence[LayerBlock]) -> None:
         """Note whether the layers recalled the same as before."""
         habits = self._habits
         for block in blocks:
@@ -216,7 +216,7 @@ class Anchors:
             else:
                 habits[block.layer] = known.after(block)
 
-    def begin(self, reason: str, blocks: Sequence[Block], counter: TokenCounter) -> None:
+    def begin(self, reason: str, blocks: Sequence[LayerBlock], counter: TokenCounter) -> None:
         """Begin an epoch: pin what belongs to the start of the request, as it is now.
 
         Args:
@@ -240,14 +240,14 @@ class Anchors:
         self.assemblies = 0
         self._due = None
 
-    def is_anchored(self, block: Block) -> bool:
+    def is_anchored(self, block: LayerBlock) -> bool:
         """Whether a block belongs to the start of the request when an epoch begins."""
         habit = self._habits[block.layer]
         if habit.volatile or block.placement == "live":
             return False
         return block.placement == "anchor" or not habit.fluid
 
-    def why_live(self, block: Block) -> str:
+    def why_live(self, block: LayerBlock) -> str:
         """Why a block stands behind the history."""
         habit = self._habits[block.layer]
         if block.placement == "live":
@@ -262,7 +262,7 @@ class Anchors:
         """Show a pinned block in another way from now on."""
         self._pins[part.layer] = evolve(self._pins[part.layer], part=part)
 
-    def stale(self, blocks: Sequence[Block]) -> list[tuple[Block, Pin]]:
+    def stale(self, blocks: Sequence[LayerBlock]) -> list[tuple[LayerBlock, Pin]]:
         """The blocks that are no longer what is pinned of their layer."""
         pairs = [(block, self._pins.get(block.layer)) for block in blocks]
         return [(block, pin) for block, pin in pairs if pin is not None and pin.block.items != block.items]

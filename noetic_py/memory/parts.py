@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from noetic_py.core.items import ContentPart, InputText, Item, Message
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import BlockKind, Dropped, ViewBlock
-from noetic_py.memory.blocks import Block, Fitted, attribute, fit, made_id, own_count, weigh
+from noetic_py.memory.blocks import Fitted, LayerBlock, attribute, fit, made_id, own_count, weigh
 
 __all__ = ["Part", "Parts", "first_other", "part_of", "superseding", "total"]
 
@@ -86,7 +86,7 @@ def first_other(before: Sequence[Part], now: Sequence[Part]) -> int | None:
     return None if len(before) == len(now) else min(len(before), len(now))
 
 
-def part_of(block: Block, kind: BlockKind, why: str, counter: TokenCounter) -> Part:
+def part_of(block: LayerBlock, kind: BlockKind, why: str, counter: TokenCounter) -> Part:
     """A block as it goes into a view, cut to its layer's budget."""
     shown = fit(block.items, block.budget, counter)
     counts, note = own_count(block, shown, counter)
@@ -96,7 +96,7 @@ def part_of(block: Block, kind: BlockKind, why: str, counter: TokenCounter) -> P
 # ---------------------------------------------------------------------------------------------------- superseding
 
 
-def superseding(block: Block, delta: Sequence[Item] | None, counter: TokenCounter) -> Part:
+def superseding(block: LayerBlock, delta: Sequence[Item] | None, counter: TokenCounter) -> Part:
     """What takes the place of a pinned block that went stale: a message of the developer that names the layer.
 
     Args:

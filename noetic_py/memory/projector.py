@@ -14,7 +14,7 @@ from noetic_py.core.items import Item
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped, LayerUsage, View, ViewBlock
 from noetic_py.errors import LimitExceeded
-from noetic_py.memory.blocks import Block
+from noetic_py.memory.blocks import LayerBlock
 from noetic_py.memory.history import MISSED, SUPERSEDES_PERCENT, Anchors, HistoryIndex, narrowed, paired
 from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
 from noetic_py.models.model import JsonValue, OutputSchema
@@ -24,18 +24,18 @@ __all__ = [
     "DEFAULT_MAXIMUM",
     "Allocation",
     "Demand",
-    "Head",
     "Projector",
+    "RequestHead",
     "allocate",
     "allocate_unknown",
 ]
 
 
-def _system(head: Head) -> int:
+def _system(head: RequestHead) -> int:
     return head.counter.count_text(head.instructions).value if head.instructions else 0
 
 
-def _schemas(head: Head) -> int:
+def _schemas(head: RequestHead) -> int:
     texts = [json.dumps(tool) for tool in head.tools]
     if head.output is not None:
         texts.append(json.dumps(head.output.schema))
@@ -43,7 +43,7 @@ def _schemas(head: Head) -> int:
 
 
 @frozen(eq=False)
-class Head:
+class RequestHead:
     """What stands around the conversation in a request, counted once.
 
     Args:
@@ -79,7 +79,7 @@ class Head:
         """Tokens left for the conversation and the layers; `None` when the window is not known."""
         return None if self.window is None else self.window - self.reserved - self.system - self.schemas
 
-    def moved_from(self, other: Head) -> str | None:
+    def moved_from(self, other: RequestHead) -> str | None:
         """What makes the start of a request another one than that of `other`."""
         if self is other:
             return None
@@ -218,10 +218,10 @@ class _Past:
 
 
 @frozen
-class _Shown:
+class _ShownView:
     """What has to be remembered of a view, to know what the next one moves."""
 
-    head: Head
+    head: RequestHead
     anchors: Sequence[Part]
     index: HistoryIndex
     cut: int
@@ -240,7 +240,7 @@ class Projector:
         self._anchors = Anchors()
         self._log = HistoryIndex()
         self._narrowed: HistoryIndex | None = None
-        self._shown: _Shown | None = None
+        self._shown: _ShownView | None = None
         self._same = 0
 
     def fork(self) -> Self:
@@ -257,7 +257,7 @@ class Projector:
             child._shown = evolve(self._shown, index=HistoryIndex() if index is None else index)
         return child
 
-    def plan(self, head: Head, demands: Sequence[Demand]) -> Allocation:
+    def plan(self, head: RequestHead, demands: Sequence[Demand]) -> Allocation:
         """How many tokens each layer may recall.
 
         Args:
@@ -269,7 +269,7 @@ class Projector:
         """
         return allocate_unknown(demands) if head.room is None else allocate(head.room, demands)
 
-    def stale(self, head: Head, blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
+    def stale(self, head: RequestHead, blocks: Sequence[LayerBlock]) -> list[tuple[LayerBlock, LayerBlock]]:
         """The layers whose pinned block is out of date, each with what it recalled now and what is pinned.
 
         Empty when the next view begins an epoch, because that shows the newest of all layers.
@@ -286,7 +286,7 @@ class Projector:
         if shown.first_round and usage.cached_input * 2 < shown.repeated:
             self._anchors.missed()
 
-    def _ending(self, head: Head) -> str | None:
+    def _ending(self, head: RequestHead) -> str | None:
         """Why the epoch is over before anything is put together."""
         ending = self._anchors.ending
         if ending is not None or self._shown is None:
@@ -298,9 +298,9 @@ class Projector:
 
     def assemble(
         self,
-        head: Head,
+        head: RequestHead,
         history: Sequence[Item],
-        blocks: Sequence[Block] = (),
+        blocks: Sequence[LayerBlock] = (),
         *,
         deltas: Mapping[str, Sequence[Item]] | None = None,
         projected: Sequence[Item] | None = None,
@@ -339,7 +339,7 @@ class Projector:
         cut = self._cut(head, parts, past, anew=moved is not None or reason == MISSED)
         return self._view(head, parts, past, blocks, cut, moved)
 
-    def _past(self, head: Head, history: Sequence[Item], projected: Sequence[Item] | None) -> _Past:
+    def _past(self, head: RequestHead, history: Sequence[Item], projected: Sequence[Item] | None) -> _Past:
         same = self._log.update(history, head.counter)
         tail = self._log.tail
         if projected is None:
@@ -361,7 +361,7 @@ class Projector:
         self._same = 0 if shown is not None and shown.index is not past.index else min(self._same, past.same)
         return evolve(past, same=self._same)
 
-    def _better_anew(self, head: Head, parts: Parts, past: _Past) -> str | None:
+    def _better_anew(self, head: RequestHead, parts: Parts, past: _Past) -> str | None:
         """Why it is better to begin an epoch now that everything is known."""
         takes = total(parts.supersedes)
         window = ASSUMED_WINDOW if head.window is None else head.window
@@ -377,7 +377,7 @@ class Projector:
             return "what was left out of pinned blocks has room again"
         return None
 
-    def _parts(self, head: Head, blocks: Sequence[Block], deltas: Mapping[str, Sequence[Item]]) -> Parts:
+    def _parts(self, head: RequestHead, blocks: Sequence[LayerBlock], deltas: Mapping[str, Sequence[Item]]) -> Parts:
         anchors = [pin.part for pin in self._anchors.pins]
         lives: list[Part] = []
         supersedes: list[Part] = []
@@ -389,7 +389,7 @@ class Projector:
                 supersedes.append(superseding(block, deltas.get(block.layer), head.counter))
         return Parts(anchors, lives, supersedes)
 
-    def _squeezed(self, head: Head, parts: Parts, past: _Past) -> Parts:
+    def _squeezed(self, head: RequestHead, parts: Parts, past: _Past) -> Parts:
         """The parts as far as the window has room for them besides what is never left out."""
         if head.room is None:
             return parts
@@ -413,7 +413,7 @@ class Projector:
             parts.supersedes,
         )
 
-    def _cut(self, head: Head, parts: Parts, past: _Past, *, anew: bool) -> int:
+    def _cut(self, head: RequestHead, parts: Parts, past: _Past, *, anew: bool) -> int:
         """Where the history begins: where it began before, as long as that fits."""
         shown = self._shown
         cut = 0 if anew or shown is None or past.same < shown.cut else shown.cut
@@ -427,7 +427,7 @@ class Projector:
 
     # -- what moved
 
-    def _moved_start(self, head: Head, parts: Parts) -> str | None:
+    def _moved_start(self, head: RequestHead, parts: Parts) -> str | None:
         """Who moved what stands before the history."""
         shown = self._shown
         if shown is None:
@@ -453,7 +453,7 @@ class Projector:
         # Nothing new was said: what stands before the tail now was not there before.
         return parts.behind[0].layer if parts.behind and past.tail < shown.end else None
 
-    def _repeated(self, head: Head, parts: Parts, past: _Past, cut: int) -> int:
+    def _repeated(self, head: RequestHead, parts: Parts, past: _Past, cut: int) -> int:
         """Tokens at the start that the view before had too."""
         shown = self._shown
         if shown is None or head.moved_from(shown.head) is not None:
@@ -471,7 +471,7 @@ class Projector:
     # -- handing over
 
     def _view(
-        self, head: Head, parts: Parts, past: _Past, blocks: Sequence[Block], cut: int, moved: str | None
+        self, head: RequestHead, parts: Parts, past: _Past, blocks: Sequence[LayerBlock], cut: int, moved: str | None
     ) -> View:
         moved = moved or self._moved_past(parts, past, cut)
         repeated = self._repeated(head, parts, past, cut)
@@ -481,7 +481,7 @@ class Projector:
         self._anchors.assemblies += 1
         first_round = self._log.awaits_answer
         self._same = len(past.items)
-        self._shown = _Shown(head, parts.anchors, past.index, cut, end, first_round, repeated)
+        self._shown = _ShownView(head, parts.anchors, past.index, cut, end, first_round, repeated)
         layers = {block.layer: 0 for block in blocks}
         for part in parts.all:
             layers[part.layer] = layers.get(part.layer, 0) + part.counts
@@ -501,7 +501,7 @@ class Projector:
         )
 
 
-def _too_small(head: Head, parts: Parts, past: _Past) -> LimitExceeded:
+def _too_small(head: RequestHead, parts: Parts, past: _Past) -> LimitExceeded:
     window = head.window or 0
     needs = {
         "system": head.system,
@@ -530,7 +530,7 @@ def _items(parts: Sequence[Part]) -> list[Item]:
     return [item for part in parts for item in part.items]
 
 
-def _told(head: Head, parts: Parts, past: _Past, cut: int) -> Sequence[ViewBlock]:
+def _told(head: RequestHead, parts: Parts, past: _Past, cut: int) -> Sequence[ViewBlock]:
     told: list[ViewBlock] = []
     if head.system:
         told.append(ViewBlock("system", None, head.system, 0, "the step's instructions"))

@@ -96,7 +96,7 @@ class LimitedModel(ModelWrapper):
 
 
 @define(eq=False)
-class _Place:
+class _WaitingCall:
     """A place in the line; `called` when the waiter should look again."""
 
     called: anyio.Event = field(factory=anyio.Event)
@@ -113,7 +113,7 @@ class _Gate:
     concurrency: int | None
     per_minute: int | None
     running: int = 0
-    line: deque[_Place] = field(factory=deque[_Place])
+    line: deque[_WaitingCall] = field(factory=deque[_WaitingCall])
     # When the latest requests began: as many as a minute allows, the oldest first, and by whose clock.
     _begun: deque[float] = field(init=False)
     _clock: Runtime | None = None
@@ -130,7 +130,7 @@ class _Gate:
 
     async def wait(self, runtime: Runtime) -> None:
         """Stand in line, and go through when it is one's turn."""
-        place = _Place()
+        place = _WaitingCall()
         self.line.append(place)
         try:
             while True:

@@ -43,7 +43,7 @@ from noetic_py.engine.journaling.run_history import (
     take_over,
     told,
 )
-from noetic_py.engine.journaling.writer import TTL, Kept, Store
+from noetic_py.engine.journaling.writer import TTL, Kept, RunWriter
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.limits import budget_of, limits_of
 from noetic_py.engine.run import RunPlan
@@ -59,8 +59,8 @@ from noetic_py.journal.stored import Head, Lease, Record
 from noetic_py.steps.flow import Settled
 
 __all__ = [
-    "Forked",
     "Kept",
+    "PlannedFork",
     "beating",
     "begin_kept",
     "beside",
@@ -129,7 +129,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         raise RunBusy(
             f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
         )
-    store = Store(kept.backend, lease, codec, kept.mode)
+    store = RunWriter(kept.backend, lease, codec, kept.mode)
     store.status = "running"
     store.told = _told(run, plan.step.id, kept.source)
     store.tell()
@@ -180,7 +180,7 @@ def _encoded(value: Any, where: str, codec: Codec) -> Any:
 
 
 @frozen
-class Forked:
+class PlannedFork:
     """A run that is to be made of another one's beginning.
 
     Attributes:
@@ -204,7 +204,7 @@ async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec, kind:
     return past_of(await read_journal(backend, run_id, codec), run_id, kind, codec)
 
 
-async def fork_at(backend: CheckpointBackend, run_id: str, new: Forked, state: object) -> None:
+async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, state: object) -> None:
     """Make a run that is another one up to a position, with another state when one is given.
 
     Raises:
@@ -288,7 +288,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         # Another process has written since it was read.
         await give_up(kept.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
-    store = Store(kept.backend, lease, codec, kept.mode, position=head.position)
+    store = RunWriter(kept.backend, lease, codec, kept.mode, position=head.position)
     store.status = "running"
     store.told = _told(run, step.id, opening.source)
     if past.ended is not None and past.ended.control is not None and past.ended.control.shutdown is not None:

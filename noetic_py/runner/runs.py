@@ -523,7 +523,7 @@ async def fork_run(
         position = head.position
     info = _info_of(await _entry_of(backend, run_id))
     new = runtime.new_id()
-    await lease.fork_at(backend, run_id, lease.Forked(new, position, _card_of(info)), state)
+    await lease.fork_at(backend, run_id, lease.PlannedFork(new, position, _card_of(info)), state)
     return new
 
 

@@ -24,7 +24,7 @@ from noetic_py.engine.types import types_in
 from noetic_py.errors import CodecError, ConfigError, ForgedEvent, LogError, SessionConflict, SessionLoadError
 from noetic_py.journal.delta import state_tree
 from noetic_py.journal.record_codec import read_items, write_items
-from noetic_py.journal.session_stream import Conversation, loaded
+from noetic_py.journal.session_stream import StoredConversation, loaded
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import Desk, Hold
@@ -260,7 +260,7 @@ async def dumped(desk: Desk, key: SessionKey) -> SessionData:
     raise SessionConflict(f"session {key.session!r} is written all the time", hint="dump it between its turns")
 
 
-def _data_of(key: SessionKey, conversation: Conversation) -> dict[str, Any]:
+def _data_of(key: SessionKey, conversation: StoredConversation) -> dict[str, Any]:
     states = {
         name: StateData(state_tree(each.like, each.fields), each.version) for name, each in conversation.states.items()
     }

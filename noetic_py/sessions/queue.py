@@ -26,7 +26,7 @@ from noetic_py.core.session_key import SessionKey
 from noetic_py.core.validation import admit
 from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, NoeticError, VersionConflict
 from noetic_py.journal.record_codec import read_items, write_items
-from noetic_py.journal.session_stream import Conversation
+from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
 from noetic_py.sessions.lock import Gate
 from noetic_py.sessions.policy import SessionPolicy
@@ -125,7 +125,7 @@ class Mail:
         message: str | Message,
         deliver: Delivery,
         delivery_id: str | None,
-        read: Callable[[SessionKey], Awaitable[Conversation]],
+        read: Callable[[SessionKey], Awaitable[StoredConversation]],
     ) -> QueuedMessage | None:
         """Put a message at the end of the line; `None` when it is there, or was taken.
 
@@ -209,7 +209,7 @@ class Mail:
         waiting = [each for each in await self.waiting(key) if each.delivery_id not in its_own]
         return [each.item for each in waiting if each.deliver == "between_rounds"]
 
-    async def pick(self, key: SessionKey, conversation: Conversation) -> QueuedMessage | None:
+    async def pick(self, key: SessionKey, conversation: StoredConversation) -> QueuedMessage | None:
         """The message that the next turn answers: of a turn that was left, of an interrupt, or the oldest."""
         held = self._held.get(key, ())
         left: list[QueuedMessage] = []
@@ -225,7 +225,7 @@ class Mail:
         left.sort(key=lambda each: (each.delivery_id != open_turn, each.deliver != "interrupt"))
         return left[0] if left else None
 
-    def _is_taken(self, letter: QueuedMessage, conversation: Conversation) -> bool:
+    def _is_taken(self, letter: QueuedMessage, conversation: StoredConversation) -> bool:
         run_id = conversation.delivered.get(letter.delivery_id)
         if run_id is None:
             return False

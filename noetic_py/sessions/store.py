@@ -38,7 +38,7 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.delta import state_tree
 from noetic_py.journal.session_stream import (
-    Conversation,
+    StoredConversation,
     StoredState,
     begins_at,
     edited,
@@ -193,7 +193,7 @@ class Desk:
         resources.mail = self.mail.between
         self.feeds: Feeds = Feeds(policy)
         # What was read last, newest at the end; compared with the backend before it is believed.
-        self._known: OrderedDict[SessionKey, Conversation] = OrderedDict()
+        self._known: OrderedDict[SessionKey, StoredConversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
         self._said: dict[str, list[str]] = {}
         # Turns of earlier processes that go on because their messages have come again.
@@ -235,7 +235,7 @@ class Desk:
         lease, head = await owned(self.backend, key.stream)
         return Hold(self.backend, lease, 0 if head is None else head.position)
 
-    async def read(self, key: SessionKey, codec: Codec | None = None) -> Conversation:
+    async def read(self, key: SessionKey, codec: Codec | None = None) -> StoredConversation:
         """What a session holds now: what is known of it, and what was written since.
 
         Raises:
@@ -247,7 +247,7 @@ class Desk:
         position, begins = (0, 0) if entry is None else (entry.position, begins_at(entry))
         if known is None or not begins <= known.position <= position:
             # Never read here, or deleted since, and perhaps made anew.
-            known = Conversation(position=begins, noted=position > 0)
+            known = StoredConversation(position=begins, noted=position > 0)
         # Others may have written since it was found empty, and they have said whose it is, and where it begins.
         known.noted = known.noted or position > 0
         try:
@@ -262,11 +262,11 @@ class Desk:
                     hint='mend the store, delete the session, or SessionPolicy(on_load_error="fresh")',
                 ) from error
             # What is there stays in the store; the next record says that it is not to be read.
-            return Conversation(position=position)
+            return StoredConversation(position=position)
         self.keep(key, known)
         return known
 
-    def keep(self, key: SessionKey, conversation: Conversation) -> None:
+    def keep(self, key: SessionKey, conversation: StoredConversation) -> None:
         """Remember what a session holds, and forget the one that was used longest ago."""
         self._known[key] = conversation
         self._known.move_to_end(key)
@@ -416,7 +416,7 @@ class Desk:
             self._unsaved.pop(key, None)
 
     async def write_turn(
-        self, hold: Hold, key: SessionKey, conversation: Conversation, made: Made, codec: Codec
+        self, hold: Hold, key: SessionKey, conversation: StoredConversation, made: Made, codec: Codec
     ) -> None:
         """Write what a turn has made behind what a session holds."""
         kind = class_of(made.state)
@@ -444,7 +444,7 @@ class Desk:
         return [*(each for each in took if each.delivery_id != made.letter.delivery_id), made.letter]
 
     async def write(
-        self, hold: Hold, key: SessionKey, conversation: Conversation, records: Sequence[Record], codec: Codec
+        self, hold: Hold, key: SessionKey, conversation: StoredConversation, records: Sequence[Record], codec: Codec
     ) -> None:
         """Write at the end of a session, and take it in."""
         card = None
@@ -464,7 +464,7 @@ def _index_of(app: str | None, user: str | None) -> tuple[str, ...]:
     return ("sessions", "app" if app else "-", app or "-", "user" if user else "-", user or "-")
 
 
-def state_of(conversation: Conversation, kind: type[T], codec: Codec) -> T | None:
+def state_of(conversation: StoredConversation, kind: type[T], codec: Codec) -> T | None:
     """The state of a type that a session holds."""
     stored = conversation.states.get(kind.__name__)
     if stored is None:

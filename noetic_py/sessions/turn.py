@@ -35,7 +35,7 @@ from noetic_py.journal.delta import state_tree
 from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import Base
 from noetic_py.journal.session_stream import (
-    Conversation,
+    StoredConversation,
     deltas_change,
     edited,
     ended,
@@ -127,7 +127,7 @@ class Turn:
         with desk.mail.answering(key, self._answers(conversation)):
             return await self._begun(hold, conversation)
 
-    def _answers(self, conversation: Conversation) -> set[str]:
+    def _answers(self, conversation: StoredConversation) -> set[str]:
         """What the messages were delivered as that this turn is an answer to, or might be."""
         former, shut = conversation.open, conversation.shut
         runs = {each.run_id for each in (former, shut) if each is not None}
@@ -136,7 +136,7 @@ class Turn:
         found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
         return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
 
-    async def _next(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
+    async def _next(self, hold: Hold, conversation: StoredConversation) -> RunResult[Any, Any]:
         """The turn of the message that waits for one, which is chosen now that no other turn can take it.
 
         Raises:
@@ -158,7 +158,7 @@ class Turn:
             await mail.remove(key, [letter])
             raise LetterGone from None
 
-    async def _begun(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
+    async def _begun(self, hold: Hold, conversation: StoredConversation) -> RunResult[Any, Any]:
         """The turn, from what there is; or an earlier one goes on, whose message this is too."""
         desk, key, plan = self._desk, self._key, self._plan
         delivery = plan.delivery_id
@@ -210,7 +210,7 @@ class Turn:
 
         return await self._from(conversation, write)
 
-    async def _reconcile(self, hold: Hold, there: Conversation, made: Made) -> None:
+    async def _reconcile(self, hold: Hold, there: StoredConversation, made: Made) -> None:
         """Another process has written since the turn began."""
         match self._desk.policy.on_conflict:
             case "fail":
@@ -233,7 +233,9 @@ class Turn:
                 await self._desk.write(hold, self._key, there, records, self._codec)
                 await self._write(hold, there, made)
 
-    async def _from(self, conversation: Conversation, write: Callable[[Made], Awaitable[None]]) -> RunResult[Any, Any]:
+    async def _from(
+        self, conversation: StoredConversation, write: Callable[[Made], Awaitable[None]]
+    ) -> RunResult[Any, Any]:
         """Run from what a session holds, and write what that adds, however the run ends."""
         desk, key, run = self._desk, self._key, self._run
         log = conversation.log.fork()
@@ -299,7 +301,7 @@ class Turn:
                 result.error.add_note(f"the session was not written: {error}")
 
     async def _write_rest(
-        self, hold: Hold, conversation: Conversation, result: RunResult[Any, Any], items: Sequence[Item]
+        self, hold: Hold, conversation: StoredConversation, result: RunResult[Any, Any], items: Sequence[Item]
     ) -> None:
         """A turn that had not completed was delivered again and has gone on: write what is not there yet.
 
@@ -334,7 +336,7 @@ class Turn:
         with anyio.CancelScope(shield=True):
             await self._write(hold, conversation, made)
 
-    async def _resumed(self, hold: Hold, conversation: Conversation) -> RunResult[Any, Any]:
+    async def _resumed(self, hold: Hold, conversation: StoredConversation) -> RunResult[Any, Any]:
         """A run of the session goes on that an earlier process has begun."""
         self._desk.begins(self._key, self._run)
         try:
@@ -355,13 +357,13 @@ class Turn:
                 await self._write_rest(hold, conversation, result, items)
         return result
 
-    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: Conversation, begun: int) -> Made:
+    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: StoredConversation, begun: int) -> Made:
         items, states = domain.log.since(begun), seen.states
         cut = _cut(result, items)
         at, branch = seen.position, self._plan.step.id
         return Made(result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch)
 
-    def _state(self, conversation: Conversation) -> Any:
+    def _state(self, conversation: StoredConversation) -> Any:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
         given = self._plan.domain.state
         unsaved = self._desk.unsaved(self._key)
@@ -371,7 +373,7 @@ class Turn:
         return given if found is None else found
 
     async def _after_shutdown(
-        self, hold: Hold, conversation: Conversation, shut: ShutTurn
+        self, hold: Hold, conversation: StoredConversation, shut: ShutTurn
     ) -> RunResult[Any, Any] | None:
         """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
         past = await self._past(shut.run_id)
@@ -395,7 +397,7 @@ class Turn:
         ours = base is not None and (base.app, base.user, base.session) == self._key.parts
         return past if ours else None
 
-    async def _close(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
+    async def _close(self, hold: Hold, conversation: StoredConversation, run_id: str) -> None:
         """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
 
         Raises:
@@ -413,7 +415,7 @@ class Turn:
         finally:
             await give_up(backend, lease)
 
-    async def _end(self, hold: Hold, conversation: Conversation, run_id: str) -> None:
+    async def _end(self, hold: Hold, conversation: StoredConversation, run_id: str) -> None:
         """End a turn that is not resumed.
 
         Raises:
@@ -459,7 +461,7 @@ class Turn:
             with anyio.CancelScope(shield=True):
                 await self._desk.mail.remove(self._key, [letter])
 
-    async def _write(self, hold: Hold, conversation: Conversation, made: Made) -> None:
+    async def _write(self, hold: Hold, conversation: StoredConversation, made: Made) -> None:
         if made.status == "suspended" and conversation.open is not None and conversation.open.run_id == made.run_id:
             # The turn has not ended: its run holds what there is of it, and writes it when it does.
             if made.letter is not None:

@@ -39,7 +39,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.core.budget import Lease
+from noetic_py.core.budget import BudgetLease
 from noetic_py.core.events import BudgetWarning
 from noetic_py.core.tokens import TiktokenCounter
 from noetic_py.models import ModelStream
@@ -113,7 +113,7 @@ def metered(*, cost: str | None = None, delay: float = 0.0, usage: TokenUsage | 
     return Meter(ScriptedModel(*["yes"] * calls, cost=cost, delay=delay, usage=usage))
 
 
-def lease_of(harness: Harness[Any]) -> Lease:
+def lease_of(harness: Harness[Any]) -> BudgetLease:
     return harness._resources.lease
 
 

@@ -34,7 +34,7 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.channels import Board, Entry, Live, Reader
+from noetic_py.channels import Board, Entry, LiveChannel, Reader
 from noetic_py.context.detached import DetachedRun
 from noetic_py.errors import ChannelClosed, ChannelTimeout, ParallelFailed, StepFailed
 from noetic_py.journal.records import RunEnded
@@ -630,7 +630,7 @@ class HandOver:
         self.rng = rng
         self.stops = Stops(rng)
         self.capacity = rng.choice([1, 2, 7])
-        self.live: Live = board().live(Channel("c", tuple[int, int], capacity=self.capacity))
+        self.live: LiveChannel = board().live(Channel("c", tuple[int, int], capacity=self.capacity))
         self.entries: deque[Entry] = vars(self.live)["_entries"]
         # By receiver, in the order in which it got them.
         self.got: dict[int, list[Entry]] = {}
@@ -712,7 +712,7 @@ class Broadcast:
     def __init__(self, rng: random.Random, mode: Literal["topic", "value"]) -> None:
         self.rng = rng
         self.stops = Stops(rng)
-        self.live: Live = board().live(Channel("c", int, mode=mode, capacity=HAND_OVERS))
+        self.live: LiveChannel = board().live(Channel("c", int, mode=mode, capacity=HAND_OVERS))
         self.heard: list[list[int]] = [[], [], [], []]
 
     async def listen(self, own: list[int]) -> None:

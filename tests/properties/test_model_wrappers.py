@@ -28,7 +28,7 @@ from noetic_py import (
     settle,
     until,
 )
-from noetic_py.core.budget import Lease
+from noetic_py.core.budget import BudgetLease
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.tokens import counter_for
 from noetic_py.journal.records import CallStarted, JournalRecord, StepFailed, StepFinished, StepStopped
@@ -347,7 +347,7 @@ def budget_of(chance: random.Random) -> Budget:
 # -------------------------------------------------------------------------------------------------------------- trials
 
 
-def settled(lease: Lease, name: str) -> Decimal:
+def settled(lease: BudgetLease, name: str) -> Decimal:
     assert not any(lease._held.values()), lease._held
     return lease._settled.get(name, Decimal(0))
 

@@ -18,8 +18,8 @@ from noetic_py.core.log import ItemLog
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.core.view import View
 from noetic_py.errors import LimitExceeded
-from noetic_py.memory.blocks import Block, Placement, as_items, weigh
-from noetic_py.memory.projector import Demand, Head, Projector
+from noetic_py.memory.blocks import LayerBlock, Placement, as_items, weigh
+from noetic_py.memory.projector import Demand, Projector, RequestHead
 from noetic_py.testing._random_programs.conversation import pairing_error
 from tests.properties.checks import SEED, examples
 
@@ -36,12 +36,12 @@ class Session:
         self.draw = draw
         self.projector = Projector()
         self.log = ItemLog()
-        self.head = Head(COUNTER, "Be careful.", window=draw(70, 1500), reserved=draw(0, 60))
+        self.head = RequestHead(COUNTER, "Be careful.", window=draw(70, 1500), reserved=draw(0, 60))
         self.contents = ["", "", "", "", ""]
         self.views = 0
         self.refused = 0
         self._made = 0
-        self._last: tuple[View, Head] | None = None
+        self._last: tuple[View, RequestHead] | None = None
 
     # -- what happens
 
@@ -86,12 +86,12 @@ class Session:
         elif move <= 7:
             self.contents[self.draw(0, 4)] = "note " * self.draw(0, 60) + str(self.draw(0, 3))
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[LayerBlock]:
         plan = self.projector.plan(self.head, DEMANDS)
         if self.head.room is not None:
             assert plan.total == max(0, self.head.room)
         made = [
-            Block(demand.layer, slot, as_items(demand.layer, content), placement, plan.layers[demand.layer])
+            LayerBlock(demand.layer, slot, as_items(demand.layer, content), placement, plan.layers[demand.layer])
             for slot, (demand, content, placement) in enumerate(zip(DEMANDS, self.contents, PLACEMENTS, strict=True))
         ]
         made[4] = evolve(made[4], volatile=True)
@@ -131,7 +131,7 @@ class Session:
         usage = view.usage
         assert usage.total == usage.system + usage.tools + usage.history + sum(usage.layers.values()) == counted
 
-    def holds(self, view: View, history: Sequence[Item], blocks: Sequence[Block], *, narrowed: bool) -> None:
+    def holds(self, view: View, history: Sequence[Item], blocks: Sequence[LayerBlock], *, narrowed: bool) -> None:
         assert pairing_error(view.items) is None
         tail = tail_of(history)
         assert list(view.items)[len(view.items) - len(tail) :] == tail
@@ -255,7 +255,7 @@ def test_many_sessions_see_everything() -> None:
 # ------------------------------------------------------------------------------------------------ the cache
 
 
-def layers(turn: int, *, now: bool) -> list[Block]:
+def layers(turn: int, *, now: bool) -> list[LayerBlock]:
     """Five layers as an agent has them: rules, a profile, facts that change at times, a plan, and the time."""
     contents = {
         "rules": "Answer in short sentences, name your sources. " * 8,
@@ -265,12 +265,12 @@ def layers(turn: int, *, now: bool) -> list[Block]:
         "clock": f"It is turn {turn}." if now else None,
     }
     return [
-        Block(layer, slot, as_items(layer, content), volatile=layer == "clock")
+        LayerBlock(layer, slot, as_items(layer, content), volatile=layer == "clock")
         for slot, (layer, content) in enumerate(contents.items())
     ]
 
 
-def naive(head: Head, history: Sequence[Item], blocks: Sequence[Block]) -> list[Item]:
+def naive(head: RequestHead, history: Sequence[Item], blocks: Sequence[LayerBlock]) -> list[Item]:
     """The usual order: what the layers recall now stands in front of the conversation."""
     return [*(item for block in blocks for item in block.items), *history]
 
@@ -282,7 +282,7 @@ class PrefixCache:
         self._last: list[bytes] = []
         self.read = self.served = 0
 
-    def ask(self, head: Head, items: Sequence[Item]) -> TokenUsage:
+    def ask(self, head: RequestHead, items: Sequence[Item]) -> TokenUsage:
         sent = wire(items)
         pairs = zip(self._last, sent, strict=False)
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -306,7 +306,7 @@ def converse(log: ItemLog, turn: int) -> Iterator[None]:
 
 def test_a_pinned_start_stays_the_same_bytes_for_a_whole_epoch() -> None:
     projector, log = Projector(), ItemLog()
-    head = Head(COUNTER, "Be careful.", window=100_000)
+    head = RequestHead(COUNTER, "Be careful.", window=100_000)
     starts: dict[int, set[tuple[bytes, ...]]] = {}
     assemblies: dict[int, int] = {}
     for turn in range(50):
@@ -323,7 +323,7 @@ def test_a_pinned_start_stays_the_same_bytes_for_a_whole_epoch() -> None:
 
 @pytest.mark.parametrize("window", [100_000, 3_000])
 def test_what_a_prefix_cache_serves(window: int, record_testsuite_property: Callable[[str, object], None]) -> None:
-    head = Head(COUNTER, "Be careful.", window=window)
+    head = RequestHead(COUNTER, "Be careful.", window=window)
     shown, plain = PrefixCache(), PrefixCache()
     projector, log = Projector(), ItemLog()
     index_of_cut = 0

@@ -42,7 +42,7 @@ from noetic_py.core.items import (
 from noetic_py.errors import NoeticError
 from noetic_py.journal.packing import pack, unpack
 from noetic_py.journal.record_codec import _LOAD, load_record
-from noetic_py.journal.session_stream import Conversation, edited, ended, started
+from noetic_py.journal.session_stream import StoredConversation, edited, ended, started
 from noetic_py.journal.stored import Record
 
 HISTORIES = Path(__file__).resolve().parents[1] / "histories" / "recorded"
@@ -141,7 +141,7 @@ def feed_record(data: bytes) -> object:
 
 
 def feed_session(data: bytes) -> object:
-    conversation = Conversation()
+    conversation = StoredConversation()
     kinds = SESSION_KINDS
     lines = [Record(kinds[line[0] % len(kinds)], (), line[1:]) for line in data.split(b"\n") if line]
     try:

@@ -60,7 +60,7 @@ class FileBackend(EmbeddedBackend[FileStore]):
             busy_timeout=busy_timeout,
         )
         self._settings = FileSettings(_checked_path(path), busy_timeout)
-        self._opening = _Opening(self._settings, blob_threshold)
+        self._opening = _FolderOpening(self._settings, blob_threshold)
         where = self._settings.where
         pool = WorkerPool[FileStore](
             partial(_OneByOne, self._opening.store, where), name="noetic-files", where=where, ended=self._opening.close
@@ -78,7 +78,7 @@ class FileBackend(EmbeddedBackend[FileStore]):
         }
 
 
-class _Opening:
+class _FolderOpening:
     """Opens the folder once; who its owner is does not change."""
 
     def __init__(self, settings: FileSettings, threshold: int) -> None:

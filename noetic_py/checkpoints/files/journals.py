@@ -16,7 +16,16 @@ from noetic_py.errors import CorruptRecord
 from noetic_py.journal.packing import Packed
 from noetic_py.journal.stored import RunEntry
 
-__all__ = ["Frame", "Journal", "JournalDamaged", "Part", "RunHead", "framed", "load_head", "store_head"]
+__all__ = [
+    "FileTransaction",
+    "Journal",
+    "JournalDamaged",
+    "JournalPart",
+    "RunHead",
+    "framed",
+    "load_head",
+    "store_head",
+]
 
 _HEAD = struct.Struct("<IIQII")
 _PLACE = struct.Struct("<Q")
@@ -28,7 +37,7 @@ class JournalDamaged(Exception):
 
 
 @frozen
-class Frame:
+class FileTransaction:
     """One transaction.
 
     Attributes:
@@ -115,7 +124,7 @@ class Journal:
                 return first + count, end
         raise JournalDamaged
 
-    def frame(self, first: int, offset: int, limit: int) -> Frame:
+    def frame(self, first: int, offset: int, limit: int) -> FileTransaction:
         """The frame at an offset.
 
         Args:
@@ -136,7 +145,7 @@ class Journal:
         if _HEAD.unpack(head)[0] != _sum(head, rest, self._stream, self._seed):
             raise JournalDamaged
         digests = tuple(rest[at : at + _DIGEST] for at in range(0, apart, _DIGEST))
-        return Frame(first, last - first, digests, rest[apart:], end)
+        return FileTransaction(first, last - first, digests, rest[apart:], end)
 
     def check_tail(self, position: int, end: int) -> None:
         """Look at what lies behind the end.
@@ -183,7 +192,7 @@ class Journal:
 
 
 @frozen
-class Part:
+class JournalPart:
     """A part of a run's journal: one file.
 
     Attributes:
@@ -215,7 +224,7 @@ class RunHead:
 
     run_id: str
     number: int
-    parts: tuple[Part, ...]
+    parts: tuple[JournalPart, ...]
     fence: int
     owner: int
     created: int
@@ -224,7 +233,7 @@ class RunHead:
     card: bytes
 
     @property
-    def own(self) -> Part:
+    def own(self) -> JournalPart:
         """The part that it appends to."""
         return self.parts[-1]
 
@@ -281,7 +290,7 @@ def load_head(content: bytes, what: str, *, seed: int) -> RunHead:
             "updated": int(updated),
             "parts": [*parts],
         } if parts:
-            shares = tuple(Part(*part) for part in parts)
+            shares = tuple(JournalPart(*part) for part in parts)
             return RunHead(run_id, number, shares, fence, owner, created, updated, status, card)
         case _:
             raise CorruptRecord(f"{what} is none", hint=RESTORE)

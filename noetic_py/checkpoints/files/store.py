@@ -18,10 +18,10 @@ from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.files import folder
 from noetic_py.checkpoints.files.folder import Folder, read_file, seal, unseal, write_new
 from noetic_py.checkpoints.files.journals import (
-    Frame,
+    FileTransaction,
     Journal,
     JournalDamaged,
-    Part,
+    JournalPart,
     RunHead,
     framed,
     load_head,
@@ -45,14 +45,14 @@ from noetic_py.errors import CorruptRecord
 from noetic_py.journal.packing import Packed, pack, pack_scope, unpack
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
-__all__ = ["FileStore", "Values"]
+__all__ = ["FileStore", "FileValues"]
 
 
 def _hashed(packed: bytes) -> str:
     return hashlib.sha256(packed).hexdigest()
 
 
-class Values:
+class FileValues:
     """The values in a folder. Every method may raise `OSError`.
 
     Args:
@@ -152,7 +152,7 @@ def _journal(index: int) -> str:
     return f"journal-{index}"
 
 
-class FileStore(Values):
+class FileStore(FileValues):
     """The folder. Every method may raise `OSError`.
 
     Args:
@@ -288,12 +288,12 @@ class FileStore(Values):
         """Make a run by its first transaction."""
         count, number = len(given.records), self._folder.tick()
         data = framed(packed, 0, count, stream=number, seed=self._folder.seed) if count else b""
-        parts = (Part(number, count, len(data)),)
+        parts = (JournalPart(number, count, len(data)),)
         run = RunHead(given.run_id, number, parts, 0, 0, now, now, given.status, bytes(given.card or b""))
         self._make(run, data, packed)
         return count
 
-    def _extended(self, run: RunHead, packed: Packed, count: int) -> Part:
+    def _extended(self, run: RunHead, packed: Packed, count: int) -> JournalPart:
         """Write a transaction behind the end of a run's own journal."""
         own, place = run.own, self._place(run.run_id)
         data = framed(packed, own.upto, count, stream=own.stream, seed=self._folder.seed)
@@ -303,7 +303,7 @@ class FileStore(Values):
                 journal.append(data, own.upto, own.end)
         except (JournalDamaged, FileNotFoundError):
             raise _damaged(run, own.upto) from None
-        return Part(own.stream, own.upto + count, own.end + len(data))
+        return JournalPart(own.stream, own.upto + count, own.end + len(data))
 
     def _keep(self, place: str, packed: Packed) -> None:
         for digest, payload in packed.blobs.items():
@@ -392,12 +392,12 @@ class FileStore(Values):
                     f"run {run.run_id!r}, after position {page.at}: {error.message}", hint=RESTORE
                 ) from None
 
-    def _mark(self, stream: int, frame: Frame) -> None:
+    def _mark(self, stream: int, frame: FileTransaction) -> None:
         if len(self._marks) == _MARKS:
             self._marks.clear()
         self._marks[stream] = frame.first + frame.count, frame.end
 
-    def _frames(self, journal: Journal, part: Part, begin: int, after: int) -> Iterator[Frame]:
+    def _frames(self, journal: Journal, part: JournalPart, begin: int, after: int) -> Iterator[FileTransaction]:
         """The transactions of a part, from the one that holds the first record behind a position on."""
         position, offset = begin, 0
         mark = self._marks.get(part.stream)
@@ -432,7 +432,7 @@ class FileStore(Values):
                 if self._find(new_run_id) is not None:
                     raise is_taken(new_run_id)
                 number = self._folder.tick()
-                parts = (*shares, Part(number, at, 0))
+                parts = (*shares, JournalPart(number, at, 0))
                 names = [*(_journal(index) for index in range(len(shares))), *sorted(digests)]
                 made = RunHead(new_run_id, number, parts, 0, 0, when, when, status, bytes(card or b""))
                 links = [(os.path.join(self._place(run_id), name), name) for name in names]
@@ -440,9 +440,9 @@ class FileStore(Values):
 
             self._settled(run_id, work)
 
-    def _shared(self, run: RunHead, at: int) -> tuple[Sequence[Part], set[str]]:
+    def _shared(self, run: RunHead, at: int) -> tuple[Sequence[JournalPart], set[str]]:
         """The parts of a journal's beginning, and the names of its large payloads."""
-        shares: list[Part] = []
+        shares: list[JournalPart] = []
         digests: set[str] = set()
         begin = 0
         for index, part in enumerate(run.parts):
@@ -459,7 +459,7 @@ class FileStore(Values):
                 except JournalDamaged:
                     raise _damaged(run, begin) from None
             if end:
-                shares.append(Part(part.stream, begin, end))
+                shares.append(JournalPart(part.stream, begin, end))
         if begin != at:
             raise no_end(at)
         return shares, digests
@@ -536,7 +536,7 @@ class FileStore(Values):
         owner = self._folder.locks.owner
         try:
             if run is None:
-                self._make(RunHead(run_id, number, (Part(number, 0, 0),), fence, owner, now, now, None, b""))
+                self._make(RunHead(run_id, number, (JournalPart(number, 0, 0),), fence, owner, now, now, None, b""))
             else:
                 # The process that made the run may have died before its name was on the disk.
                 sync_folder(self._folder.at("runs"))

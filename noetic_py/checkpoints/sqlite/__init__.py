@@ -16,14 +16,14 @@ from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
     VERSION,
     Mode,
-    Place,
+    OpenFile,
     Settings,
     connect,
     from_sqlite,
     open_database,
     wal_is_safe,
 )
-from noetic_py.checkpoints.sqlite.store import Store
+from noetic_py.checkpoints.sqlite.store import SqliteStore
 from noetic_py.checkpoints.threads import Job, WorkerPool
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import ConfigError
@@ -33,7 +33,7 @@ __all__ = ["SqliteBackend"]
 T = TypeVar("T")
 
 
-class SqliteBackend(EmbeddedBackend[Store]):
+class SqliteBackend(EmbeddedBackend[SqliteStore]):
     """Keeps journals and values in an SQLite file. What was acknowledged survives the loss of power.
 
     The file is opened when it is first needed, in a thread of the backend's own; `async with` opens it at once. Several
@@ -74,16 +74,16 @@ class SqliteBackend(EmbeddedBackend[Store]):
             busy_timeout=busy_timeout,
         )
         self._settings = Settings(_checked_path(path), busy_timeout, file_mode, exclusive)
-        self._opening = _Opening(self._settings, blob_threshold)
+        self._opening = _FileOpening(self._settings, blob_threshold)
         where = self._settings.where
-        writer = WorkerPool[Store](
+        writer = WorkerPool[SqliteStore](
             partial(GroupCommit, self._opening.writer, where),
             name="noetic-sqlite",
             where=where,
             ended=self._opening.close,
         )
         super().__init__(writer, largest=max_bytes, runtime=runtime)
-        self._reader = WorkerPool[Store](
+        self._reader = WorkerPool[SqliteStore](
             partial(GroupCommit, self._opening.reader, where), name="noetic-sqlite-reader", where=where
         )
         weakref.finalize(self, self._reader.abandon)
@@ -110,7 +110,7 @@ class SqliteBackend(EmbeddedBackend[Store]):
         finally:
             await super().close()
 
-    async def _do(self, work: Callable[[Store], T], *, write: bool = False) -> T:
+    async def _do(self, work: Callable[[SqliteStore], T], *, write: bool = False) -> T:
         """Read beside what writes where the journal allows it, else in turn with it."""
         pool = self._pool
         if not write:
@@ -121,23 +121,23 @@ class SqliteBackend(EmbeddedBackend[Store]):
         return await pool.run(Job(work, write=write))
 
 
-class _Opening:
+class _FileOpening:
     """Opens the file for the two threads; what it learns stays when it is opened again."""
 
     def __init__(self, settings: Settings, threshold: int) -> None:
         self._settings = settings
         self._threshold = threshold
-        self._place: Place | None = None
+        self._place: OpenFile | None = None
         self._seed = 0
         self.mode: Mode | None = None
 
-    def writer(self) -> Store:
+    def writer(self) -> SqliteStore:
         if self._place is None:
-            self._place = Place.find(self._settings)
+            self._place = OpenFile.find(self._settings)
         connection, self.mode, self._seed = open_database(self._place)
-        return Store(connection, self._place, mode=self.mode, seed=self._seed, threshold=self._threshold)
+        return SqliteStore(connection, self._place, mode=self.mode, seed=self._seed, threshold=self._threshold)
 
-    def reader(self) -> Store:
+    def reader(self) -> SqliteStore:
         """A connection that reads only; there is a writer's before it."""
         if self._place is None or self.mode is None:
             return self.writer()
@@ -146,7 +146,7 @@ class _Opening:
             connection.execute("PRAGMA query_only = ON")
         except DRIVER_ERRORS as error:
             raise from_sqlite(error, self._settings.where) from error
-        return Store(connection, self._place, mode=self.mode, seed=self._seed, threshold=self._threshold)
+        return SqliteStore(connection, self._place, mode=self.mode, seed=self._seed, threshold=self._threshold)
 
     def close(self) -> None:
         """Give back all that the backend owned."""

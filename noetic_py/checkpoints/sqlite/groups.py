@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from noetic_py.checkpoints.sqlite.schema import DRIVER_ERRORS, from_sqlite, is_broken, is_worth_retrying
-from noetic_py.checkpoints.sqlite.store import Store
+from noetic_py.checkpoints.sqlite.store import SqliteStore
 from noetic_py.checkpoints.threads import Job
 
 __all__ = ["GroupCommit"]
@@ -26,10 +26,10 @@ class GroupCommit:
         where: The file, for messages.
     """
 
-    def __init__(self, opened: Callable[[], Store], where: str) -> None:
+    def __init__(self, opened: Callable[[], SqliteStore], where: str) -> None:
         self._opened = opened
         self._where = where
-        self._store: Store | None = None
+        self._store: SqliteStore | None = None
 
     def take(self, queue: deque[Job[Any]]) -> list[Job[Any]]:
         """Take everything that waits now."""
@@ -63,7 +63,7 @@ class GroupCommit:
             self._store.close()
             self._store = None
 
-    def _read(self, store: Store, job: Job[Any]) -> bool:
+    def _read(self, store: SqliteStore, job: Job[Any]) -> bool:
         """Do one piece of reading work; returns whether the connection may be used on."""
         try:
             store.begin(write=False)
@@ -78,7 +78,7 @@ class GroupCommit:
             job.error = error
         return True
 
-    def _write(self, store: Store, jobs: Sequence[Job[Any]]) -> bool:
+    def _write(self, store: SqliteStore, jobs: Sequence[Job[Any]]) -> bool:
         """Do writing work in one transaction; returns whether the connection may be used on.
 
         What was lost because of one piece is done once more, each piece alone.
@@ -106,7 +106,7 @@ class GroupCommit:
         return True
 
 
-def _part(store: Store, job: Job[Any], *, alone: bool) -> None:
+def _part(store: SqliteStore, job: Job[Any], *, alone: bool) -> None:
     """Do one piece of a group; what it raises is its own, but for what the driver raises."""
     job.error = None
     if not alone:

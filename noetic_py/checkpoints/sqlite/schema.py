@@ -27,8 +27,8 @@ __all__ = [
     "RUN",
     "VERSION",
     "Mode",
-    "Place",
-    "Run",
+    "OpenFile",
+    "RunRow",
     "Settings",
     "Sums",
     "code_of",
@@ -130,7 +130,7 @@ MOST = 1 << 63 - POSITION_BITS
 """Below this is the number of every run: 69 billion."""
 
 RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc FROM runs"
-"""Reads rows of runs, with the columns in the order of `Run`."""
+"""Reads rows of runs, with the columns in the order of `RunRow`."""
 
 _HEAD = struct.Struct("<qqqqq")
 _CARD = struct.Struct("<qqq?")
@@ -143,7 +143,7 @@ def place(stream: int, position: int) -> int:
 
 
 @define(eq=False)
-class Run:
+class RunRow:
     """One row of `runs`; times are microseconds since 1970.
 
     Attributes:
@@ -174,12 +174,12 @@ class Sums:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def head(self, run: Run) -> int:
+    def head(self, run: RunRow) -> int:
         """Of a run's position, fence and owner."""
         numbers = _HEAD.pack(run.id, run.position, run.fence, run.owner, run.updated)
         return zlib.crc32(run.run_id.encode(), zlib.crc32(numbers, self._seed))
 
-    def card(self, run: Run) -> int:
+    def card(self, run: RunRow) -> int:
         """Of a run's card and status."""
         status = b"" if run.status is None else run.status.encode()
         begun = zlib.crc32(_CARD.pack(run.id, run.created, len(status), run.status is None), self._seed)
@@ -203,7 +203,7 @@ class Sums:
         """Of the file's counter."""
         return zlib.crc32(str(value).encode(), self._seed)
 
-    def checked_run(self, row: tuple[Any, ...], *, card: bool) -> Run:
+    def checked_run(self, row: tuple[Any, ...], *, card: bool) -> RunRow:
         """A row of `runs`.
 
         Args:
@@ -214,7 +214,7 @@ class Sums:
             CorruptRecord: It is not what was written.
         """
         try:
-            run = Run(*row)
+            run = RunRow(*row)
             if run.crc == self.head(run) and (not card or run.card_crc == self.card(run)):
                 return run
         except (TypeError, AttributeError, struct.error):
@@ -294,7 +294,7 @@ class Settings:
 
 
 @define(eq=False)
-class Place:
+class OpenFile:
     """An open file: what stays when its connection is opened anew.
 
     Attributes:
@@ -308,7 +308,7 @@ class Place:
     inode: tuple[int, int] | None = None
 
     @classmethod
-    def find(cls, settings: Settings) -> Place:
+    def find(cls, settings: Settings) -> OpenFile:
         """Look at the path, and take the locks beside it.
 
         Raises:
@@ -382,7 +382,7 @@ def _check_file(settings: Settings) -> None:
         path.chmod(status.st_mode & settings.mode)
 
 
-def _create(place: Place) -> None:
+def _create(place: OpenFile) -> None:
     """Make the file with its permissions, before SQLite would with its own."""
     path = place.settings.path
     if not path.exists():
@@ -398,7 +398,7 @@ def connect(settings: Settings) -> sqlite3.Connection:
     return sqlite3.connect(settings.path, timeout=settings.busy_timeout, isolation_level=None)
 
 
-def open_database(place: Place) -> tuple[sqlite3.Connection, Mode, int]:
+def open_database(place: OpenFile) -> tuple[sqlite3.Connection, Mode, int]:
     """Open the file, or make it.
 
     Returns:

@@ -33,8 +33,8 @@ from noetic_py.checkpoints.sqlite.schema import (
     MOST,
     RUN,
     Mode,
-    Place,
-    Run,
+    OpenFile,
+    RunRow,
     Sums,
     inode_of,
     is_busy,
@@ -44,13 +44,13 @@ from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
 from noetic_py.journal.packing import Packed, pack, pack_scope, unpack
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
-__all__ = ["Hold", "Store"]
+__all__ = ["ConnectionLock", "SqliteStore"]
 
 SECONDS = 0.005
 """How long after a commit: longer than a step that does little, and nothing to a process that waits."""
 
 
-class Hold:
+class ConnectionLock:
     """The lock of one connection, between its transactions.
 
     Args:
@@ -129,10 +129,12 @@ _PRUNED_AT_ONCE = 200
 _RESTORE = "restore a copy of the file"
 
 
-class Store:
+class SqliteStore:
     """The file, through one connection."""
 
-    def __init__(self, connection: sqlite3.Connection, place: Place, *, mode: Mode, seed: int, threshold: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, place: OpenFile, *, mode: Mode, seed: int, threshold: int
+    ) -> None:
         self._connection = connection
         self._execute = connection.execute
         self._place = place
@@ -143,8 +145,8 @@ class Store:
         self._sums = Sums(seed)
         self._threshold = threshold
         # Rows of runs as they were left here; a writer that relies on one has SQLite compare it.
-        self._heads: dict[str, Run] = {}
-        self._hold = Hold(connection, self.where)
+        self._heads: dict[str, RunRow] = {}
+        self._hold = ConnectionLock(connection, self.where)
         self._writes = False
 
     # -- transactions of SQLite
@@ -253,17 +255,17 @@ class Store:
 
     # -- rows of runs
 
-    def _find(self, run_id: str, *, card: bool = False) -> Run | None:
+    def _find(self, run_id: str, *, card: bool = False) -> RunRow | None:
         row = self._one(_BY_RUN_ID, (run_id,))
         return None if row is None else self._sums.checked_run(row, card=card)
 
-    def _require(self, run_id: str) -> Run:
+    def _require(self, run_id: str) -> RunRow:
         run = self._find(run_id)
         if run is None:
             raise no_run(run_id)
         return run
 
-    def _create(self, run: Run) -> Run:
+    def _create(self, run: RunRow) -> RunRow:
         """Insert a row; its number is the next."""
         run.id = self._tick()
         if run.id >= MOST:
@@ -278,7 +280,7 @@ class Store:
         )
         return run
 
-    def _save(self, run: Run, *, card: bool = False) -> None:
+    def _save(self, run: RunRow, *, card: bool = False) -> None:
         run.crc = self._sums.head(run)
         self._execute(
             "UPDATE runs SET position = ?, fence = ?, owner = ?, updated = ?, crc = ? WHERE id = ?",
@@ -316,7 +318,7 @@ class Store:
         except CorruptRecord as error:
             return RunEntry.damaged(row[1], row[0], error.message)
 
-    def _entry(self, run: Run) -> RunEntry:
+    def _entry(self, run: RunRow) -> RunEntry:
         return RunEntry(
             run_id=run.run_id,
             position=run.position,
@@ -328,7 +330,7 @@ class Store:
             cursor=run.id,
         )
 
-    def _is_held(self, run: Run) -> bool:
+    def _is_held(self, run: RunRow) -> bool:
         return run.owner != 0 and self._locks.alive(run.owner)
 
     # -- journals
@@ -345,12 +347,12 @@ class Store:
             self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
         return run.position
 
-    def _remember(self, run: Run) -> None:
+    def _remember(self, run: RunRow) -> None:
         if len(self._heads) == _HEADS:
             self._heads.clear()
         self._heads[run.run_id] = evolve(run, card=b"", status=None)
 
-    def _moved_on(self, given: Transaction, now: int) -> Run | None:
+    def _moved_on(self, given: Transaction, now: int) -> RunRow | None:
         """Move a head on in one statement, where it is known and unchanged since; `None` elsewhere."""
         run = self._heads.get(given.run_id)
         if run is None or (run.fence, run.position) != (given.fence, given.expected_position):
@@ -363,7 +365,7 @@ class Store:
         del self._heads[given.run_id]
         return None
 
-    def _moved(self, given: Transaction, now: int, *, with_card: bool) -> Run:
+    def _moved(self, given: Transaction, now: int, *, with_card: bool) -> RunRow:
         """Read a head, and move it on.
 
         Raises:
@@ -375,14 +377,16 @@ class Store:
         check_turn(given, position, fence)
         position += len(given.records)
         if run is None:
-            return self._create(Run(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0))
+            return self._create(
+                RunRow(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0)
+            )
         run.card = run.card if given.card is None else given.card
         run.status = run.status if given.status is None else given.status
         run.position, run.updated = position, now
         self._save(run, card=with_card)
         return run
 
-    def _insert(self, run: Run, packed: Packed, count: int) -> None:
+    def _insert(self, run: RunRow, packed: Packed, count: int) -> None:
         if run.position >= LONGEST:
             raise LimitExceeded("a run's records", LONGEST - 1, hint="go on in a fork, or in a run of its own")
         crc = self._sums.transaction(run.id, run.position, count, packed.body)
@@ -397,7 +401,7 @@ class Store:
                 (run.id, run.position - count, digest),
             )
 
-    def _parts(self, run: Run) -> Iterator[tuple[int, int]]:
+    def _parts(self, run: RunRow) -> Iterator[tuple[int, int]]:
         """The streams that a journal is made of, each with the position up to which it is."""
         rows = self._execute("SELECT upto, stream, crc FROM shared WHERE run = ? ORDER BY upto", (run.id,)).fetchall()
         for upto, stream, crc in rows:
@@ -424,7 +428,7 @@ class Store:
             raise CorruptRecord(f"run {run_id!r} has records beyond its end", hint=_RESTORE)
         return page.records
 
-    def _read_part(self, run: Run, stream: int, upto: int, page: Page) -> None:
+    def _read_part(self, run: RunRow, stream: int, upto: int, page: Page) -> None:
         sql = "SELECT id, count, crc, body FROM transactions WHERE id > ? AND id <= ? ORDER BY id"
         first = place(stream, 0)
         with closing(self._execute(sql, (first + page.at, first + upto))) as rows:
@@ -466,7 +470,7 @@ class Store:
         if self._find(new_run_id) is not None:
             raise is_taken(new_run_id)
         when = micros(now)
-        made = self._create(Run(0, new_run_id, at, 0, 0, when, 0, when, status, card or b"", 0))
+        made = self._create(RunRow(0, new_run_id, at, 0, 0, when, 0, when, status, card or b"", 0))
         for stream, upto in parts if at else ():
             self._execute(
                 "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
@@ -482,7 +486,7 @@ class Store:
             raise is_held()
         self._forget(run)
 
-    def _forget(self, run: Run) -> None:
+    def _forget(self, run: RunRow) -> None:
         streams = [stream for stream, _ in self._parts(run)]
         self._execute("DELETE FROM shared WHERE run = ?", (run.id,))
         self._execute("DELETE FROM runs WHERE id = ?", (run.id,))
@@ -533,7 +537,7 @@ class Store:
         run = self._find(run_id)
         if run is None:
             when = micros(now)
-            run = self._create(Run(0, run_id, 0, 0, 0, when, 0, when, None, b"", 0))
+            run = self._create(RunRow(0, run_id, 0, 0, 0, when, 0, when, None, b"", 0))
         elif self._is_held(run):
             raise is_owned("its process to end")
         run.fence, run.owner = self._tick(), self._locks.owner

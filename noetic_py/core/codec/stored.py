@@ -16,7 +16,16 @@ from zoneinfo import ZoneInfo
 import attrs
 
 from noetic_py.core.codec.failures import encode_failure
-from noetic_py.core.codec.structure import Bag, Failure, Member, Record, Structurer, is_model, is_named_tuple, type_name
+from noetic_py.core.codec.structure import (
+    Bag,
+    Failure,
+    Member,
+    StoredInstance,
+    Structurer,
+    is_model,
+    is_named_tuple,
+    type_name,
+)
 from noetic_py.core.codec.text import (
     MAX_KEYS,
     MAX_NESTING,
@@ -330,7 +339,7 @@ def _decode(node: Any) -> Any:
         return {key: _decode(part) for key, part in node.items()}
     tag = node[_MARK]
     if isinstance(tag, str) and tag.startswith("object:"):
-        return Record(tag[7:], {key: _decode(part) for key, part in node.items() if key != _MARK})
+        return StoredInstance(tag[7:], {key: _decode(part) for key, part in node.items() if key != _MARK})
     decode = _DECODERS.get(tag) if isinstance(tag, str) else None
     if decode is None:
         raise Unfit(f"is marked {tag!r:.60}, which this version does not know")
@@ -417,7 +426,7 @@ _DECODERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "path": lambda node: Path(node["v"]),
     "secret": lambda node: Secret.named(str(node["v"])),
     "enum": lambda node: Member(str(node["t"]), _decode(node["v"])),
-    "object": lambda node: Record(str(node["t"]), _decode(node["v"])),
+    "object": lambda node: StoredInstance(str(node["t"]), _decode(node["v"])),
     "item": _decode_item,
     "opaque": _decode_opaque,
     "error": _decode_error,

@@ -45,11 +45,11 @@ from noetic_py.errors import NoeticError
 if TYPE_CHECKING:
     from cattrs import Converter
 
-__all__ = ["Bag", "Failure", "Member", "Record", "Structurer", "is_model", "is_named_tuple", "type_name"]
+__all__ = ["Bag", "Failure", "Member", "StoredInstance", "Structurer", "is_model", "is_named_tuple", "type_name"]
 
 
 @attrs.frozen
-class Record:
+class StoredInstance:
     """A stored instance whose class is not known yet."""
 
     name: str
@@ -171,7 +171,7 @@ class Structurer:
 
     def untyped(self, value: Any) -> Any:
         """The value with its own classes, as far as they are registered."""
-        if isinstance(value, Record | Member):
+        if isinstance(value, StoredInstance | Member):
             known = self.registry.get(value.name)
             if known is None:
                 raise Unfit(
@@ -249,7 +249,7 @@ class Structurer:
     def _own(self, kind: Any, value: Any) -> Any:
         """The class that a stored instance is of: the declared one, or a registered one below it."""
         base = get_origin(kind) or kind
-        if not isinstance(value, Record) or value.name == base.__name__:
+        if not isinstance(value, StoredInstance) or value.name == base.__name__:
             return kind
         known = self.registry.get(value.name)
         if known is None or not issubclass(known, base):
@@ -365,7 +365,7 @@ class Structurer:
 
     def _model(self, kind: Any, value: Any) -> Any:
         kind = self._own(kind, value)
-        plain = self.untyped(value.fields if isinstance(value, Record) else value)
+        plain = self.untyped(value.fields if isinstance(value, StoredInstance) else value)
         try:
             return kind.model_validate(plain, by_name=True)
         except Exception as error:  # a validator of the user's may raise anything
@@ -457,7 +457,7 @@ def _instance(kind: type, value: Any) -> Any:
 
 
 def _fields(kind: Any, value: Any) -> dict[str, Any]:
-    fields = value.fields if isinstance(value, Record) else value
+    fields = value.fields if isinstance(value, StoredInstance) else value
     if is_dict(fields):
         return fields
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
@@ -488,7 +488,7 @@ def _fits(value: Any, kind: Any) -> bool:
     base = get_origin(kind) or kind
     if base is Literal:
         return any(type(choice) is type(value) and choice == value for choice in get_args(kind))
-    if isinstance(value, Record | Member | Failure):
+    if isinstance(value, StoredInstance | Member | Failure):
         return isinstance(base, type) and base.__name__ == value.name
     if isinstance(value, Bag):
         return isinstance(base, type) and base.__name__ == value.kind
@@ -498,7 +498,7 @@ def _fits(value: Any, kind: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, Bag):
         return value.kind
-    return value.name[:80] if isinstance(value, Record | Member | Failure) else kind_name(value)
+    return value.name[:80] if isinstance(value, StoredInstance | Member | Failure) else kind_name(value)
 
 
 def _explained(error: BaseException) -> Unfit:

@@ -23,7 +23,7 @@ from noetic_py.journal.records import Decision, Segment, StepFailed, StepFinishe
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from noetic_py.core.budget import Lease
+    from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, Run, Spent
     from noetic_py.journal.records import Change, Intent, JournalRecord, LayerDeltas, Path
@@ -430,7 +430,7 @@ def _counts(frame: Frame) -> bool:
     return frame.step.counted or frame.used_calls > 0 or frame.used_tool is not None
 
 
-def recover(run: Run, lease: Lease, path: tuple[str, ...], *, attempts: bool = True) -> None:
+def recover(run: Run, lease: BudgetLease, path: tuple[str, ...], *, attempts: bool = True) -> None:
     """Charge a lease with what the steps below a path had used before this process had the run.
 
     Args:
@@ -451,7 +451,7 @@ def _charged(run: Run, path: Path, attempts: bool) -> Iterator[Spent]:
             yield spent
 
 
-def recover_wrap_up(run: Run, lease: Lease, path: tuple[str, ...]) -> None:
+def recover_wrap_up(run: Run, lease: BudgetLease, path: tuple[str, ...]) -> None:
     """Charge the lease of a wrap-up with what the wrap-up had used before this process had the run.
 
     Args:

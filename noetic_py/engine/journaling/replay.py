@@ -43,7 +43,7 @@ from noetic_py.steps.spawn import DERIVED
 
 __all__ = [
     "NOTHING",
-    "Found",
+    "ReplayedOutput",
     "begin",
     "call",
     "count_turns",
@@ -69,7 +69,7 @@ NOTHING: Any = object()
 
 
 @frozen(eq=False)
-class Found:
+class ReplayedOutput:
     """What the journal says a step has given."""
 
     value: Any
@@ -83,7 +83,7 @@ def recorded(frame: Frame, key: str) -> Any:
 # ---------------------------------------------------------------------------------------------------- before
 
 
-def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> Found | None:
+def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> ReplayedOutput | None:
     """What the journal has of a child that is about to start: its output, put in place; `None` when it has to run.
 
     Raises:
@@ -110,7 +110,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         left = left_by(child, own=own)
         differs = _differs(step, value, parent, child.finished, domain, left)
         if differs is None or _keeps(parent.x.run, differs, path):
-            return Found(_replay(step, child, left, parent, domain, path))
+            return ReplayedOutput(_replay(step, child, left, parent, domain, path))
         node.drop(name)
         ledger.voided(parent.x.run, path)
         return None
@@ -154,7 +154,7 @@ def _check_order(parent: Frame, node: Node, name: str) -> None:
         raise ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
 
 
-def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Domain) -> Found | None:
+def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Domain) -> ReplayedOutput | None:
     """What is known of a step that may run only once, and that a step around it would run again.
 
     Returns:
@@ -181,7 +181,7 @@ def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Do
         # As after a crash: what was done then may be what is to be done now, or not.
         run.once[path] = Intent(path, record.digest)
         return None
-    return Found(_replay(step, child, left, parent, domain, path))
+    return ReplayedOutput(_replay(step, child, left, parent, domain, path))
 
 
 def _has_run(what: str, path: Path) -> StepOutcomeUnknown:
@@ -566,7 +566,7 @@ def stop_again(x: Execution, path: tuple[str, ...]) -> None:
 # ---------------------------------------------------------------------------------------------------- a body
 
 
-async def begin(frame: Frame, value: Any) -> Found | None:
+async def begin(frame: Frame, value: Any) -> ReplayedOutput | None:
     """A body is about to start: find its place in the journal, and for one that may run only once say that it does.
 
     Returns:
@@ -597,7 +597,7 @@ async def begin(frame: Frame, value: Any) -> Found | None:
         if isinstance(run.once.get(frame.at), Intent):
             output = await _reconcile(frame, value)
             if output is not NOT_DONE:
-                return Found(output)
+                return ReplayedOutput(output)
         intent = run.once[frame.at] = Intent(frame.at, frame.digest)
         run.journal.append(intent)
         await run.store.commit(run.journal)

@@ -27,7 +27,7 @@ from noetic_py.journal.stored import Lease, Record
 if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord, Path
 
-__all__ = ["TTL", "Kept", "Store"]
+__all__ = ["TTL", "Kept", "RunWriter"]
 
 TTL = 30.0
 """Seconds after which a run whose owner is silent may be taken over."""
@@ -56,7 +56,7 @@ class Kept:
     again: bool = False
 
 
-class Store:
+class RunWriter:
     """Where one run is written to.
 
     Attributes:

@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import frozen
 
-from noetic_py.channels import Channel, Live, Reader
+from noetic_py.channels import Channel, LiveChannel, Reader
 from noetic_py.context.step import Step
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
@@ -116,7 +116,7 @@ def take(frame: Frame, channel: Channel[Any], path: tuple[str, ...], entry: Entr
     return copy_value(entry.value)
 
 
-def _reader(frame: Frame, live: Live) -> Reader:
+def _reader(frame: Frame, live: LiveChannel) -> Reader:
     """What the body takes from: of a topic a listener of its own, from its first `recv` until it ends."""
     readers = frame.readers
     if readers is None:

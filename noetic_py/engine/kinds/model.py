@@ -18,9 +18,9 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.ledger import decided, holds_state, write_down, write_items_down
 from noetic_py.engine.journaling.replay import NOTHING, recorded
 from noetic_py.engine.kinds.flow import Path, first_of, run_paths
-from noetic_py.engine.kinds.model_round import ANSWER, Ask
+from noetic_py.engine.kinds.model_round import ANSWER, RoundRequest
 from noetic_py.engine.kinds.output import OutputPlan, output_plan
-from noetic_py.engine.kinds.tool import TOOL_CALL, Call
+from noetic_py.engine.kinds.tool import TOOL_CALL, RequestedCall
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import appended, is_guided, remember
 from noetic_py.engine.merge import join_cells, join_states
@@ -210,7 +210,7 @@ async def _answered(frame: Frame) -> Any:
     model = _model(frame, spec)
     offered = await offer(frame, spec)
     plan = _plan(spec)
-    ask = Ask(model, spec, offered.tools, None if plan is None else plan.schema, withheld=offered.withheld)
+    ask = RoundRequest(model, spec, offered.tools, None if plan is None else plan.schema, withheld=offered.withheld)
     if spec.output_retries < 0:
         raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
     guided = 0
@@ -359,7 +359,7 @@ async def _final(frame: Frame, spec: ModelSpec, plan: OutputPlan | None, model: 
     ) from fit.error
 
 
-async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) -> Sequence[FunctionCallOutput]:
+async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRequest) -> Sequence[FunctionCallOutput]:
     """Run a round's calls, several at once; their outputs enter the conversation in the order of the calls."""
     tools = ask.tools
     called = [tools.get(call.name) for call in calls]
@@ -370,7 +370,9 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: Ask) ->
     paths = [
         Path(
             TOOL_CALL,
-            Call(call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.withheld.get(call.name)),
+            RequestedCall(
+                call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.withheld.get(call.name)
+            ),
             f"{call.name if call.name in tools else 'tool'}[{index}]",
         )
         for index, call in enumerate(calls)

@@ -22,7 +22,7 @@ from noetic_py.engine.execute import HANDLERS
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import after_model, before_model, cut_after, on_model_error
 from noetic_py.engine.kinds.handoff import shown_history
-from noetic_py.engine.kinds.provider_call import Call, RunCalls, Shown, check_reported
+from noetic_py.engine.kinds.provider_call import ProviderCall, RunCalls, Shown, check_reported
 from noetic_py.engine.layers.lifecycle import judged, mend_model_error
 from noetic_py.engine.layers.view import project, projector_of
 from noetic_py.errors import ModelError
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from noetic_py.models.model import JsonValue
     from noetic_py.tools import Tool
 
-__all__ = ["ANSWER", "Ask", "known_of"]
+__all__ = ["ANSWER", "RoundRequest", "known_of"]
 
 ANSWER: Step[Any, Any, Any, Any] = Step(id="answer", kind="answer")
 
 
 @frozen(eq=False)
-class Ask:
+class RoundRequest:
     """What one model round asks for.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ask:
     withheld: Mapping[str, str] = field(factory=dict[str, str])
 
 
-async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
+async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
     """Ask the model once; a wrapper may make several calls of it."""
     x = frame.x
     instructions = await _instructions(frame, ask.spec)
@@ -108,7 +108,7 @@ async def run_answer(ask: Ask, frame: Frame) -> ModelResponse:
     return response
 
 
-async def _answered(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) -> ModelResponse:
+async def _answered(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRequest) -> ModelResponse:
     """An answer as hooks want it, of any source: the model, or a hook or a layer in its place."""
     wanted = await before_model(frame, request)
     checked: ModelResponse | None = None
@@ -135,13 +135,15 @@ async def _answered(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest)
     return response
 
 
-async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) -> ModelResponse:
+async def _asked(frame: Frame, ask: RoundRequest, shown: Shown, request: ModelRequest) -> ModelResponse:
     """Send the request, and publish deltas while the run is watched."""
     run = frame.x.run
     token = CALLS.set(RunCalls(frame, ask.spec, shown)) if isinstance(ask.model, ModelWrapper) else None
     heard: list[str] = []
     try:
-        answer = Call(frame, ask.spec, ask.model, request, shown) if token is None else ask.model.respond(request)
+        answer = (
+            ProviderCall(frame, ask.spec, ask.model, request, shown) if token is None else ask.model.respond(request)
+        )
         async with answer as stream:
             if run.bus.active or run.store is not None or run.session is not None:
                 # What is kept of a run is kept of an answer too that a shutdown cuts off.
@@ -159,7 +161,7 @@ async def _asked(frame: Frame, ask: Ask, shown: Shown, request: ModelRequest) ->
             CALLS.reset(token)
 
 
-async def _with_layers(frame: Frame, ask: Ask, request: ModelRequest, history: ItemView) -> ModelResponse:
+async def _with_layers(frame: Frame, ask: RoundRequest, request: ModelRequest, history: ItemView) -> ModelResponse:
     """Ask with what the layers recall, and let them look at the answer before anybody else does."""
     view = await project(frame, ask.spec, ask.model, request, history)
     request = evolve(request, items=view.items, stable=view.stable)
@@ -233,7 +235,7 @@ def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
     return evolve(response, items=items) if replaced else response
 
 
-def _confidential(response: ModelResponse, ask: Ask) -> ModelResponse:
+def _confidential(response: ModelResponse, ask: RoundRequest) -> ModelResponse:
     """The answer with masks for secret arguments; only the tool sees what was sent."""
     items: list[Item] = []
     for item in response.items:

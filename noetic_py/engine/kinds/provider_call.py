@@ -41,7 +41,7 @@ from noetic_py.models.timed import AnswerSize
 from noetic_py.models.wrapper import close_events
 from noetic_py.steps.model import ModelSpec
 
-__all__ = ["Call", "RunCalls", "Shown", "check_reported", "counter_of", "ready_counter_of"]
+__all__ = ["ProviderCall", "RunCalls", "Shown", "check_reported", "counter_of", "ready_counter_of"]
 
 
 def counter_of(model: Model) -> TokenCounter:
@@ -76,7 +76,7 @@ class Shown:
     tokens: int | None = None
 
 
-class Call:
+class ProviderCall:
     """One call in flight, a context manager and a stream: what it has used is known at every moment.
 
     So it is settled whatever ends it: its answer, its failure, a cancellation, or a wrapper that has lost interest.
@@ -335,7 +335,7 @@ class Call:
         return Usage(tokens, self._price.cost(tokens))
 
 
-class _SubCall(Call):
+class _SubCall(ProviderCall):
     """A call under a wrapper: the model behind is no part of the run, so that wrappers in it do not count again."""
 
     _one_of_several = True

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from noetic_py.context.scope import Domain, branch_at
-from noetic_py.core.budget import Lease
+from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_CELLS, StateBag
@@ -61,7 +61,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
         finally:
             parent.last_step = part.last_step
     parent.enter_child()
-    lease = Lease(None, frame.lease, depth=depth)
+    lease = BudgetLease(None, frame.lease, depth=depth)
     try:
         child = Execution(run, lease, depth=depth, parent=frame, input=value, layers=layers)
         if frame.node is not None:

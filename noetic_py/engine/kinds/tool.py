@@ -67,13 +67,13 @@ from noetic_py.tools.confidential import conceal
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
-__all__ = ["TOOL_CALL", "Call"]
+__all__ = ["TOOL_CALL", "RequestedCall"]
 
 TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
 
 
 @frozen(eq=False)
-class Call:
+class RequestedCall:
     """A function call of an answer, the tool it names, when there is one, and its arguments where it has masks."""
 
     call: FunctionCall
@@ -86,7 +86,7 @@ class Call:
     why: str | None = None
 
 
-async def run_tool_call(value: Call, frame: Frame) -> FunctionCallOutput:
+async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutput:
     """Run a model's call; what goes wrong in it is its output, so that the model can do better."""
     call, bus = value.call, frame.x.run.bus
     frame.call_id, frame.source = call.call_id, None
@@ -125,7 +125,7 @@ def _too_large(tool: str, error: LimitExceeded) -> str:
     return f"tool {tool!r} failed: its output is too large, since the {error.message} bytes"
 
 
-async def _output(frame: Frame, value: Call, received: Received) -> tuple[FunctionCallOutput, bool]:
+async def _output(frame: Frame, value: RequestedCall, received: Received) -> tuple[FunctionCallOutput, bool]:
     """Make the call; gives its output, and whether it has failed."""
     failed = False
     try:
@@ -160,7 +160,7 @@ def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutp
     return item
 
 
-async def _as_wanted(frame: Frame, value: Call, item: FunctionCallOutput) -> FunctionCallOutput:
+async def _as_wanted(frame: Frame, value: RequestedCall, item: FunctionCallOutput) -> FunctionCallOutput:
     """An output as layers and hooks want the conversation to have it."""
     if frame.x.layers:
         item = await after_tool_call(frame, value.call, item)
@@ -171,7 +171,7 @@ async def _as_wanted(frame: Frame, value: Call, item: FunctionCallOutput) -> Fun
     return next(each for each in items if isinstance(each, FunctionCallOutput) and each.call_id == item.call_id)
 
 
-def _again(frame: Frame, value: Call, error: ToolError | ModelRetry) -> str:
+def _again(frame: Frame, value: RequestedCall, error: ToolError | ModelRetry) -> str:
     """Tell the model what to mend, unless it was told often enough.
 
     Raises:
@@ -198,7 +198,7 @@ def _again(frame: Frame, value: Call, error: ToolError | ModelRetry) -> str:
     return f"{error.message}\n{error.hint}" if error.hint else error.message
 
 
-async def _called(frame: Frame, value: Call, received: Received) -> Any:
+async def _called(frame: Frame, value: RequestedCall, received: Received) -> Any:
     call, tool = value.call, value.tool
     if tool is None:
         raise UnknownTool(
@@ -229,7 +229,7 @@ async def _called(frame: Frame, value: Call, received: Received) -> Any:
         raise
 
 
-async def _rejudged(frame: Frame, wanted: Wanted, value: Call, arguments: str) -> Wanted | Any:
+async def _rejudged(frame: Frame, wanted: Wanted, value: RequestedCall, arguments: str) -> Wanted | Any:
     """The call with the arguments of its approval, as hooks and layers let it be made; or what the model is told."""
     received = await before_tool(frame, Received(wanted.tool, evolve(value.call, arguments=arguments), value.given))
     if isinstance(received, Block):

@@ -14,10 +14,10 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.kinds.provider_call import ready_counter_of
 from noetic_py.engine.layers.handles import AnyLayer
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, present, tell_children, tell_failed
-from noetic_py.memory.blocks import Block, as_items
+from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.checks import budget_of
 from noetic_py.memory.layer import Recall
-from noetic_py.memory.projector import Allocation, Demand, Head, Projector
+from noetic_py.memory.projector import Allocation, Demand, Projector, RequestHead
 from noetic_py.models.model import Model, ModelRequest
 from noetic_py.models.price_table import profile_of
 from noetic_py.steps.model import ModelSpec
@@ -54,7 +54,7 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
     return view
 
 
-async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Head:
+async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> RequestHead:
     """What stands around the conversation, counted anew only when it is another one."""
     counter, profile = await ready_counter_of(model), profile_of(model)
     window = profile.context_window
@@ -62,7 +62,7 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Head:
     if window is not None:
         longest = request.settings.get("max_output_tokens") or profile.max_output_tokens or window
         reserved = min(longest, window // _ANSWER_PART)
-    head: Head | None = spec.cache.get("head")
+    head: RequestHead | None = spec.cache.get("head")
     known = None if head is None else (head.window, head.reserved, head.model)
     if (
         head is None
@@ -72,7 +72,7 @@ async def _head(spec: ModelSpec, model: Model, request: ModelRequest) -> Head:
         or head.output != request.output
         or not _same(head.tools, request.tools)
     ):
-        head = spec.cache["head"] = Head(
+        head = spec.cache["head"] = RequestHead(
             counter, request.instructions, request.tools, request.output, window, reserved, model.name
         )
     return head
@@ -82,13 +82,13 @@ def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-async def _recalled(frame: Frame, projector: Projector, head: Head, history: ItemView) -> list[Block]:
+async def _recalled(frame: Frame, projector: Projector, head: RequestHead, history: ItemView) -> list[LayerBlock]:
     layers = present(frame, "recall")
     if not layers:
         return []
     shares = projector.plan(head, [Demand(layer.id, *budget_of(layer)) for layer in layers])
     query = _query(history)
-    blocks: list[Block] = []
+    blocks: list[LayerBlock] = []
     for layer in layers:
         block = await _block(frame, layer, query, shares)
         if block is not None:
@@ -104,7 +104,7 @@ def _query(history: ItemView) -> str:
     return ""
 
 
-async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> Block | None:
+async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> LayerBlock | None:
     """What a layer recalls; `None` when it could not."""
     share, kept = shares.layers[layer.id], frame.x.upkeep.recalled
     before = frame.domain.cells[layer.id]
@@ -122,10 +122,10 @@ async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) 
         tell_failed(frame, layer, "recall", error)
         return None
     volatile = frame.domain.cells[layer.id] is not before
-    return Block(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)
+    return LayerBlock(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)
 
 
-async def _deltas(frame: Frame, stale: Sequence[tuple[Block, Block]]) -> Mapping[str, Sequence[Item]]:
+async def _deltas(frame: Frame, stale: Sequence[tuple[LayerBlock, LayerBlock]]) -> Mapping[str, Sequence[Item]]:
     """How layers tell what has changed in blocks that the model still sees as they were."""
     found: dict[str, Sequence[Item]] = {}
     able = {layer.id: layer for layer in present(frame, "render_delta")}

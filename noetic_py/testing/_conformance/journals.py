@@ -27,7 +27,7 @@ OPERATIONS = ("append", "read", "head", "list", "fork", "delete", "prune", "stat
 FAR = datetime(9000, 1, 1, tzinfo=UTC)
 
 
-class Appending(Suite):
+class AppendChecks(Suite):
     async def test_a_new_backend_is_empty(self, backend: CheckpointBackend) -> None:
         equal(list(await backend.list()), [])
         equal(await backend.head("r"), None)
@@ -460,5 +460,5 @@ class Listing(Suite):
         equal(len(await backend.list()), 7)
 
 
-class Journals(Appending, Reading, Forking, Deleting, Listing):
+class Journals(AppendChecks, Reading, Forking, Deleting, Listing):
     """All of them."""
