@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TransformRegistry,
     )
 
-__all__ = ["PROJECT", "VERSION", "Calls", "Hooks", "LoadedPlugin", "Registry", "hookimpl", "registry_of"]
+__all__ = ["PROJECT", "VERSION", "HookCalls", "Hooks", "LoadedPlugin", "Registry", "hookimpl", "registry_of"]
 
 PROJECT = "noetic_py"
 VERSION = 1
@@ -135,8 +135,8 @@ class LoadedPlugin:
         return PluginError(f"plugin {self.name!r} {why}", hint=f"{hint}, or {self.without}" if hint else self.without)
 
 
-class Calls:
-    """Calls the implementations of plugins through pluggy's manager, and knows which plugin is being called.
+class HookCalls:
+    """HookCalls the implementations of plugins through pluggy's manager, and knows which plugin is being called.
 
     The manager gets, for each plugin, an object with the same functions and the same options. They hand over registries
     that know the plugin, and note what was raised in which one. What is raised passes through hook wrappers as it is.

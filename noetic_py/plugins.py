@@ -20,7 +20,7 @@ from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.spelling import nearest
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError, ModelNotFound, PluginError
-from noetic_py.hookspecs import PROJECT, Calls, Hooks, LoadedPlugin, Registry, hookimpl, registry_of
+from noetic_py.hookspecs import PROJECT, HookCalls, Hooks, LoadedPlugin, Registry, hookimpl, registry_of
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
@@ -516,7 +516,7 @@ class Plugins:
 
     def __init__(self, manager: pluggy.PluginManager, runtime: Runtime = SYSTEM) -> None:
         self.manager = manager
-        self.calls: Calls = Calls(manager)
+        self.calls: HookCalls = HookCalls(manager)
         self.models: ModelRegistry = ModelRegistry()
         self.item_types: ItemTypeRegistry = ItemTypeRegistry()
         self.backends: BackendRegistry = BackendRegistry(runtime)

@@ -39,6 +39,7 @@ from noetic_py.errors import (
     TransformMissing,
 )
 from noetic_py.journal.record_codec import plain_card
+from noetic_py.journal.records import stored_name
 from noetic_py.plugins import TransformRegistry, hookimpl, load_plugins
 from noetic_py.testing import FaultyBackend, ReferenceContract, VirtualRuntime, assert_resumable_everywhere
 from noetic_py.testing._conformance.base import equal
@@ -175,7 +176,7 @@ async def test_what_the_backend_stores_is_sealed_and_what_is_read_is_not() -> No
     assert all(record.payload[:6] == b"\xf5\x04veil" for record in raw)
     assert not any(b"go1" in record.payload for record in raw)
     journal = await harness.runs.journal("r")
-    assert [type(record).__name__ for record in journal] == [record.kind for record in raw]
+    assert [stored_name(record) for record in journal] == [record.kind for record in raw]
     records = await stored(SignedBackend(backend, [Sum(), Veil()]))
     assert all(isinstance(record, CheckedRecord) for record in records)
     assert [

@@ -122,7 +122,7 @@ openings = st.builds(
 attempts = st.integers(1, 9)
 statuses = st.sampled_from(["completed", "failed", "aborted"])
 KINDS: dict[str, st.SearchStrategy[Any]] = {
-    "RunStarted": st.builds(records.RunStarted, st.just(()), texts, texts, texts, plain, whole, st.none() | openings),
+    "RunStarted": st.builds(records.RunBegun, st.just(()), texts, texts, texts, plain, whole, st.none() | openings),
     "StepOpened": st.builds(records.StepOpened, places, texts, attempts, whole),
     "Segment": st.builds(
         records.Segment, places, attempts, several, deltas, st.just(()) | deltas.map(lambda delta: (("notes", delta),)),
@@ -136,7 +136,7 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "StepFinished": finished(),
     "StepFailed": st.builds(
-        records.StepFailed, places, texts, attempts, st.booleans(), problems, usages, maybe_money, controls,
+        records.AttemptFailed, places, texts, attempts, st.booleans(), problems, usages, maybe_money, controls,
         st.integers(0, 3), tools, st.booleans(),
     ),
     "StepStopped": st.builds(
@@ -189,7 +189,7 @@ _KEPT_STORED = {"input", "output", "state"}
 
 def as_read(record: Any) -> Any:
     """The record as it is to be read back."""
-    if isinstance(record, records.RunStarted):
+    if isinstance(record, records.RunBegun):
         opening = record.opening
         opening = None if opening is None else attrs.evolve(opening, state=Stored(opening.state))
         return attrs.evolve(record, input=Stored(CODEC.encode(record.input)), opening=opening)
@@ -204,7 +204,7 @@ def as_read(record: Any) -> Any:
 
 
 def test_every_kind_of_record_is_tried() -> None:
-    assert set(KINDS) == {kind.__name__ for kind in records.JournalRecord.__args__}
+    assert set(KINDS) == {records.stored_name(object.__new__(kind)) for kind in records.JournalRecord.__args__}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -252,18 +252,18 @@ def test_a_failure_is_stored_whatever_it_holds() -> None:
         failed={5: errors.StepFailed(path=(), error_type="E", error_message="\ud800 and \ud83d\udc00")},
         first=errors.LoopLimit(1),
     )
-    record = records.StepFailed(("a",), "code", 1, True, error, None, None, None)
+    record = records.AttemptFailed(("a",), "code", 1, True, error, None, None, None)
     found = load_record(dump_record(record, CODEC), CODEC)
-    assert isinstance(found, records.StepFailed)
+    assert isinstance(found, records.AttemptFailed)
     assert isinstance(found.error, errors.ParallelFailed)
     assert found.error.succeeded[3] == 4
     assert "object object" in str(found.error.succeeded[0])
 
 
 def test_what_a_step_raised_that_is_no_error_of_the_library_is_stored_as_what_others_see() -> None:
-    record = records.StepFailed(("a",), "code", 1, True, ValueError("no"), None, None, None)
+    record = records.AttemptFailed(("a",), "code", 1, True, ValueError("no"), None, None, None)
     found = load_record(dump_record(record, CODEC), CODEC)
-    assert isinstance(found, records.StepFailed)
+    assert isinstance(found, records.AttemptFailed)
     assert isinstance(found.error, errors.StepFailed)
     assert (found.error.error_type, found.error.error_message) == ("ValueError", "no")
 
@@ -334,18 +334,18 @@ def test_damaged_bytes_give_a_named_error_or_a_record() -> None:
             error.add_note(f"NOETIC_SEED={SEED}, {number}: {stored.kind} {payload!r}")
             raise
         else:
-            assert type(record).__name__ == stored.kind
+            assert records.stored_name(record) == stored.kind
     assert refused > 1000
 
 
 SAMPLES: list[records.JournalRecord] = [
-    records.RunStarted(
+    records.RunBegun(
         (), "r", "t", "f", [1, {"a": Decimal(2)}], 1,
         records.Opening("f", (Message.user("hi"),), {"a": 1}, None, "q", {"m": 1}, None, BUDGET),
     ),
     records.StepOpened(("a",), "code", 1, 2),
     records.Segment(("a",), 1, (Message.user("hi"),), (records.Change("set", "a", None, 1),)),
-    records.StepFailed(("a",), "code", 1, True, errors.LoopLimit(3), TokenUsage(1, 2), Decimal(1), None, 1, "t"),
+    records.AttemptFailed(("a",), "code", 1, True, errors.LoopLimit(3), TokenUsage(1, 2), Decimal(1), None, 1, "t"),
     records.StepStopped(("a",), "code", 1, (), None, None, Control("abort", reason="r", path=("a",))),
     records.Decision(("a",), "route", "b"),
     records.Intent(("a",), "d"),

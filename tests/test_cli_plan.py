@@ -35,11 +35,11 @@ from noetic_py.engine import grace
 from noetic_py.errors import CodecError, ConfigError, NoeticError, RunBusy, RunNotFound
 from noetic_py.errors import StepFailed as StepFailedError
 from noetic_py.journal.records import (
+    AttemptFailed,
     CallStarted,
     Decision,
     JournalRecord,
     RunEnded,
-    StepFailed,
     StepFinished,
     StepOpened,
     Voided,
@@ -368,9 +368,9 @@ def finished(*path: str, kind: str = "code", output: object = None, attempt: int
     return record
 
 
-def failed(*path: str, at: tuple[str, ...] | None = None, final: bool = True, attempt: int = 1) -> StepFailed:
+def failed(*path: str, at: tuple[str, ...] | None = None, final: bool = True, attempt: int = 1) -> AttemptFailed:
     error = NoeticError("no", path=at or path)
-    return StepFailed(path, "code", attempt, final, error, TokenUsage(1, 1), None, None)
+    return AttemptFailed(path, "code", attempt, final, error, TokenUsage(1, 1), None, None)
 
 
 def test_void_work_is_not_shown_and_counts() -> None:

@@ -37,7 +37,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend
 from noetic_py.engine import grace
-from noetic_py.journal.records import Intent, StepFailed, StepFinished, StepStopped
+from noetic_py.journal.records import AttemptFailed, Intent, StepFinished, StepStopped, stored_name
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -94,8 +94,8 @@ def harness(backend: CheckpointBackend | None) -> Any:
 async def records(backend: InMemoryBackend) -> list[str]:
     """What the journal says of the step."""
     journal = await harness(backend).runs.journal("r")
-    kinds = (Intent, StepFinished, StepFailed, StepStopped)
-    return [type(each).__name__ for each in journal if isinstance(each, kinds) and each.path[-1].startswith("pay")]
+    kinds = (Intent, StepFinished, AttemptFailed, StepStopped)
+    return [stored_name(each) for each in journal if isinstance(each, kinds) and each.path[-1].startswith("pay")]
 
 
 async def cancelled_from_outside(backend: InMemoryBackend | None, flow: Any, effects: Effects) -> None:

@@ -20,7 +20,7 @@ from noetic_py import Harness
 from noetic_py.checkpoints import Record, SqliteBackend
 from noetic_py.core.codec.text import is_mapping
 from noetic_py.journal.record_codec import dump_record, load_record
-from noetic_py.journal.records import JournalRecord, RunEnded, RunStarted
+from noetic_py.journal.records import JournalRecord, RunBegun, RunEnded
 from noetic_py.runner.lease import codec_for
 from tests.crash.folders import quick_folder
 from tests.histories.programs import PROGRAMS
@@ -89,7 +89,7 @@ async def test_nothing_that_was_stored_is_overlooked(history: History, folder: P
         for stored in await backend.read(history.run):
             record = load_record(stored, codec)
             # Heads and stops hold values that stay as they were stored until somebody names their types.
-            if not isinstance(record, RunStarted) and getattr(record, "control", None) is None:
+            if not isinstance(record, RunBegun) and getattr(record, "control", None) is None:
                 assert said(dump_record(record, codec)) == said(stored)
 
 

@@ -14,6 +14,7 @@ from noetic_py.core.codec.text import is_dict
 from noetic_py.errors import NoeticError
 from noetic_py.journal.records import (
     Answered,
+    AttemptFailed,
     CallStarted,
     ChildReplayed,
     Decision,
@@ -21,15 +22,15 @@ from noetic_py.journal.records import (
     JournalRecord,
     Pending,
     Progressed,
+    RunBegun,
     RunEnded,
-    RunStarted,
     Segment,
     StateRevised,
-    StepFailed,
     StepFinished,
     StepOpened,
     StepStopped,
     Voided,
+    stored_name,
 )
 
 __all__ = ["as_object", "error_object", "line_of", "record_fields", "short"]
@@ -77,7 +78,7 @@ def as_object(position: int, record: JournalRecord) -> dict[str, Any]:
     """A record as JSON."""
     return {
         "position": position,
-        "record": type(record).__name__,
+        "record": stored_name(record),
         "path": list(record.path),
         **record_fields(record),
     }
@@ -99,13 +100,13 @@ def line_of(position: int, record: JournalRecord) -> str:
 def _told(record: JournalRecord) -> tuple[str, str]:
     """What happened, and what there is to say of it."""
     match record:
-        case RunStarted():
+        case RunBegun():
             return "started", f"{record.flow}  {short(record.input)}"
         case StepOpened():
             return "began", _attempt(record.kind, record.attempt)
         case StepFinished():
             return "finished", "  ".join((_attempt(record.kind, record.attempt), *_used(record), *_output(record)))
-        case StepFailed():
+        case AttemptFailed():
             message = printable(error_object(record.error)["message"])
             return "failed" if record.final else "retrying", f"{_attempt(record.kind, record.attempt)}  {message}"
         case StepStopped():
@@ -140,7 +141,7 @@ def _aside(record: JournalRecord) -> tuple[str, str]:
             changed = "" if record.arguments is None else f" with {short(json.loads(record.arguments))}"
             return "answered", record.decision + changed + (f" by {printable(record.by)}" if record.by else "")
         case _:
-            return type(record).__name__, ""
+            return stored_name(record), ""
 
 
 def _decided(record: Decision) -> tuple[str, str]:

@@ -17,13 +17,13 @@ from noetic_py.cli.words import plural, printable
 from noetic_py.core.codec.text import is_dict, is_list
 from noetic_py.engine.journaling.fold import COMPOSITES
 from noetic_py.journal.records import (
+    AttemptFailed,
     Decision,
     JournalRecord,
     Path,
+    RunBegun,
     RunEnded,
-    RunStarted,
     Segment,
-    StepFailed,
     StepFinished,
     StepOpened,
     StepStopped,
@@ -32,7 +32,7 @@ from noetic_py.journal.records import (
 
 __all__ = ["Parting", "part", "parting_json", "parting_text"]
 
-_COMPARED = (RunStarted, Segment, StepFinished, StepFailed, StepStopped, Decision, RunEnded)
+_COMPARED = (RunBegun, Segment, StepFinished, AttemptFailed, StepStopped, Decision, RunEnded)
 # Of every run its own, or no part of what it did.
 _OWN = frozenset({"run_id", "thread_id", "usage", "cost", "digest", "opening"})
 _ITEM_IDS = frozenset({"id", "call_id"})

@@ -11,14 +11,14 @@ from attrs import define, field
 
 from noetic_py.core.budget import NO_USAGE, TokenUsage
 from noetic_py.journal.records import (
+    AttemptFailed,
     CallStarted,
     Decision,
     Intent,
     JournalRecord,
     Path,
+    RunBegun,
     RunEnded,
-    RunStarted,
-    StepFailed,
     StepFinished,
     StepOpened,
     StepStopped,
@@ -125,7 +125,7 @@ class ToldRun:
     """
 
     records: Sequence[JournalRecord]
-    started: RunStarted | None = None
+    started: RunBegun | None = None
     root: ToldStep = field(factory=lambda: ToldStep(()))
     ended: RunEnded | None = None
     usage: TokenUsage = NO_USAGE
@@ -184,11 +184,11 @@ class ToldRun:
             return ()
         if self.ended.control is not None:
             return () if self.ended.control.error is None else self.ended.control.error.path
-        last = [each for each in self.records if isinstance(each, StepFailed) and each.final and len(each.path) == 1]
+        last = [each for each in self.records if isinstance(each, AttemptFailed) and each.final and len(each.path) == 1]
         return _path_of(last[-1]) if last and self.ended.status == "failed" else ()
 
 
-def _path_of(record: StepFailed) -> Path:
+def _path_of(record: AttemptFailed) -> Path:
     return getattr(record.error, "path", ()) or record.path
 
 
@@ -201,11 +201,11 @@ def tell(records: Sequence[JournalRecord]) -> ToldRun:
         run.ended = None
         run.steps += len(begun.read(record))
         match record:
-            case RunStarted():
+            case RunBegun():
                 run.started = record
             case RunEnded():
                 run.ended = record
-            case StepFinished() | StepFailed() | StepStopped():
+            case StepFinished() | AttemptFailed() | StepStopped():
                 _outcome(run, record)
             case _:
                 _progress(run, record)
@@ -242,7 +242,7 @@ def _progress(run: ToldRun, record: JournalRecord) -> None:
             pass
 
 
-def _outcome(run: ToldRun, record: StepFinished | StepFailed | StepStopped) -> None:
+def _outcome(run: ToldRun, record: StepFinished | AttemptFailed | StepStopped) -> None:
     step = _step(run, record.path)
     step.kind = record.kind
     step.attempts = max(step.attempts, record.attempt)
@@ -261,7 +261,7 @@ def _outcome(run: ToldRun, record: StepFinished | StepFailed | StepStopped) -> N
         _failed(run, step, record)
 
 
-def _failed(run: ToldRun, step: ToldStep, record: StepFailed) -> None:
+def _failed(run: ToldRun, step: ToldStep, record: AttemptFailed) -> None:
     error = record.error
     message = getattr(error, "message", str(error))
     if _path_of(record) == record.path:
@@ -280,7 +280,7 @@ def _failed(run: ToldRun, step: ToldStep, record: StepFailed) -> None:
         step.rounds = 0
 
 
-def _spent(run: ToldRun, step: ToldStep, record: StepFinished | StepFailed | StepStopped, calls: int) -> None:
+def _spent(run: ToldRun, step: ToldStep, record: StepFinished | AttemptFailed | StepStopped, calls: int) -> None:
     if record.kind == HIDDEN:
         run.model_calls += calls
         # A call that was refused has used nothing; one that was answered, and has no cost, has no price.

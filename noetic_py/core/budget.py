@@ -1,8 +1,8 @@
 """Budgets as a tree of leases: reserved before work starts, settled afterwards.
 
 A [`Budget`][noetic_py.Budget] is a value a user writes. A `BudgetLease` is that budget in force for one harness, run,
-step or spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the root in
-one synchronous section, so no two tasks can both be given the last of anything.
+step or spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the
+root in one synchronous section, so no two tasks can both be given the last of anything.
 
 Counts (steps, model calls, tool calls) are taken for good when the work starts: they are exact under any concurrency.
 Tokens and cost are reserved at their maximum and settled at what the provider reported, so they can pass a limit only

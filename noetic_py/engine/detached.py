@@ -45,7 +45,7 @@ from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, 
 from noetic_py.engine.stops import note as note_asked
 from noetic_py.engine.types import declared_input
 from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
-from noetic_py.journal.records import Decision, StepFailed, StepOpened
+from noetic_py.journal.records import AttemptFailed, Decision, StepOpened
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) ->
     """The records up to an end of what has run at a path since an attempt around it was void for the last time."""
     start = 0
     for at, record in enumerate(journal[:end], 1):
-        if isinstance(record, StepFailed) and not record.final and path[: len(record.path)] == record.path:
+        if isinstance(record, AttemptFailed) and not record.final and path[: len(record.path)] == record.path:
             start = at
     return journal[start:end]
 

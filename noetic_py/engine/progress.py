@@ -20,7 +20,7 @@ from noetic_py.core.progress import DONE, ProgressEntry
 from noetic_py.engine.frame import Frame, settle_cuts
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.journal.record_codec import dump_record
-from noetic_py.journal.records import Progressed, StepFailed, StepFinished, Voided
+from noetic_py.journal.records import AttemptFailed, Progressed, StepFinished, Voided
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Run
@@ -172,7 +172,7 @@ def progress_of(journal: Sequence[JournalRecord]) -> dict[Path, ProgressEntry]:
             found.pop(record.path, None)
             if record.what != "cleared":
                 found[record.path] = DONE if record.what == "done" else ProgressEntry(record.value)
-        elif found and (isinstance(record, Voided) or (isinstance(record, StepFailed) and not record.final)):
+        elif found and (isinstance(record, Voided) or (isinstance(record, AttemptFailed) and not record.final)):
             for path in _at(found, record.path):
                 del found[path]
         elif found and isinstance(record, StepFinished) and record.winner is not None:

@@ -58,8 +58,8 @@ from noetic_py.journal.records import (
     Decision,
     JournalRecord,
     Opening,
+    RunBegun,
     RunEnded,
-    RunStarted,
     StepFinished,
 )
 from noetic_py.steps.flow import BranchSpec
@@ -169,7 +169,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
     """Write the head of the journal, or go on where it ends."""
     run, past = x.run, plan.past
     if past is None:
-        run.journal.append(RunStarted((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
+        run.journal.append(RunBegun((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
         if run.early is not None and is_noted(run.early):
             note(run, run.early)
         if run.store is not None:

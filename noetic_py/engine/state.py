@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.handles import Layers
     from noetic_py.engine.layers.store import Upkeep
-    from noetic_py.journal.records import Intent, JournalRecord, StepFailed, StepFinished
+    from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
     from noetic_py.models.model import JsonValue, Model, ModelSettings
 
 __all__ = ["Execution", "Resources", "Run"]
@@ -182,7 +182,7 @@ class Run:
         self.store: RunWriter | None = None
         self.on_diverge: OnDiverge = "fail"
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
-        self.once: dict[tuple[str, ...], Intent | StepFinished | StepFailed] = {}
+        self.once: dict[tuple[str, ...], Intent | StepFinished | AttemptFailed] = {}
         self.spent, self.stopped, self.in_flight = [], [], set()
         # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
         self.hooked, self.verbose = bool(resources.hooks), is_verbose()

@@ -30,6 +30,7 @@ from noetic_py.errors import StepFailed as StepFailedError
 from noetic_py.journal.record_fields import SameAsChild, check_decision, check_metadata, check_outcome, check_stored
 from noetic_py.journal.records import (
     Answered,
+    AttemptFailed,
     Base,
     CallStarted,
     Change,
@@ -42,15 +43,15 @@ from noetic_py.journal.records import (
     Path,
     Pending,
     Progressed,
+    RunBegun,
     RunEnded,
-    RunStarted,
     Segment,
     StateRevised,
-    StepFailed,
     StepFinished,
     StepOpened,
     StepStopped,
     Voided,
+    stored_name,
 )
 from noetic_py.journal.stored import Record
 
@@ -201,7 +202,7 @@ def dump_record(record: JournalRecord, codec: Codec) -> Record:
         CodecError: Something in it cannot be stored.
         LimitExceeded: It is too long, or nested too deep.
     """
-    kind = type(record).__name__
+    kind = stored_name(record)
     payload = dump(_DUMP[kind](record, codec))
     if len(payload) > _MOST_WRITTEN:
         raise LimitExceeded("record size", _MOST_WRITTEN, hint="keep large values in files, and store their names")
@@ -348,7 +349,7 @@ def _read_cost(tree: Any) -> Decimal | None:
     return None if tree is None else Decimal(tree)
 
 
-def _called(record: StepFinished | StepFailed | StepStopped) -> Fields:
+def _called(record: StepFinished | AttemptFailed | StepStopped) -> Fields:
     fields: Fields = {"m": record.calls} if record.calls else {}
     return fields if record.tool is None else fields | {"tool": record.tool}
 
@@ -361,7 +362,7 @@ def _lean(fields: Fields) -> Fields:
 # ---------------------------------------------------------------------------------------------------- records
 
 
-def _dump_started(record: RunStarted, codec: Codec) -> Fields:
+def _dump_started(record: RunBegun, codec: Codec) -> Fields:
     opening = record.opening
     fields: Fields = {
         "run": record.run_id,
@@ -392,7 +393,7 @@ def _dump_started(record: RunStarted, codec: Codec) -> Fields:
     return fields
 
 
-def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
+def _load_started(path: Path, fields: Fields, codec: Codec) -> RunBegun:
     given = fields.get("opening")
     opening = None
     if given is not None:
@@ -416,7 +417,7 @@ def _load_started(path: Path, fields: Fields, codec: Codec) -> RunStarted:
             given.get("asked"),
             read_memory(given["memory"]) if "memory" in given else None,
         )
-    return RunStarted(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
+    return RunBegun(path, fields["run"], fields["thread"], fields["flow"], Stored(fields["in"]), fields["n"], opening)
 
 
 def _dump_finished(record: StepFinished, codec: Codec) -> Fields:
@@ -479,7 +480,7 @@ def _load_finished(path: Path, fields: Fields, codec: Codec) -> StepFinished:
     return record
 
 
-def _dump_failed(record: StepFailed, codec: Codec) -> Fields:
+def _dump_failed(record: AttemptFailed, codec: Codec) -> Fields:
     fields: Fields = {
         "k": record.kind,
         "n": record.attempt,
@@ -494,8 +495,8 @@ def _dump_failed(record: StepFailed, codec: Codec) -> Fields:
     return fields
 
 
-def _load_failed(path: Path, fields: Fields, codec: Codec) -> StepFailed:
-    return StepFailed(
+def _load_failed(path: Path, fields: Fields, codec: Codec) -> AttemptFailed:
+    return AttemptFailed(
         path,
         fields["k"],
         fields["n"],

@@ -25,10 +25,11 @@ from noetic_py.journal.records import (
     JournalRecord,
     Path,
     Pending,
+    RunBegun,
     RunEnded,
-    RunStarted,
     StateRevised,
     StepFinished,
+    stored_name,
 )
 
 __all__ = ["SameAsChild", "check_decision", "check_journal", "check_metadata", "check_outcome", "check_stored"]
@@ -577,7 +578,7 @@ def check_journal(records: Sequence[JournalRecord], run_id: str) -> None:
                 if isinstance(record.output, SameAsChild) and (*record.path, record.output.name) not in finished:
                     wrong = "output", f"the name of a child that has finished, not {record.output.name!r:.60}"
                 finished.add(record.path)
-            case RunStarted() if position:
+            case RunBegun() if position:
                 wrong = "kind", "one RunStarted, at the beginning"
             case StateRevised() if any(at >= position for at in record.deltas):
                 wrong = "deltas", "positions of records before it"
@@ -587,7 +588,7 @@ def check_journal(records: Sequence[JournalRecord], run_id: str) -> None:
                 pass
         if wrong is not None:
             raise CodecError(
-                f"the {wrong[0]} of a {type(record).__name__} is not valid; expected {wrong[1]}",
+                f"the {wrong[0]} of a {stored_name(record)} is not valid; expected {wrong[1]}",
                 where=f"record {position + 1} of run {run_id}",
                 path=record.path,
                 hint=_HINT,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answered",
+    "AttemptFailed",
     "Base",
     "CallStarted",
     "Change",
@@ -45,15 +46,15 @@ __all__ = [
     "Path",
     "Pending",
     "Progressed",
+    "RunBegun",
     "RunEnded",
-    "RunStarted",
     "Segment",
     "StateRevised",
-    "StepFailed",
     "StepFinished",
     "StepOpened",
     "StepStopped",
     "Voided",
+    "stored_name",
 ]
 
 Path: TypeAlias = tuple[str, ...]
@@ -83,7 +84,7 @@ LayerDeltas: TypeAlias = tuple[tuple[str, tuple[Change, ...]], ...]
 
 
 @define(eq=False)
-class RunStarted:
+class RunBegun:
     """The head of a journal: which flow, with which input, from which conversation."""
 
     path: Path
@@ -251,7 +252,7 @@ class StepFinished:
 
 
 @define(eq=False)
-class StepFailed:
+class AttemptFailed:
     """An attempt failed. Not final: everything below the path is void. Final: an outcome like a result.
 
     Attributes:
@@ -463,12 +464,12 @@ class RunEnded:
 
 
 JournalRecord: TypeAlias = (
-    RunStarted
+    RunBegun
     | StepOpened
     | Segment
     | ChildReplayed
     | StepFinished
-    | StepFailed
+    | AttemptFailed
     | StepStopped
     | Decision
     | Intent
@@ -480,3 +481,10 @@ JournalRecord: TypeAlias = (
     | Progressed
     | RunEnded
 )
+
+_STORED_NAMES: Mapping[type[Any], str] = {AttemptFailed: "StepFailed", RunBegun: "RunStarted"}
+
+
+def stored_name(record: JournalRecord) -> str:
+    """The name of a record's kind in stores and command lines; it stays when the class gets another name."""
+    return _STORED_NAMES.get(type(record), type(record).__name__)

@@ -52,7 +52,7 @@ from noetic_py.engine.types import declared_input, known_types, one_value, read_
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
 from noetic_py.journal.delta import field_trees
 from noetic_py.journal.record_codec import Stored, dump_record, refuse_sealed
-from noetic_py.journal.records import Change, JournalRecord, Opening, RunEnded, RunStarted
+from noetic_py.journal.records import Change, JournalRecord, Opening, RunBegun, RunEnded
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
@@ -337,7 +337,7 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
         await give_up(backend, lease)
 
 
-async def _beginning(started: RunStarted, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
+async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBackend, codec: Codec) -> ItemLog:
     """The conversation that a run began with.
 
     Raises:
@@ -421,7 +421,7 @@ def _as_read(plan: RunPlan, tree: Any, codec: Codec) -> Any:
         raise inside(unreadable(error), "input") from error
 
 
-def _input(started: RunStarted, step: AnyStep, codec: Codec) -> Any:
+def _input(started: RunBegun, step: AnyStep, codec: Codec) -> Any:
     value = started.input
     return read_as(declared_input(step), value.tree, codec) if isinstance(value, Stored) else value
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import frozen
 
-from noetic_py.journal.records import RunEnded, StepFailed, StepFinished
+from noetic_py.journal.records import AttemptFailed, RunEnded, StepFinished
 
 if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame
@@ -163,14 +163,14 @@ def outcomes(journal: Sequence[JournalRecord]) -> dict[Attempt, bool]:
     for record in journal:
         if isinstance(record, RunEnded) and record.status == "failed":
             found = {attempt: well for attempt, well in found.items() if attempt not in failed}
-        if not isinstance(record, (StepFinished, StepFailed)):
+        if not isinstance(record, (StepFinished, AttemptFailed)):
             continue
         path = record.path
         attempt = tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
         found[attempt] = isinstance(record, StepFinished)
-        if isinstance(record, StepFailed) and record.final:
+        if isinstance(record, AttemptFailed) and record.final:
             failed.add(attempt)
-        elif isinstance(record, StepFailed):
+        elif isinstance(record, AttemptFailed):
             attempts = {other: n for other, n in attempts.items() if other[: len(path)] != path}
             attempts[path] = record.attempt + 1
     return found

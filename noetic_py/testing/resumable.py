@@ -13,7 +13,7 @@ from noetic_py.core.events import Event, StepStarted, StepVoided
 from noetic_py.core.state import StateBag, class_of, copy_state
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
-from noetic_py.journal.records import StepFailed, StepFinished, Voided
+from noetic_py.journal.records import AttemptFailed, StepFinished, Voided
 from noetic_py.testing._renamed import Names
 from noetic_py.testing.faults import FaultyBackend, When
 
@@ -216,7 +216,7 @@ def _committed(journal: Sequence[JournalRecord]) -> set[Path]:
     for record in journal:
         if isinstance(record, StepFinished):
             found.add(record.path)
-        elif isinstance(record, Voided) or (isinstance(record, StepFailed) and not record.final):
+        elif isinstance(record, Voided) or (isinstance(record, AttemptFailed) and not record.final):
             found = {path for path in found if path[: len(record.path)] != record.path}
     return found
 

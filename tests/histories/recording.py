@@ -19,7 +19,7 @@ from noetic_py.core.codec import to_wire_json
 from noetic_py.core.codec.text import is_list, is_mapping
 from noetic_py.engine.journaling.fold import Node, tree
 from noetic_py.engine.journaling.run_history import read_journal
-from noetic_py.journal.records import JournalRecord, StepFailed
+from noetic_py.journal.records import AttemptFailed, JournalRecord
 from noetic_py.runner.lease import codec_for
 from noetic_py.testing import FaultyBackend, ScriptedModel
 from tests.histories.programs import BEGAN, PROGRAMS, WORLD, Program
@@ -254,7 +254,7 @@ async def decoded(history: History, path: Path) -> list[JournalRecord]:
 
 def tried_again(records: list[JournalRecord]) -> list[str]:
     """The steps that failed and were tried again: with them all that had finished below them is void."""
-    return ["/".join(record.path) for record in records if isinstance(record, StepFailed) and not record.final]
+    return ["/".join(record.path) for record in records if isinstance(record, AttemptFailed) and not record.final]
 
 
 def finished_bodies(records: list[JournalRecord], run_id: str) -> set[str]:

@@ -27,8 +27,8 @@ from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import (
     JournalRecord,
     Path,
+    RunBegun,
     RunEnded,
-    RunStarted,
 )
 from noetic_py.runner.lease import codec_for
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome
@@ -227,7 +227,7 @@ def read_back(journal: Sequence[JournalRecord], state_type: Any, cause: Path = (
     items = list(ItemLog(items_below(journal, (), cause)).rendered("interrupted"))
     assert pairing_error(items) is None, pairing_error(items)
     started = journal[0]
-    assert isinstance(started, RunStarted)
+    assert isinstance(started, RunBegun)
     assert started.opening is not None
     assert isinstance(started.opening.state, Stored)
     codec = Codec()

@@ -41,7 +41,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, Record
-from noetic_py.journal.records import StepFailed, StepFinished
+from noetic_py.journal.records import AttemptFailed, StepFinished
 from noetic_py.steps.flow import Settled
 from noetic_py.testing import FaultyBackend, ScriptedModel, assert_resumable_everywhere
 from noetic_py.testing.faults import When
@@ -366,7 +366,9 @@ async def test_the_first_failure_of_a_section_is_that_of_the_journal() -> None:
                 continue
             backend.revive()
             journal = await harness(backend).runs.journal("r")
-            failed = [record.path[-1] for record in journal if isinstance(record, StepFailed) and len(record.path) == 2]
+            failed = [
+                record.path[-1] for record in journal if isinstance(record, AttemptFailed) and len(record.path) == 2
+            ]
             ended = len(journal) and type(journal[-1]).__name__ == "RunEnded"
             ran.clear()
             result = await harness(backend).resume("r", flow, on_error="result")

@@ -31,7 +31,7 @@ from noetic_py import (
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.tokens import counter_for
-from noetic_py.journal.records import CallStarted, JournalRecord, StepFailed, StepFinished, StepStopped
+from noetic_py.journal.records import AttemptFailed, CallStarted, JournalRecord, StepFinished, StepStopped
 from noetic_py.models import (
     FallbackModel,
     ItemDone,
@@ -393,7 +393,7 @@ class Trial:
             assert {name: settled(lease, name) for name in spent} == spent
         tokens, cost = TokenUsage(), Decimal(0)
         for record in self.journal:
-            if isinstance(record, (StepFinished, StepFailed, StepStopped)):
+            if isinstance(record, (StepFinished, AttemptFailed, StepStopped)):
                 tokens += record.usage or TokenUsage()
                 cost += record.cost or 0
         assert (tokens, cost) == (meter.tokens, meter.cost)

@@ -12,7 +12,7 @@ from noetic_py.engine.journaling.fold import Node
 from noetic_py.engine.journaling.run_history import Past
 from noetic_py.engine.stops import asked_in
 from noetic_py.errors import ReplayDiverged
-from noetic_py.journal.records import Path, StepFailed, StepFinished, StepStopped
+from noetic_py.journal.records import AttemptFailed, Path, StepFinished, StepStopped
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandingSpec, HandoffSpec
@@ -63,7 +63,7 @@ def _was_stopped(past: Past) -> bool:
     return (asked is not None and asked.kind != "wrap_up") or any(
         record.control is not None and record.control.at == ()
         for record in past.records
-        if isinstance(record, (StepFinished, StepFailed, StepStopped))
+        if isinstance(record, (StepFinished, AttemptFailed, StepStopped))
     )
 
 

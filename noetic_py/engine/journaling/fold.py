@@ -15,13 +15,13 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, StepOutcomeUnknown
 from noetic_py.journal.records import (
     Answered,
+    AttemptFailed,
     ChildReplayed,
     Decision,
     Intent,
     Pending,
     RunEnded,
     Segment,
-    StepFailed,
     StepFinished,
     StepOpened,
     StepStopped,
@@ -108,7 +108,7 @@ class Node:
     children: dict[str, Node] = field(factory=dict[str, "Node"])
     finished: StepFinished | None = None
     position: int = 0
-    failed: dict[str, tuple[StepFailed, int]] = field(factory=dict[str, "tuple[StepFailed, int]"])
+    failed: dict[str, tuple[AttemptFailed, int]] = field(factory=dict[str, "tuple[AttemptFailed, int]"])
     tries: dict[str, int] = field(factory=dict[str, int])
     begun: dict[str, bool] = field(factory=dict[str, bool])
     decisions: dict[str, Any] = field(factory=dict[str, "Any"])
@@ -208,7 +208,7 @@ def tree(journal: Sequence[JournalRecord], below: Path = ()) -> Node:
     # What goes on beside the flow commits when it likes, and neither it nor what is around it gets a place by that.
     beside: list[Path] = []
     once: dict[Path, Node] = {}
-    failure: StepFailed | None = None
+    failure: AttemptFailed | None = None
     over = False
     for position, record in enumerate(journal):
         if over and failure is not None:
@@ -216,7 +216,7 @@ def tree(journal: Sequence[JournalRecord], below: Path = ()) -> Node:
             forget_failure(root, failure)
             failure = None
         over = isinstance(record, RunEnded)
-        if isinstance(record, StepFailed) and record.final and len(record.path) == 1:
+        if isinstance(record, AttemptFailed) and record.final and len(record.path) == 1:
             failure = record
         if record.path[:depth] != below:
             continue
@@ -248,7 +248,7 @@ _PLACED = (StepOpened, Segment, ChildReplayed, StepFinished)
 _AT_ONCE = frozenset({"parallel", "gather", "model"})
 
 
-def forget_failure(root: Node, failure: StepFailed) -> None:
+def forget_failure(root: Node, failure: AttemptFailed) -> None:
     """A failure that has ended the run is void, with what it came from; failures that were handled stay."""
     depth = len(root.path)
     root.cause = None
@@ -294,7 +294,7 @@ def _read(root: Node, record: JournalRecord, frames: Path, position: int, apart:
             node = node.child(name, place=False)
         node.drop(frames[-1])
         node.failed.pop(frames[-1], None)
-    elif isinstance(record, (StepFailed, Decision, Intent, Pending, Answered)):
+    elif isinstance(record, (AttemptFailed, Decision, Intent, Pending, Answered)):
         parent, node = root, root
         for name in frames:
             parent, node = node, node.child(name, place=False)
@@ -337,7 +337,7 @@ def _ask(node: Node, record: Pending | Answered, position: int) -> None:
         node.answer = record
 
 
-def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, position: int) -> None:
+def _note(parent: Node, node: Node, record: AttemptFailed | Decision | Intent, position: int) -> None:
     match record:
         case Decision(key="wrap_up"):
             node.show_last(record.value)
@@ -346,13 +346,13 @@ def _note(parent: Node, node: Node, record: StepFailed | Decision | Intent, posi
             node.decisions[record.key] = record.value
         case Intent():
             parent.intents[node.name] = record.digest
-        case StepFailed(final=False) if node is not parent:
+        case AttemptFailed(final=False) if node is not parent:
             parent.intents.pop(node.name, None)
             parent.tries[node.name] = record.attempt
             if node.layout:
                 parent.begun[node.name] = record.held
             parent.drop(node.name)
-        case StepFailed():
+        case AttemptFailed():
             if not isinstance(record.error, StepOutcomeUnknown):
                 parent.intents.pop(node.name, None)
             node.kind = record.kind
@@ -486,10 +486,10 @@ class Begun:
         match record:
             case StepOpened() if record.kind in COUNTED:
                 self._open[record.path] = record.attempt
-            case StepFinished() | StepFailed() | StepStopped():
+            case StepFinished() | AttemptFailed() | StepStopped():
                 if record.kind in COUNTED and not _refused(record):
                     found = self._count(record.path, record.attempt)
-                if isinstance(record, StepFailed) and _starts_over(record):
+                if isinstance(record, AttemptFailed) and _starts_over(record):
                     self.forget(record.path)
             case Voided():
                 self.forget(record.path)
@@ -516,14 +516,14 @@ class Begun:
         self._open = {each: attempt for each, attempt in self._open.items() if each[:depth] != path}
 
 
-def _starts_over(record: StepFailed) -> bool:
+def _starts_over(record: AttemptFailed) -> bool:
     """Whether what begins there next is another attempt: after the last one a resumed run begins with the first."""
     return not record.final or (record.attempt > 1 and not isinstance(record.error, BudgetExceeded))
 
 
-def _refused(record: StepFinished | StepFailed | StepStopped) -> bool:
+def _refused(record: StepFinished | AttemptFailed | StepStopped) -> bool:
     """Whether a budget of steps has refused the step, so that it has not begun."""
-    error = record.error if isinstance(record, StepFailed) else None
+    error = record.error if isinstance(record, AttemptFailed) else None
     return isinstance(error, BudgetExceeded) and error.dimension == "steps" and error.path == record.path
 
 

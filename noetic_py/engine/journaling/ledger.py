@@ -18,7 +18,7 @@ from noetic_py.engine.progress import forget
 from noetic_py.engine.state import DOORS
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
 from noetic_py.journal.delta import changes, known_fields, require_readable
-from noetic_py.journal.records import Decision, Segment, StepFailed, StepFinished, StepOpened, StepStopped, Voided
+from noetic_py.journal.records import AttemptFailed, Decision, Segment, StepFinished, StepOpened, StepStopped, Voided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -328,7 +328,7 @@ def _append_prepared(frame: Frame, record: StepFinished) -> None:
         _tell_finished(frame, record)
 
 
-def note_outcome(once: dict[Path, Intent | StepFinished | StepFailed], record: StepFinished | StepFailed) -> None:
+def note_outcome(once: dict[Path, Intent | StepFinished | AttemptFailed], record: StepFinished | AttemptFailed) -> None:
     """Note what became of a step that may run only once: a failed attempt that another one follows is none."""
     if isinstance(record, StepFinished) or (record.final and not isinstance(record.error, StepOutcomeUnknown)):
         once[record.path] = record
@@ -352,7 +352,7 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
             deliveries.release(run, frame)
     if run.progress and not final:
         forget(run, frame.at)
-    record = StepFailed(
+    record = AttemptFailed(
         frame.at, frame.step.kind, frame.attempt, final, error, frame.used_tokens, frame.used_cost, frame.control,
         frame.used_calls, frame.used_tool, _is_held(frame),
     )  # fmt: skip

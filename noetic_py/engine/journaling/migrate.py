@@ -32,7 +32,7 @@ from noetic_py.journal.records import (
     Change,
     JournalRecord,
     Opening,
-    RunStarted,
+    RunBegun,
     Segment,
     StateRevised,
     StepFinished,
@@ -224,7 +224,7 @@ def opening_of(records: Iterable[JournalRecord]) -> Opening:
         CodecError: The journal does not say.
     """
     started = next(iter(records))
-    if not isinstance(started, RunStarted) or started.opening is None:
+    if not isinstance(started, RunBegun) or started.opening is None:
         raise CodecError("the journal has no beginning")
     return started.opening
 

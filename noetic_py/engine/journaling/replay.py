@@ -35,7 +35,7 @@ from noetic_py.errors import (
 from noetic_py.journal.delta import apply_changes, digest_of, known_fields, mismatch
 from noetic_py.journal.layer_states import StoredCells, apply_cells, unlike
 from noetic_py.journal.record_codec import SameAsChild, Stored, dump_usage, read_usage
-from noetic_py.journal.records import ChildReplayed, Intent, Path, StepFailed, StepFinished
+from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, Path, StepFinished
 from noetic_py.models.model import ModelResponse
 from noetic_py.steps.flow import Mode
 from noetic_py.steps.handoff import HANDING, Handed, HandingSpec
@@ -169,7 +169,7 @@ def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Do
     known = None if parent.node is None else parent.node.children.get(path[-1])
     if record is None or isinstance(record, Intent) or (known is not None and known.finished is record):
         return None
-    if isinstance(record, StepFailed):
+    if isinstance(record, AttemptFailed):
         raise record.error
     child = tree(run.journal, path)
     child.finished = record
@@ -202,7 +202,7 @@ def _shown(child: Node, step: AnyStep, run: Run) -> str:
 
 
 def _fail_again(
-    record: StepFailed, step: AnyStep, child: Node | None, parent: Frame, domain: Domain, path: tuple[str, ...]
+    record: AttemptFailed, step: AnyStep, child: Node | None, parent: Frame, domain: Domain, path: tuple[str, ...]
 ) -> Exception:
     """Put down that a child has failed once more as it is recorded; returns what it raised."""
     run, error = parent.x.run, record.error
@@ -509,7 +509,7 @@ def first_of(frame: Frame, names: Mapping[int, str]) -> int:
     paths: dict[Path, int] = {(*frame.at, name): index for index, name in names.items()}
     first = next(iter(names))
     for record in reversed(run.journal):
-        if isinstance(record, (StepFinished, StepFailed)) and record.path in paths:
+        if isinstance(record, (StepFinished, AttemptFailed)) and record.path in paths:
             first = paths.pop(record.path)
             if not paths:
                 break

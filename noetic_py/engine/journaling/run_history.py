@@ -31,15 +31,15 @@ from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.record_fields import check_journal
 from noetic_py.journal.records import (
     Answered,
+    AttemptFailed,
     CallStarted,
     Intent,
     JournalRecord,
     Path,
     Pending,
+    RunBegun,
     RunEnded,
-    RunStarted,
     StateRevised,
-    StepFailed,
     StepFinished,
     StepOpened,
     StepStopped,
@@ -265,7 +265,7 @@ class Past:
         answered: What was answered just now, and the journal does not hold yet.
     """
 
-    started: RunStarted
+    started: RunBegun
     records: list[JournalRecord]
     index: Node
     ended: RunEnded | None
@@ -306,7 +306,7 @@ def past_of(records: list[JournalRecord], run_id: str, kind: type[Any] | None, c
         RunNotFound: It has no head, so there is nothing to go on with.
     """
     started = records[0] if records else None
-    if not isinstance(started, RunStarted) or started.opening is None:
+    if not isinstance(started, RunBegun) or started.opening is None:
         raise RunNotFound(f"run {run_id!r} has no beginning", hint="it was never committed; start it again")
     ended = records[-1] if isinstance(records[-1], RunEnded) else None
     revise(records)
@@ -343,7 +343,7 @@ def take_over(run: Run, past: Past) -> None:
     run.unpriced = any(
         record.calls and record.usage is not None and record.cost is None
         for record in past.records
-        if isinstance(record, (StepFinished, StepFailed, StepStopped))
+        if isinstance(record, (StepFinished, AttemptFailed, StepStopped))
     )
     run.stopped = _stops(past.records)
     run.progress.update(progress_of(past.records))
@@ -361,9 +361,9 @@ _REPEATING = frozenset({"loop", "handoff"})
 
 def _iterations(records: Sequence[JournalRecord]) -> int:
     """How often the bodies of loops and the steps of chains of handoffs have ended, in attempts that are void too."""
-    kinds = (StepOpened, StepFinished, StepFailed)
+    kinds = (StepOpened, StepFinished, AttemptFailed)
     loops = {record.path for record in records if isinstance(record, kinds) and record.kind in _REPEATING}
-    ended = (record for record in records if isinstance(record, (StepFinished, StepFailed)))
+    ended = (record for record in records if isinstance(record, (StepFinished, AttemptFailed)))
     return sum(
         record.path[:-1] in loops and record.path[-1] != "wrap_up" and getattr(record, "final", True)
         for record in ended
@@ -379,7 +379,7 @@ def _spent(records: Sequence[JournalRecord], steps: Begun) -> list[Spent]:
         counted = steps.read(record)
         if isinstance(record, CallStarted):
             begun.setdefault(record.path, []).append(record)
-        elif isinstance(record, (StepFinished, StepFailed, StepStopped)):
+        elif isinstance(record, (StepFinished, AttemptFailed, StepStopped)):
             if record.calls and record.path in begun:
                 # Its own are the last ones; those before were in flight when an earlier owner died.
                 del begun[record.path][-record.calls :]
@@ -387,7 +387,7 @@ def _spent(records: Sequence[JournalRecord], steps: Begun) -> list[Spent]:
             spent = Spent(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
             if spent.steps or spent.tool or used != _NOTHING:
                 found.append(spent)
-            if isinstance(record, StepFailed) and not record.final:
+            if isinstance(record, AttemptFailed) and not record.final:
                 found = [_tried_again(each, record.path) for each in found]
         elif isinstance(record, Voided) and record.path[-1] == "wrap_up":
             # Another wrap-up has the whole reserve.
@@ -423,26 +423,26 @@ def _stops(records: Sequence[JournalRecord]) -> list[Control]:
     """The stops that were committed and hold, the first of each execution."""
     found: dict[Path, Control] = {}
     for record in records:
-        if isinstance(record, StepFailed) and not record.final:
+        if isinstance(record, AttemptFailed) and not record.final:
             # What was asked for in the attempt is void with it.
             depth = len(record.path)
             found = {at: control for at, control in found.items() if at[:depth] != record.path}
-        control = record.control if isinstance(record, (StepFinished, StepFailed, StepStopped)) else None
+        control = record.control if isinstance(record, (StepFinished, AttemptFailed, StepStopped)) else None
         if control is not None:
             found.setdefault(control.at, control)
     return list(found.values())
 
 
-def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished | StepFailed]:
+def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished | AttemptFailed]:
     """What is known of the steps that may run only once."""
-    found: dict[Path, Intent | StepFinished | StepFailed] = {}
+    found: dict[Path, Intent | StepFinished | AttemptFailed] = {}
     for record in records:
         if isinstance(record, Intent):
             found[record.path] = record
         elif isinstance(record, Pending):
             # A tool that waits for leave has not begun its work.
             found.pop(record.path, None)
-        elif record.path in found and isinstance(record, (StepFinished, StepFailed)):
+        elif record.path in found and isinstance(record, (StepFinished, AttemptFailed)):
             note_outcome(found, record)
     return found
 

@@ -29,7 +29,7 @@ from noetic_py.engine.state import DOORS
 from noetic_py.engine.types import types_in
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
 from noetic_py.journal.delta import digest_of
-from noetic_py.journal.records import RunStarted
+from noetic_py.journal.records import RunBegun
 from noetic_py.memory.binding import Draft, Other
 from noetic_py.memory.functions import Called
 from noetic_py.memory.layer import Returned, hooks_of, merges
@@ -302,7 +302,7 @@ class Upkeep:
         """What a run that goes on in this process has changed a layer's state from."""
         journal = self._x.run.journal
         opening = journal[0] if journal else None
-        if isinstance(opening, RunStarted) and opening.run_id != self._x.run.run_id:
+        if isinstance(opening, RunBegun) and opening.run_id != self._x.run.run_id:
             # Of a fork: what had been changed before it is the other run's, and counts once.
             return self.met.get(layer.id, state)
         return self.first.get(layer.id, self._x.born.get(layer.id, state))

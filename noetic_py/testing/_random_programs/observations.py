@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from attrs import define, field, frozen
 
 from noetic_py.context.context import current_context
-from noetic_py.journal.records import Pending, StepFailed, StepFinished, StepStopped
+from noetic_py.journal.records import AttemptFailed, Pending, StepFinished, StepStopped
 from noetic_py.testing.ledger import Attempt, attempt_of
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def read_journal(journal: Sequence[JournalRecord]) -> Told:
     found = Told()
     attempts: dict[tuple[str, ...], int] = {}
     for position, record in enumerate(journal):
-        if not isinstance(record, (StepFinished, StepFailed, StepStopped, Pending)):
+        if not isinstance(record, (StepFinished, AttemptFailed, StepStopped, Pending)):
             continue
         path = record.path
         key = tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
@@ -192,7 +192,7 @@ def read_journal(journal: Sequence[JournalRecord]) -> Told:
             found.finished[key] = position
             if path[-1].endswith("]"):
                 found.marks.setdefault(key[:-1], int(path[-1].rpartition("[")[2][:-1]))
-        elif isinstance(record, StepFailed) and not record.final:
+        elif isinstance(record, AttemptFailed) and not record.final:
             attempts = {other: n for other, n in attempts.items() if other[: len(path)] != path}
             attempts[path] = record.attempt + 1
     return found
