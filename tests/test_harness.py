@@ -28,6 +28,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.errors import ConfigError, ForgedEvent, ModelNotFound, NoeticError, RunBusy, StepFailed, WrongThread
+from noetic_py.plugins import hookimpl
 from noetic_py.testing import ScriptedModel, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -402,6 +403,7 @@ async def test_a_model_by_name_comes_from_a_plugin() -> None:
     made: list[str] = []
 
     class Plugin:
+        @hookimpl
         def register_models(self, registry: Any) -> None:
             def make(name: str) -> ScriptedModel:
                 made.append(name)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from attrs import define, field, frozen
 
 from noetic_py.context.context import current_context
-from noetic_py.journal.records import AttemptFailed, Pending, StepFinished, StepStopped
+from noetic_py.engine.journaling.fold import BEGUN
+from noetic_py.journal.records import AttemptFailed, Decision, Pending, StepFinished, StepStopped
 from noetic_py.testing.ledger import Attempt, attempt_of
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Observations:
         left.done = {key for key in self.done if key in found.ended}
         # What waits is known too, though it has come to no end: a race may be won without it.
         waits = {key[:at] for key in found.asked for at in range(1, len(key) + 1)}
-        left.starts = Counter({key: count for key, count in self.starts.items() if key in found.ended or key in waits})
+        known = found.ended.keys() | waits | found.begun
+        left.starts = Counter({key: count for key, count in self.starts.items() if key in known})
         left.bodies = len(left.starts)
         left.calls, left.cost, left.deaths = self.calls, self.cost, self.deaths + 1
         # A model round that starts again finds its answer, and its start is not noted.
@@ -162,6 +164,7 @@ class Told:
         controls: Those that have asked for the end of their execution.
         asked: Those whose request is stored, and with it what stood around them, whether or not it was answered.
         marks: Of each section the path that finished first.
+        begun: Those that were in flight in the other paths when one path had decided a section.
     """
 
     ended: Counter[Attempt] = field(factory=Counter[Attempt])
@@ -169,6 +172,7 @@ class Told:
     controls: set[Attempt] = field(factory=set[Attempt])
     asked: set[Attempt] = field(factory=set[Attempt])
     marks: dict[Attempt, int] = field(factory=dict[Attempt, int])
+    begun: set[Attempt] = field(factory=set[Attempt])
 
 
 def read_journal(journal: Sequence[JournalRecord]) -> Told:
@@ -176,10 +180,15 @@ def read_journal(journal: Sequence[JournalRecord]) -> Told:
     found = Told()
     attempts: dict[tuple[str, ...], int] = {}
     for position, record in enumerate(journal):
+        if isinstance(record, Decision) and record.key == BEGUN:
+            found.begun.update(
+                (*_attempt_at(tuple(around), attempts), (last, attempt)) for (*around, last), attempt in record.value
+            )
+            continue
         if not isinstance(record, (StepFinished, AttemptFailed, StepStopped, Pending)):
             continue
         path = record.path
-        key = tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
+        key = _attempt_at(path, attempts)
         if isinstance(record, Pending):
             found.asked.add(key)
             continue
@@ -196,3 +205,7 @@ def read_journal(journal: Sequence[JournalRecord]) -> Told:
             attempts = {other: n for other, n in attempts.items() if other[: len(path)] != path}
             attempts[path] = record.attempt + 1
     return found
+
+
+def _attempt_at(path: tuple[str, ...], attempts: Mapping[tuple[str, ...], int]) -> Attempt:
+    return tuple((path[at], attempts.get(path[: at + 1], 1)) for at in range(len(path)))
