@@ -18,10 +18,10 @@ __all__ = ["has_place", "inject_layer", "is_routed", "receipt", "route", "unrout
 
 Keeper: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
 
-# By whether an entry has no id: the library's layer for it, what it is called, and how a bundle declares the layer.
+# By whether an entry has no id: the library's layer for it, and how a bundle declares the layer.
 _USUAL = {
-    True: ("ContextQueue", "an entry without an id", "window: ContextQueue[str] = ContextQueue()"),
-    False: ("ContextPool", "the entry {!r}", "shelf: ContextPool[Doc] = ContextPool()"),
+    True: ("ContextQueue", "window: ContextQueue[str] = ContextQueue()"),
+    False: ("ContextPool", "shelf: ContextPool[Doc] = ContextPool()"),
 }
 
 
@@ -118,10 +118,11 @@ def _keeper(memory: Memory, entry: ContextItem[Any]) -> Keeper:
     }
     if len(found) == 1:
         return next(keep for _, keep in found.values())
+    returned = "an entry without an id" if entry.id is None else f"the entry {entry.id!r}"
     if not found:
-        usual, what, field = _USUAL[entry.id is None]
+        usual, field = _USUAL[entry.id is None]
         raise ConfigError(
-            f"{what.format(entry.id)} was returned, and the run has no {usual} for it",
+            f"{returned} was returned, and the run has no {usual} for it",
             code="layer-missing",
             hint=f"Harness(memory=Mem()) with a class Mem(Memory) that has {field}",
         )
@@ -129,8 +130,7 @@ def _keeper(memory: Memory, entry: ContextItem[Any]) -> Keeper:
     what = kinds.pop() if len(kinds) == 1 else "layer"
     name, (_, first) = next(iter(found.items()))
     raise ConfigError(
-        f"{_USUAL[entry.id is None][1].format(entry.id)} was returned, and the run has more than one {what}: "
-        f"{', '.join(found)}",
+        f"{returned} was returned, and the run has more than one {what}: {', '.join(found)}",
         code="layer-ambiguous",
         hint=f"write it yourself: await ctx.memory.{name}.{getattr(first, '__name__', 'keep')}(...)",
     )
