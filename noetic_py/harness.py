@@ -464,6 +464,7 @@ class Harness(Generic[M_co]):
             # A run that could not begin has sent nothing, and nothing comes any more.
             run.bus.close()
             stream.finish(outcome)
+            del stream  # from Python 3.12 on a body's traceback keeps this frame, and the stream is to be collected
 
     @overload
     def start(

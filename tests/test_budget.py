@@ -734,6 +734,21 @@ async def test_blocks_within_blocks_are_kept_and_booked_once() -> None:
     assert (settled(root, "cost"), kept(root, "cost"), root.cost) == numbers(9, 0, 9)
 
 
+def test_a_step_of_a_wrap_up_that_does_not_begin_goes_back_into_the_block() -> None:
+    root = BudgetLease(Budget(steps=9))
+    lease = BudgetLease(Budget(steps=6, wrap_up=wrap, reserve=Budget(steps=4)), root)
+    lease.keep_reserve()
+    wrap_up = lease.open_wrap_up(0.0)
+    inner = BudgetLease(None, wrap_up)
+    for _ in range(2):
+        inner.take_step()
+    assert (kept(root, "steps"), root.steps, wrap_up.steps) == (2, 2, 2)
+    inner.give_back_step()
+    assert (kept(root, "steps"), root.steps, lease.steps, wrap_up.steps, inner.steps) == (3, 1, 1, 1, 1)
+    lease.close(wrap_up)
+    assert (kept(root, "steps"), root.steps) == (0, 1)
+
+
 def test_leases_without_a_budget_open_and_close_too() -> None:
     lease = BudgetLease(None)
     lease.keep_reserve()

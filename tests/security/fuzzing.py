@@ -338,7 +338,8 @@ def feed(decoder: Decoder, data: bytes, found: Found) -> None:
     except decoder.named:
         found.refused += 1
     except Exception as error:  # noqa: BLE001  # that there is none is what is tried
-        found.unnamed.append((data, f"{type(error).__name__}: {error}"))
+        # Not every text that bytes can hold may be printed.
+        found.unnamed.append((data, ascii(f"{type(error).__name__}: {error}")))
     if time.process_time() - begun > HANG:
         found.slow.append(data)
 

@@ -53,7 +53,7 @@ def test_an_error_without_a_name_and_a_slow_input_are_found() -> None:
     decoder = Decoder(burn, [b"fine"])
     feed(decoder, b"fine", found)
     feed(decoder, b"odd", found)
-    assert (found.fed, found.unnamed) == (2, [(b"odd", "KeyError: b'odd'")])
+    assert (found.fed, found.unnamed) == (2, [(b"odd", ascii("KeyError: b'odd'"))])
     assert fuzz(decoder, seconds=5, inputs=100, seed=1).unnamed
 
 
