@@ -321,10 +321,8 @@ MISTAKES = [
     ),
     Mistake(
         "something that cannot be stored",
-        B
-        + "    import sqlite3\n    return sqlite3.connect(':memory:')\n"
-        + run_of("b", harness='checkpoints="memory:"'),
-        ("a sqlite3.Connection cannot be stored", "[at b]", "use an attrs class"),
+        B + "    return (each for each in x)\n" + run_of("b", harness='checkpoints="memory:"'),
+        ("generator cannot be stored", "[at b]", "use an attrs class"),
     ),
     Mistake("no model", run_of("call_model()"), ("no model", "[at call_model]", 'call_model("openai:gpt-5-mini")')),
     Mistake(

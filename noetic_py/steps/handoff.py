@@ -148,7 +148,8 @@ def handoff_to(
 def _described(step: AnyStep) -> str:
     first = inner_of(step)
     function = first.spec if first.kind == "code" else getattr(first.spec, "fn", None)
-    said = (getattr(function, "__doc__", None) or "").strip().partition("\n\n")[0]
+    # Since Python 3.13 None has a docstring of its own, so a step without a function is asked for first.
+    said = ("" if function is None else function.__doc__ or "").strip().partition("\n\n")[0]
     about = " ".join(said.split())
     return f"Hand the conversation over to {step.id}." + (f" {about}" if about else "")
 
