@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -10,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import anyio
-from anyio.lowlevel import current_token
 from attrs import evolve
 from typing_extensions import Unpack
 
@@ -30,7 +28,7 @@ from noetic_py.core.tracebacks import HIDING
 from noetic_py.core.types import M2, M, M_co, R, S, T
 from noetic_py.core.unawaited import must_await, must_enter
 from noetic_py.engine.cancellation import failure_of, lost_task
-from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed, WrongThread
+from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
 from noetic_py.models.model import ModelSettings
 from noetic_py.runner.options import (
     ResumeOptions,
@@ -42,7 +40,7 @@ from noetic_py.runner.options import (
     launch_options,
 )
 from noetic_py.runner.plan import Planner, at_home
-from noetic_py.runner.registry import Living, Stopping, check_shutdown, stopping_on_signals
+from noetic_py.runner.registry import Home, Living, Stopping, check_shutdown, stopping_on_signals
 from noetic_py.runner.runs import Runs, fork_run, require_run, resume_action
 from noetic_py.runner.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
 from noetic_py.sessions.policy import SessionPolicy
@@ -186,7 +184,8 @@ class Harness(Generic[M_co]):
             hooks=(*self._plugins.hooks.hooks, *read_hooks(hooks, "the harness")),
             max_parallel_tools=max_parallel_tools,
         )
-        self._home: tuple[int, object] | None = None
+        scheme = checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory"
+        self._home = Home(None if scheme == "memory" else scheme)
         self._group: anyio.abc.TaskGroup | None = None
         self._closed = False
         # Runs that steps have started, by their ids, while they go on.
@@ -221,6 +220,7 @@ class Harness(Generic[M_co]):
     # -- its life
 
     async def __aenter__(self) -> Self:
+        self._home.opened = None
         self._check_home()
         if self._group is not None:
             raise ConfigError("the harness is in use already", code="harness-entered", hint="enter it once, run often")
@@ -288,17 +288,7 @@ class Harness(Generic[M_co]):
         """A harness belongs to one thread and one event loop."""
         if self._closed:
             raise ConfigError("the harness was closed", code="harness-closed", hint="make a new one")
-        try:
-            here = (threading.get_ident(), current_token())
-        except RuntimeError as error:
-            raise WrongThread("this thread runs no event loop", hint="call it where the harness runs") from error
-        if self._home is None:
-            self._home = here
-        elif self._home != here:
-            raise WrongThread(
-                "this harness is used from another thread or event loop than before",
-                hint="make one harness for each thread, or use run_sync",
-            )
+        self._home.check()
 
     # -- running
 
@@ -520,18 +510,10 @@ class Harness(Generic[M_co]):
         Raises:
             WrongThread: An event loop runs in this thread; `await harness.run(...)` there.
         """
-        import sniffio
         from anyio.from_thread import start_blocking_portal
 
-        try:
-            sniffio.current_async_library()
-        except sniffio.AsyncLibraryNotFoundError:
-            pass
-        else:
-            raise WrongThread("run_sync() would block the event loop of this thread", hint="await harness.run(...)")
-
         async def work() -> Any:
-            self._home = None
+            self._home.leave()
             failure: Exception | None = None
             try:
                 # What the run starts beside itself needs an owner, as in a harness that was entered.
@@ -546,10 +528,12 @@ class Harness(Generic[M_co]):
                 raise RuntimeError("the run has ended without a result")
             finally:
                 self._resources.group = self._resources.launch = None
-                self._home = None
+                self._home.leave()
 
-        with HIDING, start_blocking_portal() as portal:
-            return portal.call(work)
+        with HIDING:
+            self._home.require_no_loop()
+            with start_blocking_portal() as portal:
+                return portal.call(work)
 
     # -- what was begun before
 

@@ -136,13 +136,50 @@ MISTAKES = [
         "a step gives another type than the next one takes",
         "@step\nasync def number(x: str) -> int: return 3\n"
         "@step\nasync def upper(x: str) -> str: return x.upper()  # HERE\n" + run_of("number >> upper"),
-        ("is of class int", "'x' is declared as str", "convert it", "[at sequence/upper]"),
+        (
+            "step 'upper' was given int from step 'number'",
+            "'x' is declared as str",
+            "convert the value before",
+            "[at sequence/upper]",
+        ),
+    ),
+    Mistake(
+        "a step gives another type than a path of the next section takes, which is noticed by a lookup",
+        "@step\nasync def number(x: str) -> object: return [1]\n"
+        "@step\nasync def first(x: dict[str, int] | None) -> int: return x['a']  # HERE\n"
+        + run_of("number >> parallel(first, same)"),
+        ("step 'first' was given list from step 'number'", "'x' is declared as dict[str, int] | None"),
+    ),
+    Mistake(
+        "a body gives a step a list of another type than it takes",
+        "@step\nasync def joined(x: list[str]) -> str: return ''.join(x)  # HERE\n"
+        + B
+        + "    return await joined([1, 2], ctx)\n"
+        + run_of("b"),
+        ("step 'joined' was given list from the body of step 'b'", "'x' is declared as list[str]", "[at b/joined]"),
+    ),
+    Mistake(
+        "the wrap-up of a sequence does not take that there is no input",
+        "@step\nasync def short(x: str) -> str: return x.upper()  # HERE\n"
+        "flow = sequence(same, same).with_options(budget=Budget(steps=1, reserve=Budget(steps=1), wrap_up=short))\n"
+        + run_of("flow"),
+        ("step 'short' was given NoneType", "'x' is declared as str"),
+    ),
+    Mistake(
+        "a step is bound to a value of another type than it takes",
+        "@step\nasync def upper(x: str) -> str: return x.upper()  # HERE\n" + run_of("same >> upper.bind(3)"),
+        ("step 'upper' was given int from bind()", "'x' is declared as str"),
     ),
     Mistake(
         "the state was not given",
         "@define\nclass S: n: int = 0\n"
         "@step\nasync def a(x: str, ctx: Context[Memory, S]) -> int: return ctx.state.n  # HERE\n" + run_of("a"),
         ("StateBag", "no field 'n'", "harness.run(step, input, state=...)", "[at a]"),
+    ),
+    Mistake(
+        "the state was not given to a path of a section",
+        B + "    ctx.state.n = 3  # HERE\n    return x\n" + run_of("parallel(b, same)"),
+        ("1 path failed", "no field 'n'", "Try: give the flow's own state"),
     ),
     Mistake(
         "the state was not given, and is written to",
@@ -363,7 +400,30 @@ MISTAKES = [
         "async def main():\n    async with Harness() as harness:\n"
         "        def work(): anyio.run(lambda: harness.run(same, 'x'))\n"
         "        await harness.run(same, 'x')\n        await anyio.to_thread.run_sync(work)  # HERE\n",
-        ("used from another thread or event loop", "make one harness for each thread"),
+        (
+            "belongs to thread 'MainThread', and was called from thread '",
+            "make one harness for each",
+        ),
+    ),
+    Mistake(
+        "a harness in a worker thread, where no line of the program is on the stack of the call",
+        "async def main():\n    async with Harness() as harness:\n"
+        "        def work(): anyio.run(lambda: harness.run(same, 'x'))  # HERE\n"
+        "        await anyio.to_thread.run_sync(work)\n",
+        ("belongs to thread", "anyio.from_thread.run(harness.run, step, input)"),
+    ),
+    Mistake(
+        "a harness in two event loops",
+        "harness = Harness()\nasync def use(): await harness.run(same, 'x')  # HERE\n"
+        "def twice():\n    anyio.run(use)\n    anyio.run(use)\n"
+        "async def main(): await anyio.to_thread.run_sync(twice)\n",
+        ("belongs to another event loop of this thread", "async with Harness() as harness"),
+    ),
+    Mistake(
+        "a harness that opens a store is not entered",
+        "async def main():\n    harness = Harness(checkpoints='sqlite:runs.db')\n"
+        "    print((await harness.run(same, 'x')).value)  # HERE\n    await harness._backend.close()\n",
+        ("NoeticWarning: the harness was not entered", "sqlite store", "use: async with Harness(...) as harness"),
     ),
     Mistake(
         "run_sync where an event loop runs",
@@ -503,6 +563,43 @@ async def test_a_mistake_is_told_with_its_place_and_its_remedy(
     # Of two event loops within each other both are shown.
     assert len(text.splitlines()) < LONGEST or "anyio.run(" in mistake.program
     assert "never awaited" not in text
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("str", "'x'"),
+        ("float", "3"),
+        ("object", "3"),
+        ("Any", "3"),
+        ("str | None", "None"),
+        ("Literal['a', 3]", "3"),
+        ("list[int | str]", "[1, 'a']"),
+        ("Mapping[str, int]", "{}"),
+        ("Annotated[int, 'x']", "3"),
+        ("Movie", "{'title': 'x'}"),
+        ("Name", "'ada'"),
+        ("Drawn", "3"),
+        ("'Unknown'", "3"),
+        ("tuple[int, ...]", "(1, 2)"),
+        ("type[int]", "int"),
+        ("Odd", "3"),
+        ("Callable[[], int]", "print"),
+    ],
+)
+async def test_a_failure_says_nothing_about_an_input_that_may_fit(declared: str, value: str, printed: Any) -> None:
+    text: str = await printed(
+        "from collections.abc import Callable, Mapping\n"
+        "from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict\n"
+        "class Movie(TypedDict):\n    title: str\nName = NewType('Name', str)\n"
+        "class Drawn(Protocol):\n    def draw(self): ...\n"
+        "class Meta(type):\n    def __instancecheck__(cls, value): raise ValueError\n"
+        "class Odd(metaclass=Meta): ...\n"
+        f"@step\nasync def broken(x: {declared}): raise TypeError('no')\n"
+        f"async def main():\n    async with Harness() as harness: await harness.run(broken, {value})\n"
+    )
+    assert "StepFailed: TypeError: no [at broken]" in text
+    assert "was given" not in text
 
 
 async def test_what_a_correct_program_prints(printed: Any) -> None:

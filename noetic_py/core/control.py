@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from noetic_py.core.budget import NOTHING_USED, TokenUsage, Usage
 from noetic_py.core.spelling import text_or_none
+from noetic_py.core.tracebacks import HIDING
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, NoeticError, NoOutput, Suspended
 from noetic_py.errors.redaction import without_secrets
@@ -163,7 +164,8 @@ class RunResult(Generic[O_co, S_co]):
         if self._output is not _MISSING:
             output: O_co = self._output
             return output
-        raise self._why_not()
+        with HIDING:
+            raise self._why_not()
 
     def _why_not(self) -> NoeticError:
         if self.error is not None:

@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 
 from noetic_py.errors import CheckpointError, CodecError, NoeticError, NoeticWarning, ParallelFailed, StepFailed
 
-__all__ = ["HIDING", "forget_attempt", "note_place", "trim", "warn", "where_defined"]
+__all__ = ["HIDING", "called_at", "forget_attempt", "note_place", "trim", "warn", "where_defined"]
 
 FULL = "NOETIC_TRACEBACK"
 _OWN = ("noetic_py", "noetic_openai", "noetic_local", "noetic_postgres", "noetic_redis", "noetic_signing")
@@ -116,11 +116,7 @@ def where_defined(value: object) -> str:
 
 def warn(message: str, category: type[NoeticWarning] = NoeticWarning) -> None:
     """Warn with the file and the line of the code that has called the library."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
-    outer: FrameType | None = frame
-    while outer is not None and _root_of(outer) in (*_OWN, *_BETWEEN):
-        outer = outer.f_back
-    found = frame if outer is None else outer
+    found = _caller()
     known = found.f_globals
     warnings.warn_explicit(
         message,
@@ -130,6 +126,20 @@ def warn(message: str, category: type[NoeticWarning] = NoeticWarning) -> None:
         module=known.get("__name__"),
         registry=known.setdefault("__warningregistry__", {}),
     )
+
+
+def called_at() -> str:
+    """The file and the line of the code that has called the library."""
+    found = _caller()
+    return f"{found.f_code.co_filename}:{found.f_lineno}"
+
+
+def _caller() -> FrameType:
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
+    outer: FrameType | None = frame
+    while outer is not None and _root_of(outer) in (*_OWN, *_BETWEEN):
+        outer = outer.f_back
+    return frame if outer is None else outer
 
 
 def _visible(error: BaseException, explained: bool = False) -> list[TracebackType]:

@@ -152,8 +152,8 @@ _inside: Callable[[Frame, Body, Any, Bare], Any] = coroutine(_body)
 async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseException, own: bool) -> Any:
     """A body has raised: run it again for as long as its step's `retry` says, and give what it gives at last."""
     step, bus, first = frame.step, frame.x.run.bus, error
-    if isinstance(error, (TypeError, AttributeError)) and (wrong := wrong_input(step, value)):
-        error.add_note(wrong)
+    if isinstance(error, (TypeError, AttributeError, ValueError, LookupError)) and step.body is not None:
+        frame.wrong_input = wrong_input(step, value, _giver(frame))
     while True:
         await _unwind(frame, error, own)
         if bus.active:
@@ -460,8 +460,19 @@ def as_error(frame: Frame, error: Exception) -> NoeticError:
         return hidden
     failure = StepFailed(path=frame.at, error_type=type(error).__name__, error_message=str(error))
     failure.__cause__ = error.__cause__ if isinstance(error, CancelledError) else error
+    failure.hint = frame.wrong_input
     note_place(failure, error)
     return failure
+
+
+def _giver(frame: Frame) -> str | None:
+    """What a step's input comes from: the step before it in the sequence, or the body that has called it."""
+    below, up = frame, frame.up
+    while up is not None and up.step.kind in ("sequence", "parallel", "branch"):
+        if up.step.kind == "sequence" and below.at[-1] in up.step.spec.frames[1:]:
+            return f"step {up.step.spec.steps[up.step.spec.frames.index(below.at[-1]) - 1].id!r}"
+        below, up = up, up.up
+    return None if up is None or up.step.body is None else f"the body of step {up.step.id!r}"
 
 
 def _misuse(error: BaseException) -> ConcurrentStepCall | None:

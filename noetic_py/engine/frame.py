@@ -95,6 +95,8 @@ class Frame(Context[Any, Any]):
     used_calls = 0
     used_tool: str | None = None
     tool_error: str | None = None
+    # Of a step that has failed: in what its input does not fit its function.
+    wrong_input: str | None = None
     # What the model had said when an answer was cut off.
     heard: tuple[Item, ...] = NO_ITEMS
     # What `stop_loop` was given, or to which step a hook hands over, and by which steps; the last word counts.

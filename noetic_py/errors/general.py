@@ -297,9 +297,9 @@ class ParallelFailed(StepError):
         path: tuple[str, ...] = (),
     ) -> None:
         what = f"{len(failed)} path failed" if len(failed) == 1 else f"{len(failed)} paths failed"
-        super().__init__(
-            f"{what}, first: {first.message}", path=path, hint="use settle(...) to get every path's outcome"
-        )
+        # What mends the path that failed says more than how to live with its failure.
+        hint = first.hint or "use settle(...) to get every path's outcome"
+        super().__init__(f"{what}, first: {first.message}", path=path, hint=hint)
         self.succeeded = succeeded
         self.failed = failed
         self.first = first

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
+from anyio.lowlevel import current_token
 
 from noetic_py.access import Authorizer, Resource
 from noetic_py.context.context import CURRENT
 from noetic_py.context.step import Step, is_seconds
 from noetic_py.core.control import Partial
-from noetic_py.errors import ConfigError, RunBusy, RunNotFound, ShuttingDown
+from noetic_py.core.tracebacks import called_at, warn
+from noetic_py.errors import ConfigError, RunBusy, RunNotFound, ShuttingDown, WrongThread
 from noetic_py.runner.signals import Signals
 
 if TYPE_CHECKING:
     from noetic_py.core.view import View
 
-__all__ = ["Living", "Stopping", "check_shutdown", "stopping_on_signals"]
+__all__ = ["Home", "Living", "Stopping", "check_shutdown", "stopping_on_signals"]
 
 REASON = "shutdown"
 """Why a run has ended that a shutdown has interrupted."""
@@ -31,6 +34,70 @@ _VIEWS = 100
 
 AnyStep: TypeAlias = "Step[Any, Any, Any, Any]"
 _Shown: TypeAlias = "tuple[View | None, Resource]"
+
+
+class Home:
+    """The thread and the event loop that a harness belongs to: those in which it is used first.
+
+    Args:
+        opened: The scheme of a store that the harness has opened, and closes only when it is left.
+    """
+
+    def __init__(self, opened: str | None) -> None:
+        self.opened = opened
+        self._here: tuple[int, object] | None = None
+        self._thread = ""
+
+    def check(self) -> None:
+        """Take this thread and event loop as the harness's own, or compare them.
+
+        Raises:
+            WrongThread: The harness belongs to others.
+        """
+        try:
+            here = (threading.get_ident(), current_token())
+        except RuntimeError as error:
+            raise WrongThread(
+                f"this thread runs no event loop ({called_at()})", hint="call it where the harness runs"
+            ) from error
+        if self._here is None:
+            self._here, self._thread = here, threading.current_thread().name
+            if self.opened is not None:
+                warn(
+                    f"the harness was not entered, so the {self.opened} store that it opened is not closed; use: "
+                    "async with Harness(...) as harness"
+                )
+        elif self._here[0] != here[0]:
+            raise WrongThread(
+                f"this harness belongs to thread {self._thread!r}, and was called from thread "
+                f"{threading.current_thread().name!r} ({called_at()})",
+                hint="anyio.from_thread.run(harness.run, step, input) calls it from a worker thread; or make one "
+                "harness for each thread",
+            )
+        elif self._here[1] != here[1]:
+            raise WrongThread(
+                f"this harness belongs to another event loop of this thread ({called_at()})",
+                hint="make one harness for each anyio.run(...): async with Harness() as harness: inside of it",
+            )
+
+    def require_no_loop(self) -> None:
+        """Check that `run_sync` can start an event loop in this thread; it enters the harness for its run.
+
+        Raises:
+            WrongThread: One runs here already.
+        """
+        import sniffio
+
+        self.opened = None
+        try:
+            sniffio.current_async_library()
+        except sniffio.AsyncLibraryNotFoundError:
+            return
+        raise WrongThread("run_sync() would block the event loop of this thread", hint="await harness.run(...)")
+
+    def leave(self) -> None:
+        """Belong to no thread until the next use."""
+        self._here = None
 
 
 class Living:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin, overload
+from itertools import islice
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, is_typeddict, overload
 
 from typing_extensions import Unpack
 
 from noetic_py.context.context import Context
 from noetic_py.context.step import Body, Step, StepOptions, check_id, read_options
+from noetic_py.core.codec.structure import type_name
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import M, R, S, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandsTo, handing
 
 __all__ = ["step", "wrong_input"]
+
+# So many elements of a list that a failed step was given are compared with its annotation.
+_LOOKED_AT = 100
 
 
 class StepDecorator(Protocol):
@@ -171,22 +176,60 @@ def _is_context(fn: Any, parameter: inspect.Parameter) -> bool:
     )
 
 
-def wrong_input(step: Step[Any, Any, Any, Any], value: object) -> str | None:
-    """What to say of an input that is not of the class that the function of a step wants; `None` when it is."""
+def wrong_input(step: Step[Any, Any, Any, Any], value: object, giver: str | None) -> str | None:
+    """What to say of an input that does not fit the annotation of a step's function; `None` when it may fit.
+
+    Args:
+        step: The step.
+        value: What it was given.
+        giver: Where that comes from, as the message says it: `"step 'search'"`.
+    """
     if step.kind != "code":
         return None
     parameter = next(iter(inspect.signature(step.spec).parameters.values()), None)
     wanted = None if parameter is None else _hint(step.spec, parameter)
-    if parameter is None or not isinstance(wanted, type) or getattr(wanted, "_is_protocol", False):
+    given, giver = (value, giver) if step.bound is None else (step.bound.value, "bind()")
+    try:
+        if parameter is None or wanted is parameter.empty or _may_be(given, wanted):
+            return None
+    except Exception:  # noqa: BLE001 # a class may refuse the question, and that is not what has failed
         return None
-    given = value if step.bound is None else step.bound.value
-    if isinstance(given, wanted) or (wanted in (float, complex) and isinstance(given, (int, float))):
-        return None
+    kind = type_name(wanted)
     return (
-        f"the input of step {step.id!r} is of class {type(given).__name__}, and its parameter {parameter.name!r} is "
-        f"declared as {wanted.__name__} ({where_defined(step.spec)}); let what runs before it give that, or convert it "
-        "between"
+        f"step {step.id!r} was given {type_name(type(given))}{f' from {giver}' if giver else ''}, and its parameter "
+        f"{parameter.name!r} is declared as {kind} ({where_defined(step.spec)}); give it {kind}, or convert the value "
+        "before"
     )
+
+
+def _may_be(value: object, hint: Any) -> bool:
+    """Whether a value may be of an annotation's type: only what is plainly something else is not."""
+    while inner := getattr(hint, "__value__", None) or getattr(hint, "__supertype__", None):
+        hint = inner
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _may_be(value, inside[0])
+    if origin in (Union, types.UnionType):
+        return any(_may_be(value, each) for each in inside)
+    if origin is Literal:
+        return value in inside
+    if hint is None or hint is Any:
+        return hint is Any or value is None
+    return _may_be_of(value, origin or hint, inside)
+
+
+def _may_be_of(value: Any, kind: Any, inside: tuple[Any, ...]) -> bool:
+    """Whether a value may be of a class with arguments: elements of a list or a set are looked at too."""
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if is_typeddict(kind):
+        kind = Mapping
+    elif kind in (float, complex):
+        return isinstance(value, (kind, int, float))
+    if not isinstance(value, kind):
+        return False
+    looked_at = islice(value, _LOOKED_AT) if len(inside) == 1 and kind in (list, set, frozenset) else ()
+    return all(_may_be(item, inside[0]) for item in looked_at)
 
 
 def _may_be_context(fn: Any, parameter: inspect.Parameter) -> bool:
