@@ -49,14 +49,14 @@ def colleagues() -> list[Step[str, str, Memory, Case]]:
     return [bills, repairs]
 
 
-@step(hands_to=colleagues, max_handoffs=4)
+@step(handoffs=colleagues, max_handoffs=4)
 async def front_desk(text: str, ctx: Ctx) -> str | Handoff[str]:
     ctx.state.seen_by.append("front desk")
     matter = await sort_out(text, ctx)
     return Handoff(bills if matter is Matter.BILLS else repairs, text)
 
 
-@step(hands_to=colleagues)
+@step(handoffs=colleagues)
 async def bills(text: str, ctx: Ctx) -> str | Handoff[str]:
     ctx.state.seen_by.append("bills")
     if "leaks" in text and "repairs" not in ctx.state.seen_by:
@@ -66,7 +66,7 @@ async def bills(text: str, ctx: Ctx) -> str | Handoff[str]:
     return f"nothing to pay: {said.text}" if isinstance(said, Message) else "to be paid in May"
 
 
-@step(hands_to=colleagues)
+@step(handoffs=colleagues)
 async def repairs(text: str, ctx: Ctx) -> str | Handoff[str]:
     ctx.state.seen_by.append("repairs")
     if "always" in text:

@@ -85,7 +85,7 @@ async def person(text: str) -> str:
 agent = loop(call_model(tools=[refund, price_sheet], hooks=[small_sums]), until=until.no_tool_calls())
 
 
-@step(hands_to=[person])
+@step(handoffs=[person])
 async def answer(text: str, ctx: Context[Memory, Desk]) -> str | Handoff[str]:
     return await agent(text, ctx) or ""
 

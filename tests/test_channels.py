@@ -1274,7 +1274,7 @@ async def test_a_stream_s_reader_that_is_cancelled_loses_nothing() -> None:
 
             group.start_soon(read)
             await turns()
-            # Handed over and cancelled in the same moment: whichever comes first, the message is somewhere.
+            # HandoffOutput over and cancelled in the same moment: whichever comes first, the message is somewhere.
             handle.send(1)
             group.cancel_scope.cancel()
         async with handle.stream() as values:

@@ -735,7 +735,7 @@ async def test_a_hook_hands_over_in_place_of_the_step_around_that_may() -> None:
     reached: list[str] = []
     inner = agent(price.with_options(hooks=[hand_to(human)]))
 
-    @step(hands_to=[human])
+    @step(handoffs=[human])
     async def desk(text: str, ctx: Context[Any, Any]) -> str | Handoff[str]:
         await inner(text, ctx)
         reached.append("the rest of the body")
@@ -761,7 +761,7 @@ async def test_a_hook_hands_over_before_a_body_or_after_it() -> None:
         elif output == "do not know":
             ctx.effects.hand_off(human, "help")
 
-    @step(hands_to=[human], hooks=[guard, check], tags=["desk"])
+    @step(handoffs=[human], hooks=[guard, check], tags=["desk"])
     async def desk(text: str) -> str | Handoff[str]:
         ran.append(text)
         return Handoff(human, "asked for") if text == "person" else "do not know"
@@ -775,11 +775,11 @@ async def test_a_hook_hands_over_before_a_body_or_after_it() -> None:
 
 async def test_a_hook_hands_over_only_where_that_was_declared() -> None:
     flow = agent(price.with_options(hooks=[hand_to(human)]))
-    with pytest.raises(ConfigError, match="no hands_to around it names") as refused:
+    with pytest.raises(ConfigError, match="is not in the handoffs= of a step around it") as refused:
         await run(flow, "lamp?", calls("price", item="lamp"))
     assert refused.value.code == "handoff"
 
-    @step(hands_to=[step(_body)])
+    @step(handoffs=[step(_body)])
     async def other(text: str, ctx: Context[Any, Any]) -> Any:
         return await flow(text, ctx)
 

@@ -175,7 +175,7 @@ def handed() -> Step[Any, Any, Mem, Any]:
     async def after(value: object, ctx: Context[Any, Any]) -> str:
         return f"after {value}"
 
-    @step(hands_to=[human])
+    @step(handoffs=[human])
     async def desk(text: str, ctx: Context[Any, Any]) -> str | Handoff[str]:
         first = await inner(text, ctx)
         return await after(first, ctx)

@@ -54,7 +54,7 @@ async def sell(text: str) -> str:
     return f"sold {text}"
 
 
-@step(hands_to=[refund, sell])
+@step(handoffs=[refund, sell])
 async def triage(text: str, ctx: Context[Any, Any]) -> str | Handoff[str]:
     ctx.items.append(Message.assistant("triages"))
     if text.startswith("refund "):
@@ -77,11 +77,11 @@ def counting(limit: int = 1000) -> Step[int, int]:
     def back() -> list[Step[int, int]]:
         return [pong]
 
-    @step(hands_to=back, max_handoffs=limit)
+    @step(handoffs=back, max_handoffs=limit)
     async def ping(left: int) -> int | Handoff[int]:
         return Handoff(pong, left - 1) if left else 0
 
-    @step(hands_to=[ping])
+    @step(handoffs=[ping])
     async def pong(left: int) -> int | Handoff[int]:
         return Handoff(ping, left - 1) if left else 0
 
@@ -125,7 +125,7 @@ async def test_every_step_of_a_chain_has_a_path_of_its_own() -> None:
         paths.append(ctx.path)
         return value
 
-    @step(hands_to=lambda: [again, last])
+    @step(handoffs=lambda: [again, last])
     async def again(value: int, ctx: Context[Any, Any]) -> int | Handoff[int]:
         paths.append(ctx.path)
         return Handoff(again, value - 1) if value else Handoff(last, 9)
@@ -142,7 +142,7 @@ async def test_retry_timeout_and_budget_are_the_handing_steps_own() -> None:
         tries.append("target")
         raise ValueError("no")
 
-    @step(hands_to=[target], retry=3, timeout=5.0, budget=Budget(steps=1))
+    @step(handoffs=[target], retry=3, timeout=5.0, budget=Budget(steps=1))
     async def first(value: int) -> Handoff[int]:
         tries.append("first")
         return Handoff(target, value)
@@ -156,7 +156,7 @@ async def test_retry_timeout_and_budget_are_the_handing_steps_own() -> None:
 async def test_with_options_changes_the_handing_step_too() -> None:
     tries: list[int] = []
 
-    @step(hands_to=[sell])
+    @step(handoffs=[sell])
     async def shaky(text: str) -> Handoff[str]:
         tries.append(1)
         if len(tries) < 2:
@@ -197,7 +197,7 @@ async def test_a_cancelled_chain_starts_no_target() -> None:
         started.append("target")
         return value
 
-    @step(hands_to=[target])
+    @step(handoffs=[target])
     async def first(value: int, ctx: Context[Any, Any]) -> int | Handoff[int]:
         ctx.complete(5)
         return Handoff(target, value)
@@ -239,23 +239,23 @@ async def test_a_handoff_from_where_none_is_followed_is_refused() -> None:
                 await harness.run(flow, "x")
             assert raised.value.code == "handoff"
 
-    @step(hands_to=[refund], retry=3)
+    @step(handoffs=[refund], retry=3)
     async def elsewhere(text: str) -> Handoff[str]:
         return Handoff(sell, text)
 
-    with pytest.raises(ConfigError, match="does not name"):
+    with pytest.raises(ConfigError, match="is not one of its handoffs"):
         await run(elsewhere, "x")
 
 
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"hands_to": []}, "handoff"),
-        ({"hands_to": 3}, "handoff"),
-        ({"hands_to": sell}, "handoff"),
-        ({"hands_to": ["sell"]}, "not-a-step"),
-        ({"hands_to": [sell, sell.with_options(retry=2)]}, "duplicate-id"),
-        ({"hands_to": [sell], "max_handoffs": 0}, "handoff"),
+        ({"handoffs": []}, "handoff"),
+        ({"handoffs": 3}, "handoff"),
+        ({"handoffs": sell}, "handoff"),
+        ({"handoffs": ["sell"]}, "not-a-step"),
+        ({"handoffs": [sell, sell.with_options(retry=2)]}, "duplicate-id"),
+        ({"handoffs": [sell], "max_handoffs": 0}, "handoff"),
     ],
 )
 def test_what_is_declared_wrongly_is_refused_where_it_is_declared(options: Any, code: str) -> None:
@@ -268,7 +268,7 @@ def test_what_is_declared_wrongly_is_refused_where_it_is_declared(options: Any, 
 
 
 async def test_a_chain_that_holds_itself_is_refused() -> None:
-    @step(hands_to=lambda: [inside])
+    @step(handoffs=lambda: [inside])
     async def outside(text: str) -> str | Handoff[str]:
         return Handoff(inside, text)
 
@@ -308,7 +308,7 @@ async def test_the_handing_body_does_not_run_again_once_its_handoff_is_stored() 
         ran.append("target")
         return order.number
 
-    @step(hands_to=[target], replay="once")
+    @step(handoffs=[target], replay="once")
     async def first(value: int) -> int | Handoff[int]:
         ran.append("first")
         return Handoff(target, Order(value))
@@ -343,7 +343,7 @@ async def test_other_code_below_a_handoff_is_told() -> None:
         async def target(value: int) -> int:
             return value + 1
 
-        @step(hands_to=[target], version="1")
+        @step(handoffs=[target], version="1")
         async def first(value: int) -> int | Handoff[int]:
             return Handoff(target, value)
 

@@ -458,7 +458,7 @@ async def test_who_watches_sees_the_handoff() -> None:
 
 
 async def test_a_function_and_a_model_hand_over_to_each_other() -> None:
-    @step(hands_to=lambda: [clerk])
+    @step(handoffs=lambda: [clerk])
     async def door(text: str) -> str | Handoff[str]:
         return text if text.startswith("out") else Handoff(clerk, text)
 

@@ -562,7 +562,7 @@ async def test_handoffs_tools_and_hooks_hand_on_values(kind: str, tmp_path: Path
         left[0].append(9)
         return len(rows)
 
-    @step(version="1", hands_to=[target])
+    @step(version="1", handoffs=[target])
     async def hands(rows: list[int]) -> int | Handoff[int]:
         left.append(rows)
         return Handoff(target, rows)

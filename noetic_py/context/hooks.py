@@ -147,7 +147,7 @@ class Effects:
         Loops between that step and the hook end after this round. From `before_step` the body does not run at all.
 
         Args:
-            step: One of those that the step around has declared with `hands_to=`.
+            step: One of those that the step around has declared with `handoffs=`.
             input: Its input.
         """
         self.handoff = HandOff(step, input)

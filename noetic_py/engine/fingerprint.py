@@ -24,7 +24,7 @@ from noetic_py.core.codec.text import is_list, is_mapping
 from noetic_py.core.items import ItemBase
 from noetic_py.engine.graph import children
 from noetic_py.errors import ConfigError
-from noetic_py.steps.handoff import HandingSpec, HandoffSpec, transfer_tools
+from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, transfer_tools
 from noetic_py.steps.loop import EverySpec
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.tool import ToolSpec
@@ -167,12 +167,12 @@ def _of_step(step: Step[Any, Any, Any, Any]) -> Iterator[str]:
         yield repr(spec.limit)
         yield from (fingerprint(child) for _, child in children(step))
         return
-    if isinstance(spec, HandingSpec) and spec.inner is not None:
+    if isinstance(spec, HandoffSourceSpec) and spec.inner is not None:
         yield fingerprint(spec.inner)
         yield from (repr(tool.definition()) for tool in transfer_tools(spec.targets))
         return
     try:
-        yield from _of(spec.fn if isinstance(spec, HandingSpec) else spec)
+        yield from _of(spec.fn if isinstance(spec, HandoffSourceSpec) else spec)
     except OSError as error:
         check_descriptors(f"the source of step {step.id!r}", error)
         raise ConfigError(

@@ -20,7 +20,7 @@ from noetic_py.errors import ConfigError
 from noetic_py.journal.delta import known_fields
 from noetic_py.journal.layer_states import StoredCells
 from noetic_py.journal.records import Decision
-from noetic_py.steps.handoff import HANDING
+from noetic_py.steps.handoff import HANDOFF_KINDS
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -201,7 +201,7 @@ class Frame(Context[Any, Any]):
     @property
     def handover(self) -> Any:
         """To whom a hook hands over in this step's place; `None` when none does."""
-        return self.loop_stops[-1][0] if self.loop_stops and self.step.kind in HANDING else None
+        return self.loop_stops[-1][0] if self.loop_stops and self.step.kind in HANDOFF_KINDS else None
 
     def rewind(self) -> None:
         """Go back to the step's start: its state and its place in the log."""

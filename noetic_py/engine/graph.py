@@ -7,7 +7,7 @@ from typing import Any
 from noetic_py.context.step import SequenceSpec, Step
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
-from noetic_py.steps.handoff import HANDING, HandingSpec, HandoffSpec
+from noetic_py.steps.handoff import HANDOFF_KINDS, HandoffSourceSpec, HandoffSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
@@ -35,7 +35,7 @@ def children(step: AnyStep) -> list[tuple[str, AnyStep]]:
             return [("hands to" if number else "", each) for number, each in enumerate(members(step))]
         case _ if step.kind == "gather":
             return [("", each) for each in step.spec.steps]
-        case HandingSpec() if spec.inner is not None:
+        case HandoffSourceSpec() if spec.inner is not None:
             return [("", spec.inner)]
         case _:
             return []
@@ -50,7 +50,7 @@ def members(chain: AnyStep) -> list[AnyStep]:
     spec: HandoffSpec = chain.spec
     found = _members(spec)
     if not spec.checked:
-        waiting = [each for each in found if each.kind not in HANDING]
+        waiting = [each for each in found if each.kind not in HANDOFF_KINDS]
         seen: set[int] = set()
         while waiting:
             step = waiting.pop()

@@ -37,7 +37,7 @@ from noetic_py.errors import CheckpointError, ConcurrentStepCall, ConfigError, H
 from noetic_py.memory.history import paired
 from noetic_py.memory.layer import MemoryLayer, answers
 from noetic_py.models.model import ModelRequest, ModelResponse
-from noetic_py.steps.handoff import HANDING, Handed, Handoff
+from noetic_py.steps.handoff import HANDOFF_KINDS, Handoff, HandoffOutput
 
 __all__ = [
     "after_model",
@@ -123,7 +123,7 @@ def hand_over(frame: Frame, asked: HandOff | Handoff[Any]) -> None:
     loops: list[Frame] = []
     node: Frame | None = frame
     while node is not None and node.x.whole is frame.x.whole:
-        if node.step.kind in HANDING:
+        if node.step.kind in HANDOFF_KINDS:
             break
         if node.step.kind in ("loop", "every"):
             loops.append(node)
@@ -133,12 +133,12 @@ def hand_over(frame: Frame, asked: HandOff | Handoff[Any]) -> None:
         targets = node.step.spec.targets.steps()
     if node is None or targets.get(asked.step.id) is not asked.step:
         raise ConfigError(
-            f"a hook hands over to {asked.step!r}, which no hands_to around it names",
+            f"a hook hands over to {asked.step!r}, which is not in the handoffs= of a step around it",
             code="handoff",
             path=frame.at,
-            hint=f"it names {', '.join(targets)}" if targets else "@step(hands_to=[other]) on a step around it",
+            hint=f"it names {', '.join(targets)}" if targets else "@step(handoffs=[other]) on a step around it",
         )
-    node.stop_loop_with(Handed(asked.step.id, asked.input), frame.at)
+    node.stop_loop_with(HandoffOutput(asked.step.id, asked.input), frame.at)
     for loop in loops:
         loop.stop_loop_with(None, frame.at)
 
@@ -326,7 +326,7 @@ async def around(body: Body, value: Any, frame: Frame) -> Any:
         return handover
     output = await body(value, frame)
     shown: object = output
-    if isinstance(output, Handed):
+    if isinstance(output, HandoffOutput):
         shown = Handoff(step.spec.targets.steps()[output.step], output.input)
     for hook in _hooks(frame, "after_step", step.tags):
         await _told(frame, hook, call, copy_value(shown))

@@ -63,7 +63,7 @@ from noetic_py.journal.records import (
     StepFinished,
 )
 from noetic_py.steps.flow import BranchSpec
-from noetic_py.steps.handoff import HandingSpec, HandoffSpec
+from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import MemorySpec
 
@@ -399,7 +399,7 @@ def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
         return spec.steps[-1] if spec.frames[-1] == frame else None
     if isinstance(spec, BranchSpec):
         return next((each for each in (*(spec.cases or {}).values(), spec.default) if each and each.id == frame), None)
-    if isinstance(spec, HandingSpec):
+    if isinstance(spec, HandoffSourceSpec):
         return spec.inner
     if isinstance(spec, MemorySpec) and step.kind == "with_memory":
         return spec.step

@@ -24,7 +24,7 @@ from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import Decision, Path
 from noetic_py.steps.flow import BranchSpec
-from noetic_py.steps.handoff import HANDING, Handed, HandingSpec, HandoffSpec
+from noetic_py.steps.handoff import HANDOFF_KINDS, HandoffOutput, HandoffSourceSpec, HandoffSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
@@ -315,7 +315,7 @@ def _below(step: AnyStep, node: Node) -> tuple[AnyStep, Node] | None:
             found = [(spec.body, each) for each in _rounds(spec, node)]
         case SpawnSpec():
             found = _named(node, spec.step, spec.step.id)
-        case HandingSpec() if spec.inner is not None:
+        case HandoffSourceSpec() if spec.inner is not None:
             found = _named(node, spec.inner, spec.inner.id)
         case HandoffSpec():
             found = [each for member in members(step) for each in _calls(node, member)]
@@ -328,10 +328,10 @@ def _below(step: AnyStep, node: Node) -> tuple[AnyStep, Node] | None:
 def _handed(node: Node) -> bool:
     """Whether a step of a chain has handed over to another one, which goes on in its place."""
     output: object = None if node.finished is None else node.finished.output
-    if isinstance(output, Stored) and node.kind in HANDING:
+    if isinstance(output, Stored) and node.kind in HANDOFF_KINDS:
         tree: Any = output.tree
         return tree["to"] is not None
-    return isinstance(output, Handed)
+    return isinstance(output, HandoffOutput)
 
 
 def _named(node: Node, step: AnyStep, name: str) -> list[tuple[AnyStep, Node]]:

@@ -21,7 +21,7 @@ from noetic_py.engine.graph import children
 from noetic_py.engine.layers.handles import layers_for
 from noetic_py.errors import CodecError
 from noetic_py.steps.flow import ParallelSpec
-from noetic_py.steps.handoff import HandingSpec, Handoff, HandoffSpec
+from noetic_py.steps.handoff import Handoff, HandoffSourceSpec, HandoffSpec
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.model import ModelSpec
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
@@ -43,9 +43,9 @@ def declared_input(step: AnyStep) -> Any:
             return declared_input(spec.step)
         case HandoffSpec():
             return declared_input(spec.first)
-        case HandingSpec() if spec.inner is not None:
+        case HandoffSourceSpec() if spec.inner is not None:
             return declared_input(spec.inner)
-        case HandingSpec():
+        case HandoffSourceSpec():
             return _input_of(spec.fn)
         case _ if step.kind == "code":
             return _input_of(spec)
@@ -68,7 +68,7 @@ def _giving(step: AnyStep) -> AnyStep:
             return _giving(spec.step)
         case HandoffSpec():
             return _giving(spec.first)
-        case HandingSpec() if spec.inner is not None:
+        case HandoffSourceSpec() if spec.inner is not None:
             return _giving(spec.inner)
         case _:
             return step
@@ -87,7 +87,7 @@ def declared_output(step: AnyStep) -> Any:
     step = _giving(step)
     spec = step.spec
     match spec:
-        case HandingSpec():
+        case HandoffSourceSpec():
             return without_handoffs(_hints(spec.fn).get("return", object))
         case ModelSpec() if len(spec.outputs) == 1:
             return spec.outputs[0]
@@ -164,7 +164,7 @@ def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
     spec = step.spec
     if step.kind == "code":
         yield from _hints(spec).values()
-    elif isinstance(spec, HandingSpec):
+    elif isinstance(spec, HandoffSourceSpec):
         yield from map(without_handoffs, _hints(spec.fn).values())
         yield from (each.input for each in spec.targets.ways().values() if each.input is not None)
     elif isinstance(spec, ModelSpec):

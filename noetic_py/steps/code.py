@@ -17,7 +17,7 @@ from noetic_py.core.codec.structure import type_name
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import M, R, S, T
 from noetic_py.errors import ConfigError
-from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandsTo, handing
+from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandoffTargets, with_handoffs
 
 __all__ = ["step", "wrong_input"]
 
@@ -49,7 +49,7 @@ def step(fn: Callable[[T], Awaitable[R]], /) -> Step[T, R]: ...
 @overload
 def step(fn: Callable[[], Awaitable[R]], /) -> Step[object, R]: ...
 @overload
-def step(*, hands_to: HandsTo, max_handoffs: int = ..., **options: Unpack[StepOptions]) -> StepDecorator: ...
+def step(*, handoffs: HandoffTargets, max_handoffs: int = ..., **options: Unpack[StepOptions]) -> StepDecorator: ...
 @overload
 def step(**options: Unpack[StepOptions]) -> StepDecorator: ...
 def step(fn: Any = None, /, **options: Any) -> Any:
@@ -57,7 +57,7 @@ def step(fn: Any = None, /, **options: Any) -> Any:
 
     Args:
         fn: The function.
-        **options: See [`StepOptions`][noetic_py.context.step.StepOptions]. With `hands_to=`, the steps it may hand over
+        **options: See [`StepOptions`][noetic_py.context.step.StepOptions]. With `handoffs=`, the steps it may hand over
             to or a function that gives them, the function may return a [`Handoff`][noetic_py.Handoff]; `max_handoffs=`
             is how many one chain that begins here may have, 1,000 when left out. The options then are those of this
             step alone, not of the steps that it hands over to.
@@ -66,7 +66,7 @@ def step(fn: Any = None, /, **options: Any) -> Any:
         The step, or with options a decorator.
 
     Raises:
-        ConfigError: The function is sync, a method, or takes something else; code `"step-signature"`. Or `hands_to` or
+        ConfigError: The function is sync, a method, or takes something else; code `"step-signature"`. Or `handoffs` or
             `max_handoffs` is out of range; code `"handoff"`.
         HandoffLimit: While running: there were more handoffs than `max_handoffs`.
     """
@@ -77,7 +77,7 @@ def step(fn: Any = None, /, **options: Any) -> Any:
 
 def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
     options = dict(options)
-    hands_to, limit = options.pop("hands_to", None), options.pop("max_handoffs", MAX_HANDOFFS)
+    handoffs, limit = options.pop("handoffs", None), options.pop("max_handoffs", MAX_HANDOFFS)
     fields = read_options(options)
     parameters = _check(fn)
     name = fields.pop("id", None) or check_id(_name(fn))
@@ -90,7 +90,7 @@ def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
         goes_on=bool(parameters) and _takes_none(fn, parameters[0]),
         **fields,
     )
-    return made if hands_to is None else handing(made, hands_to, limit)
+    return made if handoffs is None else with_handoffs(made, handoffs, limit)
 
 
 def _name(fn: Any) -> str:

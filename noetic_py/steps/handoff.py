@@ -22,21 +22,20 @@ if TYPE_CHECKING:
     from noetic_py.tools.definition import Approval
 
 __all__ = [
-    "HANDING",
+    "HANDOFF_KINDS",
     "MAX_HANDOFFS",
-    "Handed",
-    "HandingSpec",
     "Handoff",
+    "HandoffOutput",
+    "HandoffSourceSpec",
     "HandoffSpec",
+    "HandoffTargets",
     "HandoffTo",
-    "HandsTo",
     "HistoryFilter",
     "Targets",
     "Transfers",
     "agent",
     "asked_by_model",
     "check_limit",
-    "handing",
     "handoff_to",
     "inner_of",
     "is_handoff",
@@ -45,6 +44,7 @@ __all__ = [
     "targets_of",
     "transfer_tools",
     "undeclared",
+    "with_handoffs",
 ]
 
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
@@ -52,18 +52,18 @@ HistoryFilter: TypeAlias = Callable[[Sequence[Item]], Sequence[Item]]
 """Says what of the conversation before a handoff the models of its target are shown."""
 MAX_HANDOFFS = 1000
 """How many handoffs may follow one another when nothing else is said."""
-HANDING = frozenset({"handing", "agent"})
+HANDOFF_KINDS = frozenset({"handing", "agent"})
 """The kinds of steps that may hand over: a function, and what a model is asked in."""
-HandsTo: TypeAlias = "Iterable[AnyStep | HandoffTo] | Callable[[], Iterable[AnyStep | HandoffTo]]"
+HandoffTargets: TypeAlias = "Iterable[AnyStep | HandoffTo] | Callable[[], Iterable[AnyStep | HandoffTo]]"
 """The steps that a step may hand over to, or a function that gives them, for those that are defined further down."""
 
 
 class Handoff(Generic[O_co]):
     """Returned by a step to let another one go on: its output becomes the output of the chain.
 
-    Only a step that says with `@step(hands_to=...)` whom it hands over to can return one. The target runs in the same
-    run, with the same state and conversation, after the handing step has ended: that step's retry, timeout and budget
-    do not hold for it.
+    Only a step that is declared with `@step(handoffs=...)` can return one. The target runs in the same run, with the
+    same state and conversation, after the step that hands over has ended: that step's retry, timeout and budget do not
+    hold for it.
 
     Args:
         step: The step to go on with, one of those declared.
@@ -85,7 +85,7 @@ class Handoff(Generic[O_co]):
 
 
 @frozen(eq=False)
-class Handed:
+class HandoffOutput:
     """A handoff as it is recorded: the target's id, which is one of those declared, and its input."""
 
     step: str
@@ -176,8 +176,8 @@ def inner_of(step: AnyStep) -> AnyStep:
 class Targets:
     """The steps that a step may hand over to. A function that gives them is asked when they are needed first."""
 
-    given: HandsTo
-    where: str = "hands_to"
+    given: HandoffTargets
+    where: str = "handoffs"
     _cache: dict[str, HandoffTo] | None = None
 
     def steps(self) -> dict[str, AnyStep]:
@@ -230,7 +230,7 @@ class Transfers:
 
 
 @frozen(eq=False)
-class HandingSpec:
+class HandoffSourceSpec:
     """What a step that may hand over does itself, and whom it may hand over to.
 
     Attributes:
@@ -266,20 +266,20 @@ class HandoffSpec:
         return {"spec": HandoffSpec(first, self.targets, self.limit), **own}
 
 
-def handing(step: AnyStep, hands_to: Any, limit: Any) -> AnyStep:
+def with_handoffs(step: AnyStep, handoffs: Any, limit: Any) -> AnyStep:
     """The chain that begins with a code step.
 
     Raises:
-        ConfigError: `hands_to` or `max_handoffs` is something else than it has to be; code `"handoff"`.
+        ConfigError: `handoffs` or `max_handoffs` is something else than it has to be; code `"handoff"`.
     """
     check_limit(limit)
-    targets = targets_of(hands_to, "hands_to")
+    targets = targets_of(handoffs, "handoffs")
     body = step.body
     first = evolve(
         step,
         kind="handing",
-        spec=HandingSpec(step.spec, targets),
-        body=None if body is None else _told(body, targets),
+        spec=HandoffSourceSpec(step.spec, targets),
+        body=None if body is None else _naming_targets(body, targets),
     )
     return Step(
         id=step.id,
@@ -297,7 +297,7 @@ def targets_of(given: object, where: str) -> Targets:
     Raises:
         ConfigError: They are something else; code `"handoff"`, `"not-a-step"` or `"duplicate-id"`.
     """
-    if _is_given(given):
+    if _is_targets(given):
         if callable(given):
             return Targets(given, where)
         targets = Targets(tuple(given), where)
@@ -322,8 +322,8 @@ def check_limit(limit: object) -> None:
         )
 
 
-def _is_given(hands_to: object) -> TypeIs[HandsTo]:
-    return not isinstance(hands_to, (Step, HandoffTo, str)) and (callable(hands_to) or isinstance(hands_to, Iterable))
+def _is_targets(handoffs: object) -> TypeIs[HandoffTargets]:
+    return not isinstance(handoffs, (Step, HandoffTo, str)) and (callable(handoffs) or isinstance(handoffs, Iterable))
 
 
 def is_handoff(output: object) -> TypeIs[Handoff[Any]]:
@@ -337,7 +337,9 @@ def agent(inner: AnyStep, targets: Targets, limit: int) -> AnyStep:
         id=inner.id,
         kind="handoff",
         spec=HandoffSpec(
-            Step(id=inner.id, kind="agent", spec=HandingSpec(None, targets, inner), named=inner.named), targets, limit
+            Step(id=inner.id, kind="agent", spec=HandoffSourceSpec(None, targets, inner), named=inner.named),
+            targets,
+            limit,
         ),
         goes_on=inner.goes_on,
         named=inner.named,
@@ -351,7 +353,7 @@ def asked_by_model(step: AnyStep) -> HandoffSpec | None:
     return spec if isinstance(spec, HandoffSpec) and spec.first.kind == "agent" else None
 
 
-def _told(body: Body, targets: Targets) -> Body:
+def _naming_targets(body: Body, targets: Targets) -> Body:
     """A body whose handoffs are named by what is declared."""
 
     async def run(given: Any, ctx: Any) -> Any:
@@ -364,11 +366,11 @@ def _told(body: Body, targets: Targets) -> Body:
         to = output
         if targets.steps().get(to.step.id) is not to.step:
             raise ConfigError(
-                f"a step handed over to {to.step!r}, which its hands_to does not name",
+                f"a step handed over to {to.step!r}, which is not one of its handoffs",
                 code="handoff",
                 hint=f"it names {', '.join(targets.steps())}; name the very step that is returned",
             )
-        return Handed(to.step.id, to.input)
+        return HandoffOutput(to.step.id, to.input)
 
     return run
 
@@ -379,7 +381,7 @@ def undeclared(path: tuple[str, ...], to: Handoff[Any]) -> ConfigError:
         f"a handoff to {to.step!r} was returned where none is followed",
         code="handoff",
         path=path,
-        hint="declare it: @step(hands_to=[other]); step_tool(...) makes a tool of such a step",
+        hint="declare it: @step(handoffs=[other]); step_tool(...) makes a tool of such a step",
     )
 
 

@@ -20,7 +20,7 @@ from noetic_py.memory.layers.context_pool import CatalogueView
 from noetic_py.memory.listeners import ContextItem
 from noetic_py.models.model import Model, ModelSettings
 from noetic_py.models.price_table import check_settings
-from noetic_py.steps.handoff import MAX_HANDOFFS, HandsTo, Targets, Transfers, agent, check_limit, targets_of
+from noetic_py.steps.handoff import MAX_HANDOFFS, HandoffTargets, Targets, Transfers, agent, check_limit, targets_of
 from noetic_py.steps.spawn import spawn
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def call_model(
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
-    handoffs: HandsTo = ...,
+    handoffs: HandoffTargets = ...,
     max_handoffs: int = ...,
 ) -> Step[ModelInput, str, MD, SD]: ...
 @overload
@@ -151,7 +151,7 @@ def call_model(
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
-    handoffs: HandsTo = ...,
+    handoffs: HandoffTargets = ...,
     max_handoffs: int = ...,
 ) -> Step[ModelInput, R, MD, SD]: ...
 @overload
@@ -169,7 +169,7 @@ def call_model(
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
-    handoffs: HandsTo = ...,
+    handoffs: HandoffTargets = ...,
     max_handoffs: int = ...,
 ) -> Step[ModelInput, A | B, MD, SD]: ...
 @overload
@@ -187,7 +187,7 @@ def call_model(
     timeout: float | None = ...,
     budget: Budget | None = ...,
     hooks: Sequence[Hook[MD, SD]] = ...,
-    handoffs: HandsTo = ...,
+    handoffs: HandoffTargets = ...,
     max_handoffs: int = ...,
 ) -> Step[ModelInput, A | B | C, MD, SD]: ...
 @known_keywords("call_model()")
@@ -206,7 +206,7 @@ def call_model(
     timeout: float | None = None,
     budget: Budget | None = None,
     hooks: Sequence[Any] = (),
-    handoffs: HandsTo = (),
+    handoffs: HandoffTargets = (),
     max_handoffs: int = MAX_HANDOFFS,
 ) -> Any:
     """Ask a model once, and run the tools it calls, at once; put it into a `loop` for an agent.
@@ -257,7 +257,7 @@ def _round(spec: ModelSpec, options: dict[str, Any]) -> Step[Any, Any, Any, Any]
     return Step(id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields)
 
 
-def _targets(handoffs: HandsTo, limit: object) -> Targets | None:
+def _targets(handoffs: HandoffTargets, limit: object) -> Targets | None:
     check_limit(limit)
     return targets_of(handoffs, "handoffs") if callable(handoffs) or handoffs else None
 

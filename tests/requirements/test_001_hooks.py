@@ -201,7 +201,7 @@ async def test_001_41_another_step_takes_over() -> None:
 
     inner = agent(look_up, hooks=[transfer])
 
-    @step(hands_to=[harbour_master])
+    @step(handoffs=[harbour_master])
     async def desk(text: str, ctx: Context[Any, Any]) -> str | Handoff[str]:
         return str(await inner(text, ctx))
 

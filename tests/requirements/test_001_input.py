@@ -23,7 +23,7 @@ def flow(seen: list[object]) -> Step[str, int]:
         seen.append(ctx.input)
         return await child(number, ctx)
 
-    @step(hands_to=[target])
+    @step(handoffs=[target])
     async def first(text: str) -> int | Handoff[int]:
         return Handoff(target, int(text))
 

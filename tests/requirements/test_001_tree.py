@@ -85,7 +85,7 @@ def every_kind(child: AnyStep) -> AnyStep:
         await ctx.gather(child.bind(1), child.bind(2))
         return value
 
-    @step(hands_to=[child])
+    @step(handoffs=[child])
     async def hands(value: str) -> str | Handoff[str]:
         return Handoff(child, value)
 
@@ -501,7 +501,7 @@ async def test_001_23_a_handover_changes_the_name_and_not_the_branch() -> None:
         seen.append((ctx.name, ctx.branch))
         return text
 
-    @step(hands_to=[target])
+    @step(handoffs=[target])
     async def first(text: str, ctx: Ctx) -> str | Handoff[str]:
         seen.append((ctx.name, ctx.branch))
         return Handoff(target, text)

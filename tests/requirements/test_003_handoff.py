@@ -22,7 +22,7 @@ def desk(seen: list[tuple[Any, ...]]) -> Step[str, str]:
         ctx.items.append(Message.assistant(f"bills {number}"))
         return f"paid {number}"
 
-    @step(hands_to=[billing])
+    @step(handoffs=[billing])
     async def triage(text: str, ctx: Ctx) -> str | Handoff[str]:
         seen.append((ctx.run_id, text))
         ctx.items.append(Message.assistant("sorts"))

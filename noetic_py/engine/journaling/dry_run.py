@@ -15,7 +15,7 @@ from noetic_py.errors import ReplayDiverged
 from noetic_py.journal.records import AttemptFailed, Path, StepFinished, StepStopped
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
-from noetic_py.steps.handoff import HandingSpec, HandoffSpec
+from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
@@ -144,7 +144,7 @@ def _declared(node: Node, step: AnyStep) -> Sequence[Declared]:
             return _chosen(node, spec)
         case ParallelSpec():
             return _paths(node, spec)
-        case HandingSpec() if spec.inner is not None:
+        case HandoffSourceSpec() if spec.inner is not None:
             return ((spec.inner.id, spec.inner),)
         case HandoffSpec():
             # As far as it is recorded: what follows is what the steps say.

@@ -38,7 +38,7 @@ from noetic_py.journal.record_codec import SameAsChild, Stored, dump_usage, read
 from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, Path, StepFinished
 from noetic_py.models.model import ModelResponse
 from noetic_py.steps.flow import Mode
-from noetic_py.steps.handoff import HANDING, Handed, HandingSpec
+from noetic_py.steps.handoff import HANDOFF_KINDS, HandoffOutput, HandoffSourceSpec
 from noetic_py.steps.spawn import DERIVED
 
 __all__ = [
@@ -382,7 +382,7 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
         return output_of(child, step, run)
     if not isinstance(output, Stored):
         return output
-    if record.kind in HANDING:
+    if record.kind in HANDOFF_KINDS:
         return _handed(output, step, run.store.codec)
     if record.kind == "answer":
         return _answer(output, record, run.store.codec)
@@ -391,7 +391,7 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
 
 def _unhanded(output: Any) -> Any:
     """What a step has given that might have handed over, as it is stored."""
-    to, given = (output.step, output.input) if isinstance(output, Handed) else (None, output)
+    to, given = (output.step, output.input) if isinstance(output, HandoffOutput) else (None, output)
     return {"to": to, "value": given}
 
 
@@ -401,8 +401,8 @@ def _handed(output: Stored, step: AnyStep, codec: Codec) -> Any:
     if to is None:
         return _typed(value, step, codec)
     spec: object = step.spec
-    target = spec.targets.steps().get(to) if isinstance(spec, HandingSpec) else None
-    return Handed(to, read_as(object if target is None else declared_input(target), value.tree, codec))
+    target = spec.targets.steps().get(to) if isinstance(spec, HandoffSourceSpec) else None
+    return HandoffOutput(to, read_as(object if target is None else declared_input(target), value.tree, codec))
 
 
 def _stored_output(node: Node) -> Any:
@@ -431,7 +431,7 @@ def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
         asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
         if asked:
             value = asked[-1]
-            found.append((node.at, _unhanded(value) if node.step.kind in HANDING else value))
+            found.append((node.at, _unhanded(value) if node.step.kind in HANDOFF_KINDS else value))
         node = node.up
     return tuple(found)
 
@@ -459,7 +459,7 @@ def _ask_loops_again(parent: Frame, child: Node) -> None:
             node = node.up
         if node is None or not isinstance(value, Stored):
             continue
-        if node.step.kind in HANDING:
+        if node.step.kind in HANDOFF_KINDS:
             node.stop_loop_with(_handed(value, node.step, store.codec), child.path)
         else:
             known = _typed(value, node.step, store.codec)
@@ -699,7 +699,7 @@ def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, A
     if last is not None and output is not None and last[1] is output and _unchanged(step, last, codec):
         return SameAsChild(last[0]), output if step.body is None else _own(step, output, last[2], codec), last[2]
     try:
-        tree = codec.encode(_unhanded(output) if step.kind in HANDING else output)
+        tree = codec.encode(_unhanded(output) if step.kind in HANDOFF_KINDS else output)
     except CodecError as error:
         raise within(error, "output") from error
     return None if output is None else Stored(tree), _own(step, output, tree, codec), tree
@@ -723,7 +723,7 @@ def _own(step: AnyStep, output: Any, tree: Any, codec: Codec) -> Any:
         return output
     try:
         stored = Stored(tree)
-        read = _handed(stored, step, codec) if step.kind in HANDING else _typed(stored, step, codec)
+        read = _handed(stored, step, codec) if step.kind in HANDOFF_KINDS else _typed(stored, step, codec)
     except CodecError as error:
         raise within(unreadable(error), "output") from error
     return one_value(output, read, tree)

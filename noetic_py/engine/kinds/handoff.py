@@ -15,13 +15,13 @@ from noetic_py.engine.graph import members
 from noetic_py.engine.kinds.loop import counted
 from noetic_py.errors import HandoffLimit
 from noetic_py.memory.history import paired
-from noetic_py.steps.handoff import Handed, HandoffSpec, HistoryFilter
+from noetic_py.steps.handoff import HandoffOutput, HandoffSpec, HistoryFilter
 
 __all__ = ["run_agent", "run_handoff", "shown_history"]
 
 
 async def run_handoff(value: Any, frame: Frame) -> Any:
-    """Run the handing step, and whatever it and those after it hand over to."""
+    """Run the step that hands over, and whatever it and those after it hand over to."""
     whole: HandoffSpec = frame.step.spec
     members(frame.step)
     step, targets = whole.first, whole.targets
@@ -32,7 +32,7 @@ async def run_handoff(value: Any, frame: Frame) -> Any:
         name = counted(frame, frame_name(step.id, count))
         known = frame.node is not None and frame.node.holds(name)
         output = await execute(step, value, frame, name)
-        if not isinstance(output, Handed):
+        if not isinstance(output, HandoffOutput):
             return output
         if frame.x.run.bus.active and not known:
             frame.tell(HandedOver(frame.at, step.id, output.step))

@@ -14,22 +14,22 @@ async def word(text: str) -> str:
     return text
 
 
-@step(hands_to=[number])
+@step(handoffs=[number])
 async def may(text: str) -> int | Handoff[int]:
     return Handoff(number, text) if text else 0
 
 
-@step(hands_to=[number], retry=2, max_handoffs=5)
+@step(handoffs=[number], retry=2, max_handoffs=5)
 async def with_context(text: str, ctx: Context) -> int | Handoff[int]:
     return Handoff(number, text)
 
 
-@step(hands_to=lambda: [number])
+@step(handoffs=lambda: [number])
 async def always(text: str) -> Handoff[int]:
     return Handoff(number, text)
 
 
-@step(hands_to=[number])
+@step(handoffs=[number])
 async def nothing_given() -> int | Handoff[int]:
     return Handoff(number, "x")
 
@@ -41,21 +41,21 @@ assert_type(nothing_given, Step[object, int, Memory, object])
 assert_type(Handoff(number, "x"), Handoff[int])
 
 
-@step(hands_to=[word])
+@step(handoffs=[word])
 async def wrong_target(text: str) -> int | Handoff[int]:
     return Handoff(word, text)  # E
 
 
-@step(hands_to=[number])
+@step(handoffs=[number])
 async def wrong_value(text: str) -> int | Handoff[int]:
     return text  # E
 
 
-@step(hands_to=[number])
+@step(handoffs=[number])
 async def wrong_input(text: str) -> int | Handoff[int]:
     return Handoff(number, 3)  # E
 
 
-@step(hands_to=[number], max_handoffs="5")  # E
+@step(handoffs=[number], max_handoffs="5")  # E
 async def wrong_limit(text: str) -> int | Handoff[int]:
     return 1
