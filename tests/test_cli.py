@@ -326,7 +326,7 @@ def test_no_single_step(inside: Inside) -> None:
     assert "one of two.py:shout" in done.stderr
     done = inside.run("run", "none.py:x")
     assert done.returncode == 2
-    assert "which is no step" in done.stderr
+    assert "is not a valid step" in done.stderr
 
 
 @pytest.mark.parametrize(

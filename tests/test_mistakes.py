@@ -101,9 +101,83 @@ MISTAKES = [
         ("same was called and not awaited",),
     ),
     Mistake(
+        "the coroutine of a step call is another one's input",
+        B + "    return await same(same(x, ctx), ctx)  # HERE\n" + run_of("b"),
+        ("same was called and not awaited", "Try: await same", "[at b]"),
+    ),
+    Mistake(
+        "the coroutine of a step call is another one's input, in a durable run",
+        B + "    return await same(same(x, ctx), ctx)  # HERE\n" + run_of("b", harness='checkpoints="memory:"'),
+        ("same was called and not awaited", "Try: await same", "[at b]"),
+    ),
+    Mistake(
+        "a step is bound to the coroutine of a step call",
+        B + "    return await ctx.gather(same.bind(same(x, ctx)))  # HERE\n" + run_of("b"),
+        ("same was called and not awaited", "Try: await same"),
+    ),
+    Mistake(
+        "steps are called for gather",
+        B + "    return await ctx.gather(same(x, ctx), same(x, ctx))  # HERE\n" + run_of("b"),
+        ("same was called and not awaited", "Try: pass the step itself or step.bind(input), without calling it"),
+    ),
+    Mistake(
+        "coroutines of step calls in a list",
+        B + "    return [same(y, ctx) for y in 'ab']  # HERE\n" + run_of("b"),
+        ("same was called and not awaited", "Try: await same"),
+    ),
+    Mistake(
+        "a coroutine of a function of one's own in a list",
+        "async def plain() -> str: return 'x'  # HERE\n" + B + "    return [plain()]\n" + run_of("b"),
+        ("plain()", "which is not a value", "await plain(...) first", "[at b]"),
+    ),
+    Mistake(
+        "a coroutine of a function of one's own in a list, in a durable run",
+        "made = []\nasync def plain() -> str: return 'x'\n"
+        + B
+        + "    made.append(plain())\n    return made\n"
+        + run_of("b", harness='checkpoints="memory:"').replace("        print", "        try: print").rstrip()
+        + "\n        finally: made[0].close()\n",
+        ("output[0]: a builtins.coroutine cannot be stored", "await plain(...) first", "[at b]"),
+    ),
+    Mistake(
+        "a coroutine is the input of a run",
+        "async def plain() -> str: return 'x'  # HERE\n"
+        "async def main():\n    async with Harness() as harness: await harness.run(same, plain())\n",
+        ("plain()", "which is not a value", "await plain(...) first"),
+    ),
+    Mistake(
+        "a tool returns the coroutine of a step call",
+        "@tool\nasync def f(ctx: Context, x: int) -> str:\n    'F.'\n    return same('y', ctx)  # HERE\n"
+        "flow = loop(call_model(tools=[f]), until=until.no_tool_calls())\n"
+        + run_of("flow", harness="model=ScriptedModel(FunctionCall(name='f', arguments={'x': 1}), 'ok')"),
+        ("same was called and not awaited", "Try: await same"),
+    ),
+    Mistake(
+        "a merge calls a step and does not await it",
+        "async def merge(outputs, ctx):\n    same('x', ctx)  # HERE\n    return outputs\n"
+        + run_of("parallel(same, same, merge=merge)"),
+        ("same was called and not awaited", "Try: await same"),
+    ),
+    Mistake(
+        "a condition of a loop gives a truth value",
+        "def ready(snapshot): return snapshot.output == 'x'  # HERE\n" + run_of("loop(same, until=ready)"),
+        ("True is not a valid verdict of ready (", "expected a Verdict", "until.custom(...)", "[at loop]"),
+    ),
+    Mistake(
+        "a condition of a loop that waits gives a truth value, in a durable run",
+        "async def ready(snapshot): return True  # HERE\n"
+        + run_of("loop(same, until=ready)", harness='checkpoints="memory:"'),
+        ("True is not a valid verdict of ready (", "expected a Verdict", "until.custom(...)", "[at loop]"),
+    ),
+    Mistake(
+        "a step that yields",
+        "@step  # HERE\nasync def b(x: str):\n    yield x\n",
+        ("yields; a step returns one value", "Try: return what it gives"),
+    ),
+    Mistake(
         "the coroutine of a function of one's own is returned",
         "async def plain() -> str: return 'x'  # HERE\n" + B + "    return plain()\n" + run_of("b"),
-        ("plain()", "which is not a value", "return await plain(...)"),
+        ("plain()", "which is not a value", "await plain(...) first"),
     ),
     Mistake(
         "harness.run without await",
@@ -348,7 +422,7 @@ MISTAKES = [
     Mistake(
         "a function that is no step",
         "async def f(x: str) -> str: return x\n" + run_of("f"),
-        ("which is no step", "put @step on the function"),
+        ("is not a valid step for run; expected a Step", "put @step on the function"),
     ),
     Mistake(
         "the same id twice",
@@ -464,7 +538,7 @@ MISTAKES = [
     Mistake(
         "a function that is no step, after one that is",
         "async def f(x: str) -> str: return x\nasync def main(): same >> f  # HERE\n",
-        (">> got f (", "which is no step", "put @step on the function"),
+        ("f (", "is not a valid step for >>; expected a Step", "put @step on the function"),
     ),
     Mistake(
         "a limit of costs for a model without a price",

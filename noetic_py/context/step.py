@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from enum import Enum
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, overload
 
 from attrs import evolve, field, frozen
@@ -371,8 +372,12 @@ def require_step(value: object, where: str) -> Step[Any, Any, Any, Any]:
     """
     if is_step(value):
         return value
-    hint = "put @step on the function" if callable(value) else "use step, call_model, sequence and the like"
-    raise ConfigError(f"{where} got {where_defined(value)}, which is no step", code="not-a-step", hint=hint)
+    hint = "put @step on the function" if callable(value) else "@step, call_model(), sequence() and the like make one"
+    if isinstance(value, CoroutineType):
+        hint = "pass the step itself or step.bind(input), without calling it"
+    raise ConfigError(
+        f"{where_defined(value)} is not a valid step for {where}; expected a Step", code="not-a-step", hint=hint
+    )
 
 
 def frames(steps: Iterable[Step[Any, Any, Any, Any]], where: str) -> tuple[str, ...]:

@@ -110,8 +110,11 @@ def note_place(failure: NoeticError, error: BaseException) -> None:
 
 def where_defined(value: object) -> str:
     """A function's name with the file and the line in which it begins; of anything else what it is."""
-    code = getattr(value, "__code__", None)
-    return repr(value) if code is None else f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+    code = getattr(value, "__code__", None) or getattr(value, "cr_code", None)
+    if code is None:
+        return repr(value)
+    kind = "the coroutine of " if hasattr(value, "cr_code") else ""
+    return f"{kind}{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def warn(message: str, category: type[NoeticWarning] = NoeticWarning) -> None:

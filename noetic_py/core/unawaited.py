@@ -6,14 +6,17 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from inspect import CORO_CREATED, getcoroutinestate
+from pathlib import Path
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from noetic_py.core.tracebacks import HIDING
 from noetic_py.errors import NotAwaited
 
-__all__ = ["must_await", "must_enter"]
+__all__ = ["must_await", "must_enter", "not_a_value"]
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +83,27 @@ class _Entered(AbstractAsyncContextManager[Any, "bool | None"]):
             f"{self._what} was {how} without being entered ({self._place})",
             hint=f"async with {self._what} as stream: ...",
         )
+
+
+def not_a_value(made: CoroutineType[Any, Any, Any], what: str, *, path: tuple[str, ...] = ()) -> NotAwaited:
+    """The error for a coroutine that is taken for a value.
+
+    Args:
+        made: The coroutine. One of a user's function is closed, so that Python does not warn of it too; of one of the
+            library's the step that has made it says more, or Python does.
+        what: What has it, as the message begins: `"the step returned"`.
+        path: The step's path.
+    """
+    code = made.cr_code
+    place = ""
+    if not code.co_filename.startswith(_PACKAGE):
+        made.close()
+        place = f" ({code.co_filename}:{code.co_firstlineno})"
+    return NotAwaited(
+        f"{what} the coroutine of {code.co_qualname}(){place}, which is not a value",
+        path=path,
+        hint=f"await {code.co_name}(...) first, and use what that gives",
+    )
 
 
 def must_await(what: str) -> Callable[[F], F]:

@@ -14,13 +14,14 @@ from functools import lru_cache
 from itertools import chain, islice
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from sys import getsizeof
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from noetic_py.core.state import StateBag, class_of, copy_state, state_fields
 from noetic_py.core.types import is_list
+from noetic_py.core.unawaited import not_a_value
 from noetic_py.errors import ConfigError
 
 __all__ = ["ATOMS", "alike", "copier_of", "copy_private", "copy_value", "separate_state", "size_of"]
@@ -256,6 +257,10 @@ def _other(value: Any, other: Other) -> Any:
     return other(value)
 
 
+def _coroutine(value: Any, other: Other) -> Any:
+    raise not_a_value(value, "a value of a step is or holds")
+
+
 # The first that a class is a subclass of says how its instances are copied.
 _BASES: Final[tuple[tuple[type, Copier], ...]] = (
     (tuple, _tuple),
@@ -280,6 +285,7 @@ _HELD: Final[dict[Copier, Callable[[Any], Iterable[Any]]]] = {
 _COPIERS: WeakKeyDictionary[type, Copier | None] = WeakKeyDictionary()
 _COPIERS[list] = _parts
 _COPIERS[dict] = _dict
+_COPIERS[CoroutineType] = _coroutine
 
 
 def _find(kind: Any) -> Copier | None:

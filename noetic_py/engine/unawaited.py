@@ -6,6 +6,7 @@ import inspect
 from types import CodeType, CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from noetic_py.core.unawaited import not_a_value
 from noetic_py.errors import NoeticError, NotAwaited
 from noetic_py.steps.handoff import Handoff, undeclared
 
@@ -35,14 +36,7 @@ def refuse(frame: Frame, output: Any) -> None:
     if lost:
         raise _not_awaited(frame, lost)
     if inspect.iscoroutine(output):
-        code: CodeType = output.cr_code
-        output.close()
-        raise NotAwaited(
-            f"the step returned the coroutine of {code.co_qualname}() ({code.co_filename}:{code.co_firstlineno}), "
-            "which is not a value",
-            path=frame.at,
-            hint=f"return await {code.co_name}(...)",
-        )
+        raise not_a_value(output, "the step returned", path=frame.at)
 
 
 def explained(frame: Frame, error: Exception) -> Exception:
@@ -50,7 +44,7 @@ def explained(frame: Frame, error: Exception) -> Exception:
     lost = _lost(frame)
     if not lost:
         return error
-    if isinstance(error, (TypeError, AttributeError)) and "coroutine" in str(error):
+    if isinstance(error, (TypeError, AttributeError, NoeticError)) and "coroutine" in str(error):
         found: NoeticError = _not_awaited(frame, lost)
         found.__cause__ = error
         return found

@@ -132,6 +132,12 @@ def _check(fn: Any) -> list[inspect.Parameter]:
             code="step-signature",
             hint="a step is a value without self: use a function, and services= for what it needs",
         )
+    if inspect.isasyncgenfunction(fn):
+        raise ConfigError(
+            f"{place} yields; a step returns one value",
+            code="step-signature",
+            hint="return what it gives; ctx.progress(...) and ctx.emit(...) tell others of it meanwhile",
+        )
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(
             f"{where_defined(fn)} is not async",

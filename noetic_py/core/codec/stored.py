@@ -9,6 +9,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from pathlib import Path, PosixPath, WindowsPath
+from types import CoroutineType
 from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -293,10 +294,10 @@ def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
         return _encode_fields(value, kind, kind._fields, depth)
     if is_model(kind):
         return {_MARK: "object", "t": kind.__name__, "v": _encode(_model_fields(value), depth + 1)}
-    raise Unfit(
-        f"a {kind.__module__}.{type_name(kind)} cannot be stored",
-        hint="use an attrs class, a dataclass, a pydantic model or plain values",
-    )
+    hint = "use an attrs class, a dataclass, a pydantic model or plain values"
+    if kind is CoroutineType:
+        hint = f"await {value.__name__}(...) first, and use what that gives"
+    raise Unfit(f"a {kind.__module__}.{type_name(kind)} cannot be stored", hint=hint)
 
 
 def _encode_fields(value: Any, kind: type, names: Iterable[str], depth: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from inspect import isawaitable
 from logging import ERROR, WARNING
 from typing import Any
 
@@ -15,6 +16,7 @@ from noetic_py.channels import Channel, Entry
 from noetic_py.core.events import LoopIteration, LoopParked, UntilFailed
 from noetic_py.core.items import Message
 from noetic_py.core.logs import log
+from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import OnError
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine import limits as bounds
@@ -171,7 +173,7 @@ async def _iterate(value: Any, frame: Frame) -> Any:
         try:
             verdict = judge(snapshot)
             if not isinstance(verdict, Verdict):
-                verdict = await _wait(verdict)
+                verdict = await _wait(verdict, spec.until)
         except Exception as error:  # noqa: BLE001 # its verdict
             verdict = _raised(frame, iteration, error)
         if bus.active:
@@ -259,7 +261,7 @@ async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
     try:
         verdict = judge(snapshot)
         if not isinstance(verdict, Verdict):
-            verdict = await _wait(verdict)
+            verdict = await _wait(verdict, frame.step.spec.until)
     except Exception as error:  # noqa: BLE001 # what a predicate raises is its verdict too
         verdict = _raised(frame, snapshot.iteration, error)
     # Only a failure has a mark, so that all other verdicts are stored as they always were.
@@ -289,10 +291,15 @@ def _raised(frame: Frame, iteration: int, error: Exception) -> Verdict:
     return verdict
 
 
-async def _wait(verdict: Awaitable[object]) -> Verdict:
-    found = await verdict
+async def _wait(verdict: object, until: object) -> Verdict:
+    """What a predicate gives that is no verdict yet: it is awaited, and refused when it becomes none."""
+    found = await verdict if isawaitable(verdict) else verdict
     if not isinstance(found, Verdict):
-        raise TypeError(f"until gave {found!r}, not a Verdict")
+        raise ConfigError(
+            f"{found!r:.80} is not a valid verdict of {where_defined(until)}; expected a Verdict",
+            code="until",
+            hint="return Verdict(stop=...), or put until.custom(...) around what gives a truth value",
+        )
     return found
 
 
