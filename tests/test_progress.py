@@ -77,12 +77,17 @@ async def test_null_is_a_value_too_although_no_value_looks_like_it() -> None:
     await run(body)
 
 
-async def test_a_value_is_the_object_that_was_left() -> None:
+async def test_a_value_is_what_it_was_when_it_was_set_whatever_is_done_to_the_objects() -> None:
     @step
     async def body(_: int, ctx: Context) -> None:
-        value: dict[str, JsonValue] = {"page": 1}
+        value: dict[str, JsonValue] = {"pages": [1]}
         ctx.progress.set(value)
-        assert ctx.progress.value is value
+        shown: Any = [value, ctx.progress.value, ctx.progress.entries[ctx.path].value, ctx.progress.get_as(dict)]
+        for each in shown:
+            each["pages"].append(2)
+        assert ctx.progress.value == {"pages": [1]}
+        assert len(ctx.progress.entries) == 1
+        assert repr(ctx.progress.entries) == repr({ctx.path: ProgressEntry({"pages": [1]})})
 
     await run(body)
 

@@ -204,7 +204,7 @@ async def test_a_value_is_stored_as_it_was_when_it_was_set() -> None:
 
     backend = InMemoryBackend()
     async with kept(backend) as made:
-        assert (await made.run(body, 1, run_id="r")).value == {"page": 2}
+        assert (await made.run(body, 1, run_id="r")).value == {"page": 1}
     assert await left(backend) == {("body",): ({"page": 1}, False)}
 
 

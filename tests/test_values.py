@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -126,6 +127,11 @@ MUTABLE: list[Callable[[], Any]] = [
     lambda: Names(["a"]),
     lambda: StateBag({"k": ["a"]}),
     lambda: Tally({"k": ["a"]}),
+    lambda: UserDict({"k": ["a"]}),
+    lambda: UserList(["a"]),
+    lambda: ChainMap({"k": ["a"]}),
+    lambda: MappingProxyType({"k": ["a"]}),
+    lambda: SimpleNamespace(names=["a"]),
 ]
 COPIES: list[Callable[[Any], Any]] = [copy_value, copy_private, lambda value: copier_of(value)(value)]
 copies = pytest.mark.parametrize("copied_by", COPIES, ids=["value", "private", "found"])
@@ -137,7 +143,7 @@ def change(given_value: object) -> None:
     match given_value:
         case Counter():
             value["b"] += 1
-        case dict():
+        case dict() | UserDict() | ChainMap() | MappingProxyType():
             next(iter(value.values())).append("b")
         case StateBag():
             value["k"].append("b")
@@ -145,7 +151,7 @@ def change(given_value: object) -> None:
             value.add("b")
         case bytearray():
             value.extend(b"b")
-        case list() | deque():
+        case list() | deque() | UserList():
             value.append("b")
         case tuple() if not isinstance(value, Pair):
             value[1].append("b")
@@ -164,6 +170,59 @@ def test_a_copy_is_equal_of_the_same_class_and_independent(
     assert type(copied) is type(value)
     change(copied)
     assert value == make() != copied
+
+
+def only(value: Any) -> Any:
+    return next(iter(value))
+
+
+def second(value: Any) -> Any:
+    return only(value)[1]
+
+
+def whole(value: Any) -> Any:
+    return value
+
+
+class Rows(list[str]):
+    def __init__(self, *rows: str) -> None:
+        super().__init__(rows)
+        self.names = ["a"]
+
+
+class Keyed(dict[str, str]):
+    names: list[str]
+
+
+@copies
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda: {Marked(["a"])}, only),
+        (lambda: frozenset({Marked(["a"])}), only),
+        (lambda: {Marked(["a"]): 1}, only),
+        (lambda: defaultdict(int, {(1, Marked(["a"])): 1}), second),
+        (lambda: Rows("x"), whole),
+    ],
+    ids=["set", "frozenset", "key", "key in a tuple", "attribute"],
+)
+def test_members_keys_and_attributes_are_copied_where_they_can_change(
+    make: Callable[[], Any], part: Callable[[Any], Any], copied_by: Callable[[Any], Any]
+) -> None:
+    value = make()
+    part(copied_by(value)).names.append("b")
+    assert part(value).names == ["a"]
+    keyed = Keyed(x="y")
+    keyed.names = ["a"]
+    copied_by(keyed).names.append("b")
+    assert (keyed, keyed.names) == ({"x": "y"}, ["a"])
+
+
+def test_a_member_of_a_set_that_is_also_held_elsewhere_becomes_two() -> None:
+    marked = Marked(["a"])
+    state: dict[str, Any] = {"set": {marked}, "one": marked}
+    separate_state(state)
+    assert state["one"] is not next(iter(state["set"]))
 
 
 @pytest.mark.parametrize(
@@ -333,6 +392,12 @@ BACKENDS = pytest.mark.parametrize("kind", ["none", "memory", "sqlite", "files"]
 async def add(rows: list[int], ctx: Context) -> int:
     rows.append(0)
     return len(rows)
+
+
+@step(version="1")
+async def grow(rows: list[int]) -> list[int]:
+    rows.append(0)
+    return rows
 
 
 def as_it_is(found: Sequence[int], ctx: object) -> Sequence[int]:
@@ -548,8 +613,17 @@ async def test_detached_work_and_ctx_input_hold_values_of_their_own() -> None:
         found: list[int] = (await work.wait()).value
         return found
 
+    @step(version="1")
+    async def waits_twice(rows: list[int], ctx: Context) -> list[int]:
+        grown = ctx.spawn_detached(grow, rows)
+        mine: Any = (await grown.wait()).value
+        mine.append(7)
+        found: list[int] = (await grown.wait()).value
+        return found
+
     async with Harness() as harness:
         assert (await harness.run(starts, [1])).value == [1, 1]
+        assert (await harness.run(waits_twice, [1])).value == [1, 0]
 
 
 @anyio

@@ -73,7 +73,7 @@ class ReadProgress:
 
     @property
     def value(self) -> JsonValue:
-        """What was left last, the very object in the process that has left it; `None` when nothing is there."""
+        """What was left last, a copy of its own each time; `None` when nothing is there."""
         entry = self.entries.get(self._path)
         return None if entry is None else entry.value
 
@@ -136,7 +136,8 @@ class Progress(ReadProgress):
     def set(self, value: JsonValue) -> None:
         """Leave a value in place of the one before; the step is not done.
 
-        An empty value is a value. What is stored is the value as it is now: set one again that was changed in place.
+        An empty value is a value. What is stored is a copy of the value as it is now: set one again that was changed in
+        place.
 
         Raises:
             CodecError: The value is no JSON.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -14,7 +14,15 @@ from functools import lru_cache
 from itertools import chain, islice
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from sys import getsizeof
-from types import BuiltinFunctionType, CoroutineType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CoroutineType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -86,7 +94,8 @@ def copier_of(value: object) -> Other:
         return _itself
     held: Any = value
     kind = class_of(value)
-    if kind is set or (kind is list and _same(held, made)) or (kind is dict and _same(held.values(), made.values())):
+    entries = held.values() if kind is dict else held
+    if kind in (list, set, dict) and _same(held, made) and (kind is not dict or _same(entries, made.values())):
         flat: Other = kind
         return flat
     return copy_private
@@ -151,7 +160,7 @@ def _once(value: Any, seen: set[int]) -> bool:
     make = _copier(kind)
     if make is None or make is _other:
         return True
-    if make not in (_tuple, _frozen):
+    if make not in (_tuple, _frozenset, _frozen):
         if id(value) in seen:
             return False
         seen.add(id(value))
@@ -193,9 +202,15 @@ def _tuple(value: tuple[Any, ...], other: Other) -> tuple[Any, ...]:
 
 
 def _dict(value: dict[Any, Any], other: Other) -> dict[Any, Any]:
-    return {
+    copied = {
         key: part if (kind := part.__class__) in ATOMS else _copied(part, kind, other) for key, part in value.items()
     }  # fmt: skip
+    return copied if ATOMS.issuperset(map(type, copied)) else _keyed(copied, other)
+
+
+def _keyed(value: dict[Any, Any], other: Other) -> dict[Any, Any]:
+    """A dict whose keys are copied: an object that can change may be a key, where it is equal to itself only."""
+    return dict(zip(_parts(value, other), value.values(), strict=True))
 
 
 # Of the class `dict` itself, as a subclass may count or convert what is read or written.
@@ -203,28 +218,59 @@ def _items(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return dict[Any, Any].items(value)
 
 
-def _values(value: dict[Any, Any]) -> Iterable[Any]:
-    return dict[Any, Any].values(value)
+def _entries(value: dict[Any, Any]) -> Iterable[Any]:
+    return chain(dict[Any, Any].keys(value), dict[Any, Any].values(value))
 
 
 def _mapping(value: Any, other: Other) -> Any:
     """Of a class of its own: its default factory and its attributes are kept."""
-    made: dict[Any, Any] = copy.copy(value)
-    for key, part in _items(value):
-        dict[Any, Any].__setitem__(made, key, _copied(part, part.__class__, other))
+    made = _with_attributes(copy.copy(value), other)
+    entries = _dict(dict(_items(value)), other)
+    dict[Any, Any].clear(made)
+    for key, part in entries.items():
+        dict[Any, Any].__setitem__(made, key, part)
     return made
 
 
 def _sequence(value: Any, other: Other) -> Any:
-    made = copy.copy(value)
+    made = _with_attributes(copy.copy(value), other)
     for index, part in enumerate(value):
         made[index] = _copied(part, part.__class__, other)
     return made
 
 
+def _set(value: Any, other: Other) -> Any:
+    made = _with_attributes(copy.copy(value), other)
+    if not ATOMS.issuperset(map(type, value)):
+        parts = _parts(value, other)
+        made.clear()
+        made.update(parts)
+    return made
+
+
+def _frozenset(value: frozenset[Any], other: Other) -> frozenset[Any]:
+    if ATOMS.issuperset(map(type, value)):
+        return value
+    parts = _parts(value, other)
+    kind: Any = value.__class__
+    made: frozenset[Any] = value if _same(value, parts) else kind(parts)
+    return made
+
+
+def _proxy(value: Any, other: Other) -> Any:
+    return MappingProxyType(_dict(dict(value), other))
+
+
 def _shallow(value: Any, other: Other) -> Any:
-    """What holds nothing that can change: members of a set are keys of a table, so none of them can."""
-    return copy.copy(value)
+    return _with_attributes(copy.copy(value), other)
+
+
+def _with_attributes(made: Any, other: Other) -> Any:
+    """A copy of a container, with copies of the attributes that a class of its own gave it."""
+    own: dict[str, Any] | None = getattr(made, "__dict__", None)
+    if own:
+        own.update(_dict(own, other))
+    return made
 
 
 def _fields(value: Any, other: Other) -> Any:
@@ -262,22 +308,28 @@ def _coroutine(value: Any, other: Other) -> Any:
 
 
 # The first that a class is a subclass of says how its instances are copied.
-_BASES: Final[tuple[tuple[type, Copier], ...]] = (
+_BASES: Final[tuple[tuple[Any, Copier], ...]] = (
     (tuple, _tuple),
     (dict, _mapping),
     (list, _sequence),
     (deque, _sequence),
-    (set, _shallow),
+    (set, _set),
+    (frozenset, _frozenset),
     (bytearray, _shallow),
     (StateBag, _bag),
+    (MappingProxyType, _proxy),
+    ((ChainMap, UserDict, UserList, SimpleNamespace), _fields),
 )
 # What of a value holds other values; nothing of the others does.
 _HELD: Final[dict[Copier, Callable[[Any], Iterable[Any]]]] = {
     _parts: iter,
     _tuple: iter,
     _sequence: iter,
-    _dict: _values,
-    _mapping: _values,
+    _dict: _entries,
+    _mapping: _entries,
+    _set: iter,
+    _frozenset: iter,
+    _proxy: lambda value: value.values(),
     _bag: lambda value: value.view().values(),
     _fields: lambda value: state_fields(value).values(),
     _frozen: lambda value: state_fields(value).values(),
@@ -295,7 +347,7 @@ def _find(kind: Any) -> Copier | None:
     for base, make in _BASES:
         if issubclass(kind, base):
             return make
-    if issubclass(kind, (str, int, float, bytes, frozenset, Enum, BaseException)):
+    if issubclass(kind, (str, int, float, bytes, Enum, BaseException)):
         return None
     if hasattr(kind, "__attrs_attrs__"):
         return _frozen if getattr(kind.__setattr__, "__name__", "") == "_frozen_setattrs" else _fields

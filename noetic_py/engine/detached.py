@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import frozen
+from attrs import evolve, frozen
 
 from noetic_py.channels import Channel, ChannelHandle
 from noetic_py.context.context import CURRENT
@@ -161,7 +161,7 @@ class Detached:
         # Its task is not below the run's own, and the time of the run is its time.
         self.scope = anyio.CancelScope(deadline=math.inf if run.root is None else run.root.scope.deadline)
         self.done = anyio.Event()
-        self.outcome: RunResult[Any, Any] | None = None
+        self._outcome: RunResult[Any, Any] | None = None
         # Whether it waits for an answer.
         self.parked = False
         log = ItemLog()
@@ -227,7 +227,7 @@ class Detached:
             self._lease.close()
             self._run.family.children -= 1
             self._run.detached.remove(self)
-            self.outcome = self._result(output, error)
+            self._outcome = self._result(output, error)
             self.done.set()
 
     def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
@@ -288,9 +288,18 @@ class Detached:
         return outcome
 
     async def _ended(self) -> RunResult[Any, Any]:
-        while self.outcome is None:
+        while (outcome := self.outcome) is None:
             await self.done.wait()
-        return self.outcome
+        return outcome
+
+    @property
+    def outcome(self) -> RunResult[Any, Any] | None:
+        """How it ended, with a value of its own for each who asks; `None` while it runs."""
+        outcome = self._outcome
+        if outcome is None or not outcome.has_value:
+            return outcome
+        value = copy_value(outcome.value)
+        return outcome if value is outcome.value else evolve(outcome, output=value)
 
     def complete(self, value: object) -> bool:
         """End it with a value."""

@@ -8,15 +8,15 @@ it the progress is there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from noetic_py.context.context import CURRENT
 from noetic_py.core.codec.text import check_nesting, is_dict, is_list
 from noetic_py.core.progress import DONE, ProgressEntry
+from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, settle_cuts
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 from noetic_py.journal.record_codec import dump_record
@@ -45,7 +45,7 @@ class Keeper:
     @property
     def entries(self) -> Mapping[Path, ProgressEntry]:
         """All of it, live."""
-        return MappingProxyType(self._run.progress)
+        return _Entries(self._run.progress)
 
     def put(self, path: Path, entry: ProgressEntry | None) -> None:
         """What there is of a step from now on."""
@@ -54,6 +54,32 @@ class Keeper:
     def reset_below(self, path: Path) -> None:
         """Forget everything strictly below a step."""
         self._run.in_its_thread(partial(_reset_below, self._run, path))
+
+
+class _Entries(Mapping[tuple[str, ...], ProgressEntry]):
+    """Entries to be read: what is changed in place is a copy, as it would be in a process that resumes the run."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Mapping[Path, ProgressEntry]) -> None:
+        self._held = held
+
+    def __getitem__(self, path: Path) -> ProgressEntry:
+        return _own(self._held[path])
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        return repr(self._held)
+
+
+def _own(entry: ProgressEntry) -> ProgressEntry:
+    value = copy_value(entry.value)
+    return entry if value is entry.value else ProgressEntry(value)
 
 
 def _put(run: Run, path: Path, entry: ProgressEntry | None) -> None:
@@ -69,7 +95,7 @@ def _put(run: Run, path: Path, entry: ProgressEntry | None) -> None:
     if isinstance(body, Frame):
         settle_cuts(body)
     _say(run, Progressed(path, "done", None) if entry.done else Progressed(path, "set", entry.value))
-    run.progress[path] = entry
+    run.progress[path] = _own(entry)
 
 
 def _reset_below(run: Run, path: Path) -> None:
