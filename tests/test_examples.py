@@ -135,7 +135,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_example_is_tested_and_listed() -> None:
     files = {path.stem for path in EXAMPLES.glob("*.py")}
     # Those that do not only print have tests of their own.
-    assert files == {*SHOWN, "ask", "chat_server", "web_form"}
+    assert files == {*SHOWN, "ask", "chat_server", "demo", "web_form"}
     assert set(re.findall(r"\[(\w+)\.py\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"))) == files
 
 

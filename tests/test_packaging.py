@@ -47,11 +47,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_the_package_with_the_examples_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     info = {name for name in names if name.startswith("noetic_py-") and ".dist-info/" in name}
-    assert names - info == listed("noetic_py")
+    assert names - info == listed("noetic_py") | {f"noetic_py/{name}" for name in listed("examples")}
     assert "noetic_py/py.typed" in names
     assert [name for name in names if name.endswith(".pth")] == []
     assert {name.partition(".dist-info/")[2] for name in info} == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -318,3 +319,52 @@ def graph(target: Target, trace: Trace = False) -> None:
         print_error(error, None, trace=trace)
         raise typer.Exit(USAGE) from None
     write_out(drawn)
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where the demo's flow and runs go; an empty or a new one.")
+    ] = Path("noetic-demo"),
+    trace: Trace = False,
+) -> None:
+    """Show what a run survives: killed, resumed, approved, in two minutes and without a key."""
+    from noetic_py.cli import kept
+    from noetic_py.cli.demo import demo as run_demo
+
+    raise typer.Exit(kept.guarded(lambda: run_demo(folder, ask=sys.stdin.isatty()), trace=trace))
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The project's folder, which must not be there yet.")],
+    trace: Trace = False,
+) -> None:
+    """Make a project: a flow, its test, a README and a CI file."""
+    from noetic_py.cli import kept
+    from noetic_py.cli.starting import new_project
+
+    raise typer.Exit(kept.guarded(lambda: new_project(folder), trace=trace))
+
+
+@app.command()
+def examples(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The example to write; without it, list them.")
+    ] = None,
+    trace: Trace = False,
+) -> None:
+    """List the examples, or write one into the current folder."""
+    from noetic_py.cli import kept
+    from noetic_py.cli.starting import example, list_examples
+
+    raise typer.Exit(kept.guarded(lambda: list_examples() if name is None else example(name, Path()), trace=trace))
+
+
+@app.command()
+def doctor(db: Database = None, trace: Trace = False) -> None:
+    """Say what of the installation works, and the remedy for what does not. Exit codes: 0 it works, 1 it does not."""
+    from noetic_py.cli import kept
+    from noetic_py.cli.doctor import doctor as examine
+
+    raise typer.Exit(kept.looking(lambda: examine(db), trace=trace))

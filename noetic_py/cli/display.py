@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -29,6 +30,8 @@ from noetic_py.errors.redaction import redact
 __all__ = ["Display", "PlainDisplay", "ScreenDisplay", "SilentDisplay", "make_display", "wants_screen"]
 
 Clock = Callable[[], float]
+_MOST_ROWS = 3
+"""How many steps one line names."""
 
 
 class Display(Protocol):
@@ -74,7 +77,8 @@ class SilentDisplay:
 class PlainDisplay:
     """One plain line for each step that starts or ends near the top of the flow, for logs and pipes.
 
-    Lines that come too fast are counted and not written: a burst of `BURST`, then `RATE` a second.
+    Lines that come too fast are counted and not written: a burst of `BURST`, then `RATE` a second. Where no line has
+    come for `SILENCE` seconds, one says how many steps have finished and how many are running.
 
     Args:
         stream: Where the lines go.
@@ -85,25 +89,28 @@ class PlainDisplay:
     DEPTH = 2
     BURST = 20
     RATE = 5.0
+    SILENCE = 5.0
 
     def __init__(self, stream: TextIO, clock: Clock = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._began = self._last = clock()
+        self._began = self._last = self._written = clock()
         self._allowed = float(self.BURST)
         self._skipped = 0
+        self._progress = ProgressState()
         self._broken = False
 
     def start(self) -> None:
         """The clock of the lines starts."""
-        self._began = self._last = self._clock()
+        self._began = self._last = self._written = self._clock()
 
     def event(self, event: Event) -> None:
         """Write the event's line, if it has one and there is room."""
+        now = self._clock()
+        self._progress.apply(event, now)
         line = self._line(event)
         if line is None:
             return
-        now = self._clock()
         self._allowed = min(float(self.BURST), self._allowed + (now - self._last) * self.RATE)
         self._last = now
         if self._allowed < 1:
@@ -114,7 +121,15 @@ class PlainDisplay:
         self._write(now, line)
 
     def tick(self) -> None:
-        """Nothing moves on its own."""
+        """Write how far the steps are, when nothing else was written for a while."""
+        now = self._clock()
+        if now - self._written >= self.SILENCE:
+            rows = list(islice(self._progress.at_work(), _MOST_ROWS))
+            line = "; ".join(
+                f"{printable('/'.join(path))}: {row.done:,} done, {row.running:,} running" for path, row in rows
+            )
+            self._flush(now)
+            self._write(now, f"working  {line or 'no step is running'}")
 
     def stop(self) -> None:
         """Write what was left out."""
@@ -149,6 +164,7 @@ class PlainDisplay:
             self._write(now, f"... {skipped:,} more lines left out")
 
     def _write(self, now: float, line: str) -> None:
+        self._written = now
         if self._broken:
             return
         try:

@@ -7,6 +7,7 @@ So it stays small however long a run is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 
 from attrs import define, field
@@ -201,6 +202,16 @@ class ProgressState:
     def speaking(self) -> tuple[tuple[str, ...], str] | None:
         """The answer that comes in and began first, with its path: one is followed to its end before the next."""
         return next(iter(self._streams.items()), None)
+
+    def at_work(self) -> Iterator[tuple[tuple[str, ...], ProgressRow]]:
+        """The steps that are running and have no running step below, with their paths."""
+        below: list[tuple[tuple[str, ...], ProgressRow]] = [((), self.root)]
+        while below:
+            path, row = below.pop()
+            running = [((*path, name), each) for name, each in row.children.items() if each.running]
+            below += reversed(running)
+            if path and not running:
+                yield path, row
 
     def meters(self, seconds: float) -> list[Meter]:
         """What the budgets allow and what is spent of it, and what a budget that we do not know has warned of.

@@ -1,0 +1,119 @@
+"""`noetic new` and `noetic examples`: files to start from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from noetic_py.cli.demo import examples_folder
+from noetic_py.cli.report import write_out
+from noetic_py.errors import ConfigError
+
+__all__ = ["example", "list_examples", "new_project"]
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_PLACES = {"ci.yml": ".github/workflows/test.yml", "project.toml": "pyproject.toml"}
+_IGNORED = ".noetic/\n.venv/\n__pycache__/\n"
+
+
+def new_project(folder: Path) -> int:
+    """Write a project with a flow, its test, a README and a CI file.
+
+    Args:
+        folder: Where it goes; its last part is the project's name.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: The name is not a valid project name, or the folder is there already; code `"new-project"`.
+    """
+    name = folder.absolute().name
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is not a valid project name; expected letters, digits, '-', '_' and '.'",
+            code="new-project",
+            hint="noetic new my-agent",
+        )
+    files = {
+        _PLACES.get(path.name, path.name): path.read_text(encoding="utf-8")
+        for path in sorted((examples_folder() / "project").iterdir())
+        if path.is_file()
+    }
+    values = {"@NAME@": name, "@VERSION@": f">={version('noetic-py')}"}
+    _write_all(folder, {**{place: _filled(text, values) for place, text in files.items()}, ".gitignore": _IGNORED})
+    write_out(f"{folder}: {', '.join(sorted(files))}\n\ncd {folder}\nnoetic run flow.py 'When is high water in Dover?'")
+    return 0
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for mark, value in values.items():
+        text = text.replace(mark, value)
+    return text
+
+
+def _write_all(folder: Path, files: Mapping[str, str]) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            f"{folder} is not an empty folder", code="new-project", hint="name a folder that is not there yet"
+        )
+    for place, text in files.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _examples() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(examples_folder().glob("*.py"))}
+
+
+def list_examples() -> int:
+    """Print each example with what it shows, one a line.
+
+    Returns:
+        The exit code.
+    """
+    found = _examples()
+    width = max(map(len, found), default=0)
+    lines = [f"{name:<{width}}  {_first_line(path)}" for name, path in found.items()]
+    write_out("\n".join([*lines, "", "noetic examples NAME writes one into the current folder"]))
+    return 0
+
+
+def _first_line(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0].removesuffix(".")
+
+
+def example(name: str, folder: Path) -> int:
+    """Write an example, and the files it reads, into a folder.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: `name` is not the name of an example, or the folder has such a file; code `"example"`.
+    """
+    found = _examples()
+    if name not in found:
+        from noetic_py.core.spelling import nearest
+
+        near = nearest(name, found)
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError(
+            f"{name!r} is not an example", code="example", hint=f"{hint}the examples are {', '.join(found)}"
+        )
+    parts = [found[name], *sorted(found[name].parent.glob(f"{name}.html"))]
+    for path in parts:
+        if (folder / path.name).exists():
+            raise ConfigError(
+                f"{folder / path.name} exists already", code="example", hint="go to another folder, or move the file"
+            )
+    for path in parts:
+        (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    runs = "noetic run" if name in ("ask", "demo") else "python"
+    write_out(f"wrote {', '.join(path.name for path in parts)}; to run it: {runs} {name}.py")
+    return 0

@@ -1,0 +1,142 @@
+"""What the command line gives a beginner: the demo, a project, the examples, and what is wrong with an installation."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from noetic_py.cli.display import PlainDisplay
+from noetic_py.core.events import StepCommitted, StepStarted
+from tests.cli_shell import ROOT, Inside, Shell, environment, posix
+
+
+@posix
+def test_the_demo_repeats_nothing_that_had_finished(shell: Shell) -> None:
+    done = shell.run("demo")
+    assert done.returncode == 0, done.stderr
+    ran = (shell.folder / "noetic-demo" / "bodies.log").read_text().splitlines()
+    assert {line: ran.count(line) for line in ran} == {
+        "model": 4,
+        "tool tide Dover": 1,
+        "tool tide Calais": 1,
+        "step measure Dover": 1,
+        "step measure Calais": 1,
+        "step measure Hull": 1,
+        # The process died while this body was at work.
+        "step measure Ostend": 2,
+        "step measure Brest": 1,
+        "step measure Cadiz": 1,
+        "tool book Calais": 1,
+    }
+    assert "suspended (waits for approval of book" in done.stderr
+    assert "booked from Calais for 240 euros" in done.stdout
+    again = shell.run("demo")
+    assert again.returncode == 2
+    assert again.stderr.splitlines() == [
+        "error: noetic-demo is not an empty folder",
+        "  try: rm -r noetic-demo, or name another folder",
+    ]
+
+
+def test_a_demo_that_cannot_go_on_says_so(inside: Inside) -> None:
+    done = inside.run("demo", NOETIC_DB="none")
+    assert done.returncode == 1
+    assert "the demo stops here: the command ended with exit code" in done.stderr
+
+
+def test_a_new_project_runs_and_its_tests_pass(shell: Shell) -> None:
+    done = shell.run("new", "my-agent")
+    assert done.returncode == 0, done.stderr
+    project = shell.folder / "my-agent"
+    assert (project / ".github" / "workflows" / "test.yml").is_file()
+    assert 'name = "my-agent"' in (project / "pyproject.toml").read_text()
+    assert "@" not in (project / "pyproject.toml").read_text() + (project / "README.md").read_text()
+    shell.folder = project
+    ran = shell.run("run", "flow.py", "When is high water in Dover?")
+    assert (ran.returncode, "High water in Dover" in ran.stdout) == (0, True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    tested = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stdout
+    assert "4 passed" in tested.stdout
+    for tool in (["mypy"], ["ruff", "check", "."], ["ruff", "format", "--check", "."]):
+        command = [sys.executable, "-m", *tool]
+        checked = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a b", "'a b' is not a valid project name; expected letters, digits, '-', '_' and '.'"),
+        ("full", "full is not an empty folder"),
+    ],
+)
+def test_a_project_that_cannot_be_made(inside: Inside, name: str, says: str) -> None:
+    (inside.folder / "full").mkdir()
+    inside.write("", "full/flow.py")
+    before = sorted(inside.folder.rglob("*"))
+    done = inside.run("new", name)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {says}\n  try: ")
+    assert sorted(inside.folder.rglob("*")) == before
+
+
+def test_examples_are_listed_and_written(inside: Inside) -> None:
+    listed = inside.run("examples")
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert {line.split()[0] for line in listed.stdout.splitlines()[:-2]} == names
+    assert inside.run("examples", "web_form").returncode == 0
+    assert (inside.folder / "web_form.py").read_text() == (ROOT / "examples" / "web_form.py").read_text()
+    assert (inside.folder / "web_form.html").is_file()
+    (inside.folder / "web_form.py").write_text("mine")
+    again = inside.run("examples", "web_form")
+    assert (again.returncode, again.stderr.splitlines()[0]) == (2, "error: web_form.py exists already")
+    assert (inside.folder / "web_form.py").read_text() == "mine"
+    wrong = inside.run("examples", "budgets")
+    assert (wrong.returncode, "did you mean 'budget'?" in wrong.stderr) == (2, True)
+
+
+def test_the_doctor_finds_what_works(inside: Inside) -> None:
+    done = inside.run("doctor", OPENAI_API_KEY="", NOETIC_PLUGINS="openai,local")
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("ok      Python") for line in lines)
+    assert "ok      model      local:..." in lines
+    assert "note    model      openai:... needs an API key" in lines
+    assert "ok      runs       no database yet; noetic run FILE makes .noetic/runs.db" in lines
+    ready = inside.run("doctor", OPENAI_API_KEY="a key", NOETIC_PLUGINS="openai")
+    assert "ok      model      openai:..." in ready.stdout.splitlines()
+    assert "a key" not in ready.stdout
+
+
+def test_the_doctor_finds_what_does_not_work(inside: Inside) -> None:
+    broken = inside.run("doctor", NOETIC_PLUGINS="no-such-plugin")
+    assert broken.returncode == 1
+    assert "failed  plugins    'no-such-plugin' is not installed" in broken.stdout.replace("plugin 'no", "'no")
+    (inside.folder / "runs.db").write_text("no database" * 100)
+    damaged = inside.run("doctor", "--db", "runs.db", NOETIC_PLUGINS="")
+    assert damaged.returncode == 1
+    assert "failed  runs       runs.db: " in damaged.stdout
+
+
+def test_progress_without_a_terminal_is_never_silent() -> None:
+    now, stream = [0.0], io.StringIO()
+    display = PlainDisplay(stream, lambda: now[0])
+    display.start()
+    display.event(StepStarted(("survey",), "parallel", 1))
+    for index in range(90):
+        display.event(StepStarted(("survey", f"measure[{index}]"), "code", 1))
+        display.event(StepCommitted(("survey", f"measure[{index}]"), "code", index))
+    for index in range(90, 93):
+        display.event(StepStarted(("survey", f"measure[{index}]"), "code", 1))
+    now[0] = 4.0
+    display.tick()
+    assert "working" not in stream.getvalue()
+    now[0] = 5.5
+    display.tick()
+    display.tick()
+    assert stream.getvalue().splitlines()[-1] == "    5.50 s  working  survey/measure: 90 done, 3 running"
+    assert stream.getvalue().count("working") == 1
