@@ -1,0 +1,52 @@
+"""What is measured: modules, and the narrow tests that have to notice a change of each."""
+
+from __future__ import annotations
+
+SIGNING = ("plugins/noetic-signing/tests",)
+CODEC = ("tests/test_codec.py", "tests/test_checkpoints_stored.py")
+
+TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
+    "log": (
+        "noetic_py.core.log",
+        ("tests/test_log.py", "tests/requirements/test_001_log.py", "tests/requirements/test_000_conversation.py"),
+    ),
+    "wire": ("noetic_py.core.codec.wire", CODEC),
+    "structure": ("noetic_py.core.codec.structure", CODEC),
+    "stored": ("noetic_py.core.codec.stored", CODEC),
+    "text": ("noetic_py.core.codec.text", CODEC),
+    "validation": (
+        "noetic_py.core.validation",
+        ("tests/security/test_forged.py", "tests/requirements/test_001_derived.py"),
+    ),
+    "permissions": (
+        "noetic_py.tools.permissions",
+        ("tests/test_permissions.py", "tests/test_permissions_received.py"),
+    ),
+    "lock": ("noetic_py.sessions.lock", ("tests/test_sessions_gate.py", "tests/test_sessions.py")),
+    "queue": ("noetic_py.sessions.queue", ("tests/test_sessions_mail.py",)),
+    "projector": (
+        "noetic_py.memory.projector",
+        ("tests/test_memory_view.py", "tests/test_memory_anchor.py", "tests/test_memory_allocate.py"),
+    ),
+    "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
+    "writer": (
+        "noetic_py.engine.journaling.writer",
+        ("tests/test_engine_store.py", "tests/test_checkpoints_stored.py"),
+    ),
+    "ledger": (
+        "noetic_py.engine.journaling.ledger",
+        ("tests/test_engine_ledger.py", "tests/test_cuts.py", "tests/test_resume.py"),
+    ),
+    "fold": (
+        "noetic_py.engine.journaling.fold",
+        ("tests/test_resume.py", "tests/test_histories.py", "tests/test_cuts.py"),
+    ),
+    "replay": (
+        "noetic_py.engine.journaling.replay",
+        ("tests/test_resume.py", "tests/test_replay_diverged.py", "tests/test_histories.py"),
+    ),
+    "signing": ("noetic_py.journal.signing", SIGNING),
+    "signatures": ("noetic_signing.signing", SIGNING),
+    "keys": ("noetic_signing.keys", SIGNING),
+}
