@@ -101,6 +101,42 @@ MISTAKES = [
         ("same was called and not awaited",),
     ),
     Mistake(
+        "gather is not awaited",
+        B + "    ctx.gather(same.bind(x))  # HERE\n    return x\n" + run_of("b"),
+        ("ctx.gather(...) was called and not awaited", "Try: await ctx.gather(...)", "[at b]"),
+    ),
+    Mistake(
+        "a question is not awaited",
+        B + "    await same(x, ctx)\n    ctx.ask(Ask('sure?', bool))  # HERE\n    return x\n" + run_of("b"),
+        ("ctx.ask(...) was called and not awaited", "Try: await ctx.ask(...)"),
+    ),
+    Mistake(
+        "the result of a receive is used without await, in a durable run",
+        B + "    return ctx.recv(Channel('c', str)).upper()  # HERE\n" + run_of("b", harness='checkpoints="memory:"'),
+        ("ctx.recv(...) was called and not awaited", "Try: await ctx.recv(...)"),
+    ),
+    Mistake(
+        "a message is not sent, nor a checkpoint made",
+        B + "    ctx.send(Channel('c', str), 'x')  # HERE\n    ctx.checkpoint()\n    return x\n" + run_of("b"),
+        ("ctx.send(...) was called and not awaited", "ctx.checkpoint(...) was called and not awaited"),
+    ),
+    Mistake(
+        "a function of a memory layer is not awaited",
+        "class Notes(MemoryLayer[list[str]]):\n    def initial(self): return []\n"
+        "    @function\n    async def note(self, text: str) -> None:\n"
+        "        'Note.'\n        self.state.append(text)\n"
+        "class Mem(Memory):\n    notes: Notes = Notes()\n"
+        "@step\nasync def b(x: str, ctx: Context[Mem]) -> str:\n    ctx.memory.notes.note(x)  # HERE\n    return x\n"
+        + run_of("b", harness="memory=Mem()"),
+        ("Notes.note(...) was called and not awaited", "Try: await Notes.note(...)", "[at b]"),
+    ),
+    Mistake(
+        "the result of a handle is not awaited",
+        "async def main():\n    async with Harness() as harness:\n"
+        "        harness.start(same, 'x').result().value  # HERE\n",
+        ("handle.result() was called and not awaited", "(await handle.result()).value"),
+    ),
+    Mistake(
         "the coroutine of a step call is another one's input",
         B + "    return await same(same(x, ctx), ctx)  # HERE\n" + run_of("b"),
         ("same was called and not awaited", "Try: await same", "[at b]"),

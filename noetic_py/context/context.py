@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.context.detached import DetachedRun, DetachOptions
-from noetic_py.context.protocol import Engine
+from noetic_py.context.protocol import Engine, noted
 from noetic_py.context.read import ReadContext, ReadView, Services, StepMeta
 from noetic_py.context.scope import Domain
 from noetic_py.context.unbound import Conversation, Outside, pack, unpack
@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from noetic_py.models.model import JsonValue
 
 __all__ = ["Context", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
+
+
+def _itself(ctx: Context[Any, Any]) -> Context[Any, Any]:
+    return ctx
 
 
 class Context(Generic[M_co, S_co]):
@@ -415,6 +419,7 @@ class Context(Generic[M_co, S_co]):
     ) -> tuple[A, B, C]: ...
     @overload
     async def gather(self: Context[M, S], *steps: Step[object, R, M, S], state: ShareState = ...) -> list[R]: ...
+    @noted(_itself)
     async def gather(self, *steps: Any, state: ShareState = "copy") -> Any:
         """Run bound steps at once, as a parallel section; `await ctx.gather(a.bind(x), b.bind(y))`.
 
@@ -431,6 +436,7 @@ class Context(Generic[M_co, S_co]):
         outputs = await self.engine.gather(self, steps, state)
         return tuple(outputs) if len(steps) in (2, 3) else outputs
 
+    @noted(_itself)
     async def send(self, channel: Channel[T], value: T, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Send a message to the receivers of the channel in this run.
 
@@ -448,6 +454,7 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.send(self, channel, value, timeout)
 
+    @noted(_itself)
     async def recv(self, channel: Receivable[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
         """Wait for the next message, or for the first value of a value channel.
 
@@ -472,6 +479,7 @@ class Context(Generic[M_co, S_co]):
         value: T | None = self.engine.receive_now(self, declared)
         return value
 
+    @noted(_itself)
     async def ask(self, question: Ask[T]) -> T:
         """Ask a person or program, and wait for the answer: `sure = await ctx.ask(Ask("Send it?", bool))`.
 
@@ -486,6 +494,7 @@ class Context(Generic[M_co, S_co]):
         answer: T = await self.engine.ask(self, question)
         return answer
 
+    @noted(_itself)
     async def checkpoint(self) -> None:
         """Commit what this step, and those around it, have done so far; nothing without a backend.
 

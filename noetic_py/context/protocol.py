@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+from collections.abc import Callable
+from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Mapping, Sequence
     from decimal import Decimal
+    from types import CodeType, CoroutineType
 
     from opentelemetry.trace import Span
 
@@ -27,7 +31,33 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage
     from noetic_py.models.model import JsonValue
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "noted"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def noted(context_of: Callable[[Any], Context[Any, Any] | None]) -> Callable[[F], F]:
+    """Make a forgotten `await` of an async method the failure of the step whose body has called it.
+
+    Args:
+        context_of: From the method's object to the context of that body; `None` outside of one.
+    """
+
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made = method(self, *args, **kwargs)
+            ctx = context_of(self)
+            if ctx is not None:
+                caller = _getframe(1)
+                ctx.engine.note_call(ctx, made, caller.f_code, caller.f_lasti)
+            return made
+
+        same: Any = noting
+        typed: F = same
+        return typed
+
+    return decorate
 
 
 class Engine(Protocol):
@@ -153,6 +183,12 @@ class Engine(Protocol):
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /
     ) -> Coroutine[Any, Any, Any]:
         """Run a step as a child."""
+        ...
+
+    def note_call(
+        self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+    ) -> None:
+        """A body has made a call that it has to await."""
         ...
 
     def gather(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from enum import Enum
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, overload
 
 from attrs import evolve, field, frozen
@@ -373,7 +372,7 @@ def require_step(value: object, where: str) -> Step[Any, Any, Any, Any]:
     if is_step(value):
         return value
     hint = "put @step on the function" if callable(value) else "@step, call_model(), sequence() and the like make one"
-    if isinstance(value, CoroutineType):
+    if inspect.iscoroutine(value):
         hint = "pass the step itself or step.bind(input), without calling it"
     raise ConfigError(
         f"{where_defined(value)} is not a valid step for {where}; expected a Step", code="not-a-step", hint=hint

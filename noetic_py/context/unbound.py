@@ -21,6 +21,8 @@ from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import CodecError, InvalidId, LimitExceeded, NoContextError
 
 if TYPE_CHECKING:
+    from types import CodeType, CoroutineType
+
     from opentelemetry.trace import Span
 
     from noetic_py.channels import Channel
@@ -137,6 +139,11 @@ class Outside:
 
     async def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Any:
         raise self._refuse(f"calling step {step.id!r}")
+
+    def note_call(
+        self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+    ) -> None:
+        """No step's body waits here; awaiting the call raises."""
 
     async def gather(
         self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /

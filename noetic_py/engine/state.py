@@ -7,7 +7,7 @@ from decimal import Decimal
 from functools import partial
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
 from threading import get_ident
-from types import CoroutineType
+from types import CodeType, CoroutineType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import anyio
@@ -31,6 +31,7 @@ from noetic_py.engine.body import Bare
 from noetic_py.engine.frame import Frame, acting, frame_around, frame_of
 from noetic_py.engine.limits import Family
 from noetic_py.engine.progress import Keeper
+from noetic_py.engine.unawaited import unfinished
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.journal.delta import known_fields
 from noetic_py.journal.layer_states import StoredCells
@@ -699,6 +700,12 @@ class Execution:
         caller = _getframe(2)
         frame.calls = (made, caller.f_code, caller.f_lasti, before)
         return made
+
+    def note_call(
+        self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+    ) -> None:
+        frame = frame_around(ctx)
+        frame.calls = (made, code, instruction, unfinished(frame.calls))
 
     def gather(
         self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /

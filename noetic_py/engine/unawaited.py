@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.engine.frame import Frame
 
-__all__ = ["NO_VALUES", "Calls", "explained", "refuse"]
+__all__ = ["NO_VALUES", "Calls", "explained", "refuse", "unfinished"]
 
 NO_VALUES = (Handoff, CoroutineType)
 """Classes of what no step may return."""
 
 Calls: TypeAlias = "tuple[CoroutineType[Any, Any, Any], CodeType, int, Calls | None]"
 """A call: its coroutine, the code that made it and its instruction; and the calls before it."""
+
+
+def unfinished(calls: Calls | None) -> Calls | None:
+    """The calls that have not ended: tasks of a body may make calls side by side, for as long as it runs."""
+    kept: list[Calls] = []
+    while calls is not None:
+        if calls[0].cr_frame is not None:
+            kept.append(calls)
+        calls = calls[3]
+    for each in reversed(kept):
+        calls = (*each[:3], calls)
+    return calls
 
 
 def refuse(frame: Frame, output: Any) -> None:
@@ -65,9 +77,10 @@ def _lost(frame: Frame) -> list[tuple[str, str]]:
     while node is not None:
         made, code, instruction, node = node
         if made.cr_frame is not None and inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
-            step: Step[Any, Any, Any, Any] = inspect.getcoroutinelocals(made)["step"]
+            step: Step[Any, Any, Any, Any] | None = inspect.getcoroutinelocals(made).get("step")
+            name = step.id if step is not None else f"{made.__qualname__.replace('Context.', 'ctx.', 1)}(...)"
             made.close()
-            lost.append((step.id, f"{code.co_filename}:{_line(code, instruction)}, in {code.co_qualname}"))
+            lost.append((name, f"{code.co_filename}:{_line(code, instruction)}, in {code.co_qualname}"))
     return lost[::-1]
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import define, field, frozen
 
+from noetic_py.context.context import CURRENT
+from noetic_py.context.protocol import noted
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Draft
 from noetic_py.tools.calling import MISSING, inject_missing
@@ -198,6 +200,7 @@ def _decorated(fn: Any, *, name: str | None, description: str | None, model: boo
     text = description if description is not None else inspect.getdoc(fn) or ""
     made = LayerFunction(fn, name or fn.__name__, text.partition("\n\nArgs:")[0].strip(), model, needs_approval)
 
+    @noted(lambda layer: CURRENT.get())
     @functools.wraps(fn)
     async def call(self: MemoryLayer[Any], *args: Any, **kwargs: Any) -> Any:
         return await made.call(self, args, kwargs)

@@ -18,6 +18,7 @@ from noetic_py.core.logs import Where, log
 from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, Selection, SelectOptions, Snapshots
 from noetic_py.core.tracebacks import HIDING, trim
 from noetic_py.core.types import O_co, S_co, T
+from noetic_py.core.unawaited import must_await
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import waited
 from noetic_py.errors import NoeticError, RunBusy, StepFailed
@@ -146,6 +147,7 @@ class RunStream(Generic[O_co, S_co]):
         plan = output_plan((type,))
         return Partials(self._run.bus, Choice(**options), plan.partial, plan.parse)
 
+    @must_await("stream.result()")
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
 
@@ -270,6 +272,7 @@ class RunHandle(Generic[O_co, S_co]):
         """Whether the run is over."""
         return self.stream.done
 
+    @must_await("handle.result()")
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
 
