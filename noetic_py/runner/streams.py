@@ -279,7 +279,8 @@ class RunHandle(Generic[O_co, S_co]):
         Raises:
             NoeticError: The run broke, and `on_error` is `"raise"`.
         """
-        return await self.stream.result()
+        with HIDING:
+            return await self.stream.result()
 
     def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
         """A handle of one of the run's external channels, to send and to read.

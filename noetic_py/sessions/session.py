@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, overload
 
@@ -171,6 +171,10 @@ class Session(Generic[M_co]):
             raise ConfigError(
                 f"{', '.join(sorted(given))}= is the message's", code="session-delivery", hint="send(..., delivery_id=)"
             )
+        with HIDING:
+            return await self._next_turn(step, options)
+
+    async def _next_turn(self, step: Any, options: Mapping[str, Any]) -> Any:
         async with self._desk.mail.taking(self._key):
             while await self._desk.mail.waiting(self._key):
                 try:
@@ -224,7 +228,8 @@ class Session(Generic[M_co]):
             with mail.listening(self._key) as woken:
                 result: Any = None
                 try:
-                    result = await self.next_turn(step, **options)
+                    with HIDING:
+                        result = await self.next_turn(step, **options)
                 except (RunBusy, SessionSuspended):
                     pass
                 except ShuttingDown:
