@@ -736,7 +736,7 @@ def test_show_needs_no_code_of_the_flow(inside: Inside) -> None:
     steps = text.partition("steps\n")[2].partition("\n\n")[0].splitlines()
     assert steps == [
         "  ✓ sequence",
-        '    ✓ plan  code  2 attempts  {"$": "object:Trip", "port": "Brest", "days": 3}',
+        '    ✓ plan  code  2 attempts  Trip(port="Brest", days=3)',
         '    ✓ say  code  "3 days at Brest?"',
         "    ✓ loop  2 rounds",
         "      ✓ call_model[0]  model  34 tokens  $0.01",
@@ -803,7 +803,7 @@ def test_a_decided_value_of_a_class_needs_no_code_either(inside: Inside) -> None
     assert inside.run("run", "flow.py", "Brest").stdout == "1 days at Brest?\n"
     path.unlink()
     said = inside.run("tail", "last").stdout
-    assert '"$": "object:Trip"' in said
+    assert 'Trip(port="Brest"' in said
     assert inside.run("show", "last").returncode == 0
 
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from datetime import date, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from attrs import frozen
+from hypothesis import given
+from hypothesis import strategies as st
 
 from noetic_py.cli.display import PlainDisplay
+from noetic_py.cli.lines import written
+from noetic_py.core.codec import Codec
 from noetic_py.core.events import StepCommitted, StepStarted
+from noetic_py.errors import ConfigError
 from tests.cli_shell import ROOT, Inside, Shell, environment, posix
 
 
@@ -140,3 +151,41 @@ def test_progress_without_a_terminal_is_never_silent() -> None:
     display.tick()
     assert stream.getvalue().splitlines()[-1] == "    5.50 s  working  survey/measure: 90 done, 3 running"
     assert stream.getvalue().count("working") == 1
+
+
+TAGS = st.sampled_from(["$", "v", "t", "m", "object:X", "other"]) | st.text()
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Place(NamedTuple):
+    port: str
+
+
+@frozen
+class Trip:
+    to: Place
+    by: Colour
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Trip(Place("Brest"), Colour.RED), 'Trip(to=Place(port="Brest"), by=Colour("red"))'),
+        ({1: (2,), "$": {3}}, '{1: (2,), "$": {3}}'),
+        ([set[int](), b"a\xff", Decimal("1.50"), None, "ä"], "[set(), b'a\\xff', 1.50, null, \"ä\"]"),
+        ([date(2020, 1, 2), timedelta(days=2), Path("x/y")], "[2020-01-02, 2 days, 0:00:00, x/y]"),
+        (ConfigError("no model", code="model"), "ConfigError: no model"),
+        # What no codec writes is shown as it is.
+        ({"a": 1, "b": [2]}, '{"a": 1, "b": [2]}'),
+    ],
+)
+def test_values_are_shown_as_people_write_them(value: object, shown: str) -> None:
+    assert written(Codec([Trip, Place, Colour]).encode(value)) == shown
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda part: st.lists(part) | st.dictionaries(TAGS, part)))
+def test_an_edited_value_is_shown_and_raises_nothing(tree: object) -> None:
+    assert isinstance(written(tree), str)

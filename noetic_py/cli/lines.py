@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import attrs
 
 from noetic_py.cli.report import jsonable
 from noetic_py.cli.words import money, plural, printable
-from noetic_py.core.codec.text import is_dict
+from noetic_py.core.codec.text import is_dict, is_list
 from noetic_py.errors import NoeticError
 from noetic_py.journal.records import (
     Answered,
@@ -33,7 +35,7 @@ from noetic_py.journal.records import (
     stored_name,
 )
 
-__all__ = ["as_object", "error_object", "line_of", "record_fields", "short"]
+__all__ = ["as_object", "error_object", "line_of", "record_fields", "short", "written"]
 
 _FINISHED = (
     "kind",
@@ -85,9 +87,65 @@ def as_object(position: int, record: JournalRecord) -> dict[str, Any]:
 
 
 def short(value: object, length: int = SHORT) -> str:
-    """A value on one line, cut where it is long."""
-    text = printable(json.dumps(jsonable(value), ensure_ascii=False))
+    """A value on one line, as a person would write it, cut where it is long."""
+    text = printable(written(jsonable(value)))
     return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def written(tree: object) -> str:
+    """A value as a person would write it: JSON, and what JSON has no form for by its class and its fields.
+
+    Args:
+        tree: JSON, as the value is stored.
+    """
+    if is_list(tree):
+        return f"[{', '.join(map(written, tree))}]"
+    if not is_dict(tree):
+        return json.dumps(tree, ensure_ascii=False)
+    try:
+        return _of_class(tree) if isinstance(tree.get("$"), str) else _of_pairs(tree.items())
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        # It is not what the codec writes, so it is shown as it is.
+        return json.dumps(tree, ensure_ascii=False)
+
+
+def _of_pairs(pairs: Iterable[tuple[object, object]]) -> str:
+    return f"{{{', '.join(f'{written(key)}: {written(part)}' for key, part in pairs)}}}"
+
+
+def _of_class(tree: Mapping[str, Any]) -> str:
+    tag, _, name = tree["$"].partition(":")
+    if tag == "object" and name:
+        return _of_fields(name, {key: part for key, part in tree.items() if key != "$"})
+    return _CLASSES[tag](tree["v"], tree) if tag != "error" else f"{tree['t']}: {tree['m']}"
+
+
+def _of_fields(name: str, fields: Mapping[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={written(part)}' for key, part in fields.items())})"
+
+
+def _joined(parts: Iterable[object]) -> str:
+    return ", ".join(map(written, parts))
+
+
+def _of_set(parts: Sequence[object], tree: Mapping[str, Any]) -> str:
+    return f"{{{_joined(parts)}}}" if parts else f"{tree['$']}()"
+
+
+_CLASSES: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
+    "object": lambda value, tree: _of_fields(tree["t"], value),
+    "enum": lambda value, tree: f"{tree['t']}({written(value)})",
+    "dict": lambda value, _: _of_pairs(value),
+    "tuple": lambda value, _: f"({_joined(value)}{',' if len(value) == 1 else ''})",
+    "set": _of_set,
+    "frozenset": _of_set,
+    "bytes": lambda value, _: repr(b64decode(value, validate=True)),
+    "timedelta": lambda value, _: str(timedelta(*value)),
+    "secret": lambda value, _: f"Secret({written(value)})",
+    "item": lambda value, _: written(value),
+    **dict.fromkeys(("date", "datetime", "time", "decimal", "uuid", "path"), lambda value, _: f"{value}"),
+}
+"""How a stored value of each mark is written; see the encoders of the codec."""
 
 
 def line_of(position: int, record: JournalRecord) -> str:
