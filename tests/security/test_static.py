@@ -104,7 +104,7 @@ def test_nothing_is_unpacked_that_may_grow_without_end() -> None:
     }
     callers = {where for where, name, _ in calls() if "decompress" in name}
     # What a provider sends is unpacked in pieces, up to a limit.
-    assert users | callers == {"noetic_py/core/tokens.py", "plugins/noetic-openai/noetic_openai/bodies.py"}
+    assert users | callers == {"noetic_py/core/tokens.py", "noetic_py/models/http.py"}
 
 
 def test_no_statement_of_a_database_is_put_together_from_values() -> None:

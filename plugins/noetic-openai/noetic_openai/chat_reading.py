@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from noetic_openai.stream import Malformed, Reading, array, mapping, money, text, tokens_of
+from noetic_openai.usage import money, tokens_of
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.items import ContentPart, FunctionCall, Item, Message, OutputText, Reasoning, Refusal, Status
 from noetic_py.models import (
@@ -20,6 +20,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
+from noetic_py.models.reading import AnswerReading, Malformed, array, mapping, text
 
 __all__ = ["ChatReading"]
 
@@ -40,7 +41,7 @@ class _Call:
 
 
 @define
-class ChatReading(Reading):
+class ChatReading(AnswerReading):
     """Puts the chunks of one completion together."""
 
     _text: list[str] = field(factory=list[str], init=False)

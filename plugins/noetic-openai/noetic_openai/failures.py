@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from noetic_openai.narrow import is_object
 from noetic_py import redact
-from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.models.http import retry_after
 
-__all__ = ["Failures", "retry_after"]
+__all__ = ["Failures"]
 
 _BODY = 500
 # Servers agree neither on a code nor on a status for it, so their words are looked at as well.
@@ -27,45 +24,6 @@ _OVERFLOW_WORDS = (
 )
 _RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "too_many_requests"})
 _SPENT_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds a provider asks to wait, `None` when it does not say.
-
-    Args:
-        headers: The response's headers, with names in lower case or a mapping that does not mind.
-    """
-    millis = _number(headers.get("retry-after-ms"))
-    if millis is not None:
-        return millis / 1000
-    text = headers.get("retry-after")
-    seconds = _number(text)
-    if seconds is not None or text is None:
-        return seconds
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if until.tzinfo is None:
-        return None
-    return max(0.0, (until - _date(headers.get("date"))).total_seconds())
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return max(0.0, value) if math.isfinite(value) else None
-
-
-def _date(text: str | None) -> datetime:
-    # The provider's own clock, so that a machine whose clock is wrong does not wait for hours.
-    try:
-        date = parsedate_to_datetime(text or "")
-    except ValueError:
-        return SYSTEM.now()
-    return date if date.tzinfo is not None else SYSTEM.now()
 
 
 class Failures:

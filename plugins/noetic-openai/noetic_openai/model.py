@@ -6,24 +6,25 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 
-from noetic_openai.bodies import ACCEPTED, end_reading, limited
 from noetic_openai.caching import PromptCache, caching_of
 from noetic_openai.chat import chat_request
 from noetic_openai.chat_reading import ChatReading
-from noetic_openai.connection import Clients
+from noetic_openai.connection import new_client, tuned
 from noetic_openai.failures import Failures
 from noetic_openai.sse import EventReader
-from noetic_openai.stream import Answer, Reading
 from noetic_openai.wire import Server
 from noetic_py import Secret
 from noetic_py.errors import ConfigError, ModelUnavailable
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
+from noetic_py.models.http import ACCEPTED, LoopClients, end_reading, limited
+from noetic_py.models.reading import AnswerReading, AnswerStream
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -96,7 +97,7 @@ class OpenAIModel:
         given = client.api_key if client is not None else api_key or _key(base_url, self._server, self._name)
         # Known as a secret for as long as the model lives, so that no text shows it, wherever it is repeated.
         key = given if isinstance(given, Secret) else Secret(given)
-        self._clients = Clients(self._server, key, client)
+        self._clients = LoopClients(partial(new_client, self._server, key), client and tuned(client))
         self._failures = Failures(self._name, self._server.where, key_source(self._name, self._server))
 
     @property
@@ -143,7 +144,7 @@ class OpenAIModel:
         await _sdk()
         seconds = request.settings.get("timeout", BEGIN_TIMEOUT)
         async with self._clients.client() as client, AsyncExitStack() as stack:
-            answer: Answer | None = None
+            answer: AnswerStream | None = None
             with anyio.move_on_after(seconds) as scope:
                 answer = await self._begin(client, params, reading, stack)
             if answer is None or scope.cancelled_caught:
@@ -156,7 +157,7 @@ class OpenAIModel:
             if self._clients.kept:
                 await answer.drain()
 
-    def _translated(self, request: ModelRequest) -> tuple[Reading, dict[str, Any]]:
+    def _translated(self, request: ModelRequest) -> tuple[AnswerReading, dict[str, Any]]:
         if self._api == "chat":
             return ChatReading(), chat_request(request, self._model, self._server, self._caching)
         # Only this interface needs the codec, which is slow to load.
@@ -165,8 +166,8 @@ class OpenAIModel:
         return ResponsesReading(), responses_request(request, self._model, self._server, self._caching)
 
     async def _begin(
-        self, client: AsyncOpenAI, params: dict[str, Any], reading: Reading, stack: AsyncExitStack
-    ) -> Answer:
+        self, client: AsyncOpenAI, params: dict[str, Any], reading: AnswerReading, stack: AsyncExitStack
+    ) -> AnswerStream:
         """Send the request, and wait for the first event."""
         import httpx2
         import openai
@@ -195,7 +196,7 @@ class OpenAIModel:
         stack.push_async_callback(end_reading, response.http_response, chunks)
         broken = (httpx2.HTTPError, httpx2.StreamError, OSError)
         events = EventReader(chunks, model=self._name, idle=self._idle, broken=broken)
-        answer = Answer(events, reading, self._failures)
+        answer = AnswerStream(events, reading, self._name, self._failures.event)
         await answer.pull()
         return answer
 

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import define, field
 
 from noetic_openai.caching import UNTOLD, Caching, mark
-from noetic_openai.stream import Malformed, ProviderError, Reading, array, mapping, money, text, tokens_of
+from noetic_openai.usage import money, tokens_of
 from noetic_openai.wire import Server, output_schema, tool_fields, typed
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.codec import from_wire, to_wire
@@ -26,6 +26,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
+from noetic_py.models.reading import AnswerReading, Malformed, ProviderError, array, mapping, text
 
 __all__ = ["ResponsesReading", "responses_input", "responses_request"]
 
@@ -170,7 +171,7 @@ def _wants_sealed(request: ModelRequest, model: str, server: Server) -> bool:
 
 
 @define
-class ResponsesReading(Reading):
+class ResponsesReading(AnswerReading):
     """Puts the events of one response together."""
 
     _calls: dict[str, tuple[str, str]] = field(factory=dict[str, tuple[str, str]], init=False)

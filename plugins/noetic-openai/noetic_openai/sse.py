@@ -10,15 +10,14 @@ from typing import Any
 import anyio
 
 from noetic_openai.narrow import is_object
-from noetic_py.errors import ModelError, ModelStreamError
+from noetic_py.errors import ModelStreamError
+from noetic_py.models.http import MAX_EVENT
+from noetic_py.models.reading import Malformed
 
 __all__ = ["DONE", "EventReader", "SSEDecoder"]
 
 DONE = "[DONE]"
 """What a chat completion's stream sends as its last event."""
-
-MAX_EVENT = 32 * 1024 * 1024
-"""Bytes one event may have; a stream without line breaks would otherwise fill the memory."""
 
 _DRAIN_TIMEOUT = 0.1
 
@@ -86,7 +85,7 @@ class EventReader:
         self, chunks: AsyncIterator[bytes], *, model: str, idle: float, broken: tuple[type[Exception], ...]
     ) -> None:
         self._chunks = chunks
-        self.model = model
+        self._model = model
         self._idle = idle
         self._broken = broken
         self._decoder = SSEDecoder()
@@ -96,7 +95,8 @@ class EventReader:
         """The next event, `None` at the end of the stream.
 
         Raises:
-            ModelStreamError: The stream broke, stalled or holds something that is no JSON object.
+            ModelStreamError: The stream broke or stalled.
+            Malformed: It holds something that is no JSON object.
         """
         while not self._ready:
             chunk = await self._read()
@@ -105,16 +105,16 @@ class EventReader:
             try:
                 self._ready.extend(self._decoder.feed(chunk))
             except ValueError as error:
-                raise self.malformed(str(error)) from None
+                raise Malformed(str(error)) from None
         data = self._ready.popleft()
         if data.strip() == DONE:
             return None
         try:
             event = json.loads(data)
         except (ValueError, RecursionError):
-            raise self.malformed("an event is not JSON") from None
+            raise Malformed("an event is not JSON") from None
         if not is_object(event):
-            raise self.malformed("an event is not a JSON object")
+            raise Malformed("an event is not a JSON object")
         return event
 
     async def drain(self) -> None:
@@ -126,10 +126,6 @@ class EventReader:
             except self._broken:
                 return
 
-    def malformed(self, what: str) -> ModelError:
-        """The error for an event that cannot be understood."""
-        return ModelStreamError(f"the stream is malformed: {what}", model=self.model)
-
     async def _read(self) -> bytes | None:
         chunk: bytes | None = None
         with anyio.move_on_after(self._idle) as scope:
@@ -137,12 +133,12 @@ class EventReader:
                 chunk = await anext(self._chunks, None)
             except self._broken as error:
                 raise ModelStreamError(
-                    f"the stream broke before the answer was complete: {type(error).__name__}", model=self.model
+                    f"the stream broke before the answer was complete: {type(error).__name__}", model=self._model
                 ) from error
         if scope.cancelled_caught:
             raise ModelStreamError(
                 f"the stream stalled: nothing came for {self._idle:g} s",
-                model=self.model,
+                model=self._model,
                 hint="raise idle_timeout= of the model if it may be silent for longer",
             )
         return chunk

@@ -15,13 +15,14 @@ import anyio
 import httpx2
 import openai
 import pytest
-from noetic_openai import OpenAIModel, bodies
+from noetic_openai import OpenAIModel
 from noetic_openai.failures import Failures
-from proxy import CUT, STALL, Connections, Piece, Reply, scripted, sse
+from proxy import sse
 
 from noetic_py.core.items import Message
 from noetic_py.errors import AnswerTooLarge, ModelStatusError, ModelStreamError
-from noetic_py.models import ModelRequest, ModelResponse, allow_real_models, timed
+from noetic_py.models import ModelRequest, ModelResponse, allow_real_models, http, timed
+from noetic_py.testing.replies import CUT, STALL, Piece, Reply, ReplyServer, replying
 
 pytestmark = pytest.mark.anyio
 
@@ -52,19 +53,19 @@ packed = pytest.mark.parametrize(
 
 
 @asynccontextmanager
-async def own(server: Connections) -> AsyncGenerator[OpenAIModel]:
-    yield OpenAIModel("m", api="chat", base_url=server.url, api_key="sk-secret")
+async def own(server: ReplyServer) -> AsyncGenerator[OpenAIModel]:
+    yield OpenAIModel("m", api="chat", base_url=f"{server.url}/v1", api_key="sk-secret")
 
 
 @asynccontextmanager
-async def kept(server: Connections) -> AsyncGenerator[OpenAIModel]:
+async def kept(server: ReplyServer) -> AsyncGenerator[OpenAIModel]:
     async with own(server) as model, model:
         yield model
 
 
 @asynccontextmanager
-async def given(server: Connections) -> AsyncGenerator[OpenAIModel]:
-    async with openai.AsyncOpenAI(base_url=server.url, api_key="sk-secret") as client:
+async def given(server: ReplyServer) -> AsyncGenerator[OpenAIModel]:
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-secret") as client:
         yield OpenAIModel("m", api="chat", client=client)
 
 
@@ -79,7 +80,7 @@ async def ask(model: OpenAIModel) -> ModelResponse:
 
 
 async def refusal(*pieces: Piece, headers: dict[str, str], client: Any = own, status: int = 400) -> ModelStatusError:
-    async with scripted(Reply(pieces, status, headers)) as server, client(server) as model:
+    async with replying(Reply(pieces, status, headers)) as server, client(server) as model:
         with pytest.raises(ModelStatusError) as caught:
             await ask(model)
     assert caught.value.status == status
@@ -99,7 +100,7 @@ async def test_a_packed_body_does_not_fill_the_memory(
     encoding: str, pack: Callable[[bytes], bytes], client: Any
 ) -> None:
     bomb = pack(b'{"error":{"message":"' + b"x" * MANY + b'"}}')
-    async with scripted(Reply([bomb], 400, {"content-encoding": encoding})) as server, client(server) as model:
+    async with replying(Reply([bomb], 400, {"content-encoding": encoding})) as server, client(server) as model:
         tracemalloc.start()
         try:
             with pytest.raises(ModelStatusError) as caught:
@@ -113,7 +114,7 @@ async def test_a_packed_body_does_not_fill_the_memory(
 @clients
 @pytest.mark.parametrize("status", [400, 429, 503])
 async def test_an_error_without_an_end(status: int, client: Any) -> None:
-    async with scripted(Reply(repeat(b"x" * 5000), status)) as server, client(server) as model:
+    async with replying(Reply(repeat(b"x" * 5000), status)) as server, client(server) as model:
         with pytest.raises(ModelStatusError) as caught:
             await ask(model)
         await server.all_closed()
@@ -122,13 +123,13 @@ async def test_an_error_without_an_end(status: int, client: Any) -> None:
 
 async def test_a_redirection_without_an_end() -> None:
     replies = Reply(repeat(b"x" * 5000), 307, {"location": "/v1/other"}), Reply([HELLO])
-    async with scripted(*replies) as server, own(server) as model:
+    async with replying(*replies) as server, own(server) as model:
         assert (await ask(model)).items[0].text == "Hello"  # type: ignore[union-attr]  # an answer of text
 
 
 @pytest.mark.parametrize("rest", [STALL, CUT])
 async def test_of_an_error_that_does_not_go_on_what_came_is_told(rest: Piece, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(http, "MAX_SECONDS", 0.1)
     assert (await refusal(b"too busy", rest, headers={}, status=503)).body == "too busy"
 
 
@@ -136,7 +137,7 @@ async def test_of_an_error_that_does_not_go_on_what_came_is_told(rest: Piece, mo
 async def test_an_encoding_that_was_not_asked_for_is_not_unpacked(encoding: str) -> None:
     error = await refusal(gzip.compress(gzip.compress(WORDS)), headers={"content-encoding": encoding})
     assert error.body == "no reason given"
-    async with scripted(Reply([gzip.compress(HELLO)], 200, {"content-encoding": encoding})) as server:
+    async with replying(Reply([gzip.compress(HELLO)], 200, {"content-encoding": encoding})) as server:
         async with own(server) as model:
             with pytest.raises(ModelStreamError):
                 await ask(model)
@@ -169,13 +170,13 @@ def test_an_error_in_an_error_in_an_error() -> None:
 async def test_an_answer_is_unpacked(encoding: str, pack: Callable[[bytes], bytes], client: Any) -> None:
     whole = pack(HELLO)
     pieces = [whole[at : at + 7] for at in range(0, len(whole), 7)]
-    async with scripted(Reply(pieces, 200, {"content-encoding": encoding})) as server, client(server) as model:
+    async with replying(Reply(pieces, 200, {"content-encoding": encoding})) as server, client(server) as model:
         assert (await ask(model)).items[0].text == "Hello"  # type: ignore[union-attr]  # an answer of text
 
 
 async def test_a_packed_answer_does_not_fill_the_memory() -> None:
     bomb = gzip.compress(b"data: " + b"x" * MANY + b"\n\n")
-    async with scripted(Reply([bomb], 200, {"content-encoding": "gzip"})) as server, own(server) as model:
+    async with replying(Reply([bomb], 200, {"content-encoding": "gzip"})) as server, own(server) as model:
         tracemalloc.start()
         try:
             with pytest.raises(ModelStreamError, match="larger than"):
@@ -187,7 +188,7 @@ async def test_a_packed_answer_does_not_fill_the_memory() -> None:
 
 async def test_what_follows_a_packed_answer_is_not_read() -> None:
     pieces = chain([gzip.compress(sse({"choices": []})[0])], repeat(b"x" * 2**16))
-    async with scripted(Reply(pieces, 200, {"content-encoding": "gzip"})) as server, own(server) as model:
+    async with replying(Reply(pieces, 200, {"content-encoding": "gzip"})) as server, own(server) as model:
         with anyio.fail_after(20), pytest.raises(ModelStreamError):
             await ask(model)
         await server.all_closed()
@@ -195,7 +196,7 @@ async def test_what_follows_a_packed_answer_is_not_read() -> None:
 
 async def test_events_that_say_nothing_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed, "MAX_ANSWER_BYTES", 2**12)
-    async with scripted(Reply(repeat(b'data: {"choices": []}\n\n' * 9))) as server, own(server) as model:
+    async with replying(Reply(repeat(b'data: {"choices": []}\n\n' * 9))) as server, own(server) as model:
         with pytest.raises(AnswerTooLarge):
             await ask(model)
 
@@ -218,7 +219,7 @@ LARGE: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", LARGE)
 async def test_an_answer_without_an_end_is_cut_off(kind: str) -> None:
     pieces = cycle(sse(*LARGE[kind]))
-    async with scripted(Reply(pieces)) as server, own(server) as model:
+    async with replying(Reply(pieces)) as server, own(server) as model:
         with pytest.raises(AnswerTooLarge) as caught:
             await ask(model)
         await server.all_closed()
@@ -233,8 +234,8 @@ async def test_items_without_an_end_are_cut_off(kind: str) -> None:
         for each in range(200)
         for piece in sse({"type": f"response.output_item.{kind}", "item": {**item, "id": f"{each}"}})
     )
-    async with scripted(Reply(pieces)) as server:
-        model = OpenAIModel("m", base_url=server.url, api_key="sk-secret")
+    async with replying(Reply(pieces)) as server:
+        model = OpenAIModel("m", base_url=f"{server.url}/v1", api_key="sk-secret")
         with pytest.raises(AnswerTooLarge):
             await ask(model)
 
@@ -242,8 +243,8 @@ async def test_items_without_an_end_are_cut_off(kind: str) -> None:
 async def test_other_requests_of_a_given_client_are_as_before() -> None:
     refused = Reply([b"x" * 200_000], 400)
     async with (
-        scripted(Reply([HELLO]), refused) as server,
-        openai.AsyncOpenAI(base_url=server.url, api_key="sk-secret", max_retries=0) as client,
+        replying(Reply([HELLO]), refused) as server,
+        openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client,
     ):
         await ask(OpenAIModel("m", api="chat", client=client))
         with pytest.raises(openai.BadRequestError) as caught:

@@ -15,13 +15,14 @@ from noetic_openai.caching import UNTOLD, Caching, PromptCache, caching_of, mark
 from noetic_openai.chat import chat_messages, chat_request
 from noetic_openai.responses import responses_input, responses_request
 from noetic_openai.wire import Server
-from proxy import Connections, Reply, scripted, sse
+from proxy import sse
 
 from noetic_py import Harness, Memory, MemoryLayer, call_model
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, InputImage, Item, Message, Reasoning
 from noetic_py.errors import ConfigError
 from noetic_py.models import ModelRequest, allow_real_models
+from noetic_py.testing.replies import Reply, ReplyServer, replying
 
 pytestmark = pytest.mark.anyio
 
@@ -273,9 +274,9 @@ class Mem(Memory):
     clock: Clock = Clock(placement="live")
 
 
-async def sent(server: Connections, prompt_cache: PromptCache, *threads: str) -> tuple[list[Any], list[TokenUsage]]:
+async def sent(server: ReplyServer, prompt_cache: PromptCache, *threads: str) -> tuple[list[Any], list[TokenUsage]]:
     """The bodies of one run of two calls for each thread, and what the runs have used."""
-    model = OpenAIModel("m", api="chat", base_url=server.url, api_key="k", prompt_cache=prompt_cache)
+    model = OpenAIModel("m", api="chat", base_url=f"{server.url}/v1", api_key="k", prompt_cache=prompt_cache)
     flow = call_model(id="first", instructions="Be brief.") >> call_model(id="then", instructions="Be brief.")
     used: list[TokenUsage] = []
     with allow_real_models():
@@ -287,7 +288,7 @@ async def sent(server: Connections, prompt_cache: PromptCache, *threads: str) ->
 
 
 async def test_the_marks_stand_where_a_view_says_that_it_stays() -> None:
-    async with scripted(replied(0, 1900), replied(1900, 60)) as server:
+    async with replying(replied(0, 1900), replied(1900, 60)) as server:
         (first, second), used = await sent(server, "breakpoints", "t")
     harbour = '<memory layer="harbour">\nThe harbour dries out.\n</memory>'
     assert first == {
@@ -313,7 +314,7 @@ async def test_the_marks_stand_where_a_view_says_that_it_stays() -> None:
 
 
 async def test_the_key_is_the_conversations_and_tells_nobody() -> None:
-    async with scripted(*[replied(0, 0)] * 6) as server:
+    async with replying(*[replied(0, 0)] * 6) as server:
         bodies, _ = await sent(server, "key", "ada@example.org", "other", "ada@example.org")
     keys = [body.pop("prompt_cache_key") for body in bodies]
     assert keys == [keys[0], keys[0], keys[2], keys[2], keys[0], keys[0]]
@@ -324,7 +325,7 @@ async def test_the_key_is_the_conversations_and_tells_nobody() -> None:
 
 @pytest.mark.parametrize("setting", ["off", "auto"])
 async def test_others_are_told_nothing(setting: PromptCache) -> None:
-    async with scripted(replied(0, 0), replied(0, 0)) as server:
+    async with replying(replied(0, 0), replied(0, 0)) as server:
         [body, _], _ = await sent(server, setting, "t")
     harbour = '<memory layer="harbour">\nThe harbour dries out.\n</memory>'
     assert body == {
@@ -342,8 +343,8 @@ async def test_others_are_told_nothing(setting: PromptCache) -> None:
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 async def test_who_says_a_key_of_ones_own_is_heard(api: Api) -> None:
-    async with scripted(replied(0, 0)) as server:
-        model = OpenAIModel("m", api=api, base_url=server.url, api_key="k", prompt_cache="key")
+    async with replying(replied(0, 0)) as server:
+        model = OpenAIModel("m", api=api, base_url=f"{server.url}/v1", api_key="k", prompt_cache="key")
         request = ModelRequest(
             [Message.user("hi")], settings={"extra": {"prompt_cache_key": "mine"}}, cache_key="k" * 32
         )

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noetic_openai.chat import chat_messages, chat_request
 from noetic_openai.chat_reading import ChatReading
-from noetic_openai.stream import Malformed, ProviderError
 from noetic_openai.wire import Server
 
 from noetic_py.core.budget import TokenUsage
@@ -37,6 +36,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
+from noetic_py.models.reading import Malformed, ProviderError
 
 OPENAI = Server()
 OTHER = Server(base_url="http://127.0.0.1:1/v1")

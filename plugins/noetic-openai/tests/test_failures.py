@@ -3,10 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from noetic_openai.failures import Failures, retry_after
+from noetic_openai.failures import Failures
 
 from noetic_py import Secret
 from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.models.http import retry_after
 
 NOW = "Fri, 21 Nov 2025 12:00:00 GMT"
 

@@ -148,7 +148,9 @@ async def test_a_connection_that_fails_in_the_middle(
     request = ModelRequest(items=[Message.user("Tell me a story.")], settings={"max_output_tokens": 64})
     async with proxied(port, after=2000, then=then) as proxy:
         with pytest.raises(ModelStreamError, match="broke" if then == "cut" else "stalled"):
-            async with asked(local_server, api, request, url=proxy.url, idle=60 if then == "cut" else 0.5) as stream:
+            async with asked(
+                local_server, api, request, url=f"{proxy.url}/v1", idle=60 if then == "cut" else 0.5
+            ) as stream:
                 await stream.response()
         await proxy.all_closed()
 

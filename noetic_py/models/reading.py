@@ -1,24 +1,30 @@
-"""An answer under way: events in, items out."""
+"""An answer under way: a provider's events in, the framework's out, and the items at the end."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from attrs import define, field
 
-from noetic_openai.failures import Failures
-from noetic_openai.narrow import is_array, is_object
-from noetic_openai.sse import EventReader
-from noetic_py.core.budget import TokenUsage
 from noetic_py.core.items import ID_SOURCE
-from noetic_py.errors import ModelError
-from noetic_py.models import AnswerSize, ModelEvent, ModelResponse
+from noetic_py.core.types import is_list, is_mapping
+from noetic_py.errors import ModelError, ModelStreamError
+from noetic_py.models.model import ModelEvent, ModelResponse
+from noetic_py.models.timed import AnswerSize
 
-__all__ = ["Answer", "Malformed", "ProviderError", "Reading", "array", "mapping", "money", "text", "tokens_of"]
+__all__ = [
+    "AnswerReading",
+    "AnswerStream",
+    "Malformed",
+    "ProviderError",
+    "ProviderEvents",
+    "array",
+    "mapping",
+    "text",
+]
 
 
 class Malformed(Exception):
@@ -32,13 +38,15 @@ class ProviderError(Exception):
         error: What the provider sent.
     """
 
+    error: object
+
     def __init__(self, error: object) -> None:
         super().__init__("the provider sent an error")
         self.error = error
 
 
 @define
-class Reading(ABC):
+class AnswerReading(ABC):
     """Puts the events of one answer together; one class per interface."""
 
     complete: bool = field(default=False, init=False)
@@ -76,22 +84,26 @@ class Reading(ABC):
         return ID_SOURCE.get()()
 
 
-class Answer:
+class AnswerStream:
     """An answer that is being streamed; a `ModelStream`.
 
     Args:
         events: The response's events.
         reading: What puts them together.
-        failures: Makes the errors.
+        model: The model's name.
+        error_of: Makes the error for what a `ProviderError` holds.
     """
 
-    def __init__(self, events: EventReader, reading: Reading, failures: Failures) -> None:
+    def __init__(
+        self, events: ProviderEvents, reading: AnswerReading, model: str, error_of: Callable[[object], ModelError]
+    ) -> None:
         self._events = events
         self._reading = reading
-        self._failures = failures
+        self._model = model
+        self._error_of = error_of
         self._ready: deque[ModelEvent] = deque()
         self._error: ModelError | None = None
-        self._size = AnswerSize(events.model)
+        self._size = AnswerSize(model)
 
     def __aiter__(self) -> AsyncIterator[ModelEvent]:
         return self
@@ -134,13 +146,31 @@ class Answer:
                 # An event that says nothing counts as a piece, so that they come to an end.
                 self._size.count(unheard)
         except Malformed as error:
-            self._error = self._events.malformed(str(error))
+            self._error = ModelStreamError(f"the stream is malformed: {error}", model=self._model)
         except ProviderError as error:
-            self._error = self._failures.event(error.error)
+            self._error = self._error_of(error.error)
         except ModelError as error:
             self._error = error
         if self._error is not None:
             raise self._error
+
+
+class ProviderEvents(Protocol):
+    """The events of one response of a provider."""
+
+    async def next(self) -> Mapping[str, Any] | None:
+        """The next event, `None` at the end of the stream.
+
+        Raises:
+            ModelError: The stream broke or stalled.
+            ProviderError: It was an error.
+            Malformed: It is not an object.
+        """
+        ...
+
+    async def drain(self) -> None:
+        """Read to the end and forget it; given up after a moment, which costs no more than the connection."""
+        ...
 
 
 def text(event: Mapping[str, Any], name: str) -> str:
@@ -157,66 +187,13 @@ def text(event: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def tokens_of(usage: Mapping[str, Any], names: tuple[str, str], details: tuple[str, str]) -> TokenUsage | None:
-    """A usage as the provider reports it; `None` where that does not say how much was read and written.
-
-    What is no number of tokens stays as it is: the engine refuses it by name, and books what was reserved.
-
-    Args:
-        usage: The object.
-        names: What it calls the tokens read and written.
-        details: What it calls the objects with their parts.
-    """
-    read, written = (_count(usage, name) for name in names)
-    if read is None or written is None:
-        return None
-    of_read, of_written = (mapping(usage.get(name) or {}, name) for name in details)
-    reasoning = _count(of_written, "reasoning_tokens")
-    if _stands_apart(usage, read, written, reasoning):
-        written += reasoning
-    return TokenUsage(
-        input=read,
-        output=written,
-        cached_input=_count(of_read, "cached_tokens"),
-        cache_write=_count(of_read, "cache_write_tokens"),
-        reasoning=reasoning,
-        input_audio=_count(of_read, "audio_tokens"),
-        output_audio=_count(of_written, "audio_tokens"),
-        input_image=_count(of_read, "image_tokens"),
-        output_image=_count(of_written, "image_tokens"),
-    )
-
-
-def _stands_apart(usage: Mapping[str, Any], read: Any, written: Any, reasoning: Any) -> bool:
-    """Whether a provider counts reasoning beside what was written, as its total says."""
-    numbers = (read, written, reasoning)
-    return reasoning != 0 and all(type(each) is int for each in numbers) and usage.get("total_tokens") == sum(numbers)
-
-
-def _count(event: Mapping[str, Any], name: str) -> Any:
-    """A field's number of tokens, `None` when it is absent or null."""
-    value = event.get(name)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def money(event: Mapping[str, Any], name: str) -> Decimal | None:
-    """A field's amount, `None` when it is absent or null; "not a number", which the engine refuses, when it is none."""
-    value = event.get(name)
-    if value is None:
-        return None
-    try:
-        return Decimal("NaN") if isinstance(value, bool) else Decimal(str(value))
-    except InvalidOperation:
-        return Decimal("NaN")
-
-
 def mapping(value: object, name: str) -> Mapping[str, Any]:
     """The value as a JSON object.
 
     Raises:
         Malformed: It is something else.
     """
-    if not is_object(value):
+    if not is_mapping(value):
         raise Malformed(f"{name} is no object")
     return value
 
@@ -229,6 +206,6 @@ def array(value: object, name: str) -> list[Any]:
     """
     if value is None:
         return []
-    if not is_array(value):
+    if not is_list(value):
         raise Malformed(f"{name} is no list")
     return value

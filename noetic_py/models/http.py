@@ -1,0 +1,394 @@
+"""What providers of models need around an HTTP client: clients for each event loop, limits on bodies, waits.
+
+For clients of httpx2, and of httpx, which has the same hooks. This module imports neither: it is handed their objects.
+
+An SDK reads the body of an error whole, and the HTTP client that of a redirection; the client unpacks a piece of any
+response in one go. So a few packed kilobytes could fill the memory. While a request is under way inside of `limited`, a
+hook of the HTTP client replaces the client's own unpacking by the one of this module.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import anyio
+from anyio.lowlevel import current_token
+from attrs import define
+
+from noetic_py.core.runtime import SYSTEM
+
+__all__ = [
+    "ACCEPTED",
+    "CLOSE_TIMEOUT",
+    "MAX_BODY",
+    "MAX_EVENT",
+    "MAX_SECONDS",
+    "ClosableClient",
+    "LoopClients",
+    "ReceivedBytes",
+    "end_reading",
+    "limit_bodies_of",
+    "limited",
+    "retry_after",
+    "without_password",
+]
+
+MAX_BODY: Final = 64 * 1024
+"""Bytes that are read of the body of an error or a redirection: packed, and unpacked."""
+ACCEPTED: Final = "gzip, deflate"
+"""The encodings that a request asks for: those that can be unpacked in pieces of a limited size."""
+MAX_EVENT: Final = 32 * 1024 * 1024
+"""Bytes that an event of a stream may have."""
+CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that closing a connection may take."""
+
+MAX_SECONDS: Final = 10.0
+"""How long the body of an error may take; what has come by then is the body."""
+_PIECE = 64 * 1024
+# The window's size as zlib wants it: a header of gzip or zlib is recognised, or there is no header.
+_ANY_HEADER = 47
+_NO_HEADER = -15
+
+E = TypeVar("E")
+
+_active: ContextVar[ReceivedBytes | None] = ContextVar("noetic_py_limited_bodies", default=None)
+
+
+class ReceivedBytes:
+    """What has come of the answer to a request that was made inside of `limited`.
+
+    An SDK's stream hides the bytes, and the signs of life between its events. So `next_of` watches them.
+    """
+
+    __slots__ = ("_idle", "_scope", "_unread")
+
+    def __init__(self) -> None:
+        self._unread = 0
+        self._idle = math.inf
+        self._scope: anyio.CancelScope | None = None
+
+    async def next_of(self, events: AsyncIterator[E], idle: float) -> E | None:
+        """The next event of an SDK's stream, `None` at its end.
+
+        Args:
+            events: The stream.
+            idle: Seconds without a byte after which it counts as stalled.
+
+        Raises:
+            TimeoutError: It has stalled.
+            ValueError: The event is larger than `MAX_EVENT`.
+        """
+        self._unread, self._idle = 0, idle
+        event: E | None = None
+        with anyio.move_on_after(idle) as scope:
+            self._scope = scope
+            event = await anext(events, None)
+        self._scope = None
+        if scope.cancelled_caught:
+            raise TimeoutError
+        return event
+
+    def add(self, size: int) -> None:
+        """Note that so many bytes have come.
+
+        Raises:
+            ValueError: An event is larger than `MAX_EVENT`.
+        """
+        if self._scope is None:
+            return
+        self._unread += size
+        if self._unread > MAX_EVENT:
+            raise ValueError(f"an event is larger than {MAX_EVENT} bytes")
+        self._scope.deadline = anyio.current_time() + self._idle
+
+
+@contextmanager
+def limited() -> Generator[ReceivedBytes]:
+    """Limit the bodies of responses to requests of the block."""
+    received = ReceivedBytes()
+    token = _active.set(received)
+    try:
+        yield received
+    finally:
+        _active.reset(token)
+
+
+def limit_bodies_of(client: Any) -> None:
+    """Have an HTTP client limit bodies inside of `limited`; its other requests are as before.
+
+    Args:
+        client: An asynchronous client.
+    """
+    hooks: dict[str, list[Any]] = client.event_hooks
+    if _limit not in hooks["response"]:
+        client.event_hooks = {**hooks, "response": [*hooks["response"], _limit]}
+
+
+async def _limit(response: Any) -> None:
+    received = _active.get()
+    if received is None:
+        return
+    library = sys.modules[type(response).__module__.partition(".")[0]]
+    encoding = response.headers.pop("content-encoding", "identity").strip().lower()
+    if response.is_success:
+        chunks = _counted(_unpacked(response.stream, encoding, library), received)
+    else:
+        chunks = _beginning(response.stream, encoding, library)
+        # The client would decode the text by the codec of the header, and some codecs unpack.
+        response.encoding = "utf-8"
+    response.stream = _stream(response.stream, chunks)
+
+
+async def _counted(chunks: AsyncGenerator[bytes], received: ReceivedBytes) -> AsyncGenerator[bytes]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            received.add(len(chunk))
+            yield chunk
+
+
+def _stream(inner: Any, chunks: AsyncGenerator[bytes]) -> Any:
+    """A stream of a response, of the class that its client asks for."""
+    base = next(each for each in type(inner).__mro__ if each.__name__ == "AsyncByteStream")
+
+    def chunks_of(_: object) -> AsyncGenerator[bytes]:
+        return chunks
+
+    async def aclose(_: object) -> None:
+        await inner.aclose()
+
+    return type("LimitedStream", (base,), {"__aiter__": chunks_of, "aclose": aclose})()
+
+
+async def _beginning(stream: Any, encoding: str, library: Any) -> AsyncGenerator[bytes]:
+    """As much of a body as has come when a limit is reached or the connection breaks."""
+    body = bytearray()
+    pieces = _unpacked(stream, encoding, library, MAX_BODY)
+    with anyio.move_on_after(MAX_SECONDS), suppress(library.HTTPError, library.StreamError, OSError):
+        async with aclosing(pieces):
+            async for piece in pieces:
+                body += piece
+                if len(body) >= MAX_BODY:
+                    break
+    yield bytes(body[:MAX_BODY])
+
+
+async def _unpacked(stream: Any, encoding: str, library: Any, most: int | None = None) -> AsyncGenerator[bytes]:
+    """A body in pieces of a limited size; of not more packed bytes than `most`.
+
+    Raises:
+        DecodingError: Of the client's library: it is damaged, or of another encoding than was asked for.
+    """
+    unpacker = _unpacker(encoding)
+    if unpacker is None:
+        raise library.DecodingError(f"{encoding!r:.80} is not an encoding that was asked for")
+    received = 0
+    chunks = aiter(stream)
+    try:
+        async for chunk in chunks:
+            received += len(chunk)
+            for piece in unpacker.pieces(chunk):
+                yield piece
+            # What comes after the end of packed data is no part of the body, and would be kept by zlib.
+            if unpacker.ended or (most is not None and received >= most):
+                break
+    except zlib.error as error:
+        raise library.DecodingError(f"the body is not valid {encoding}") from error
+    finally:
+        await end_reading(stream, chunks)
+
+
+def _unpacker(encoding: str) -> _Plain | _Packed | None:
+    if encoding in ("identity", ""):
+        return _Plain()
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        return _Packed()
+    return None
+
+
+class _Plain:
+    ended = False
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        yield chunk
+
+
+class _Packed:
+    def __init__(self) -> None:
+        self._object = zlib.decompressobj(_ANY_HEADER)
+        self._begun = False
+
+    @property
+    def ended(self) -> bool:
+        return self._object.eof
+
+    def pieces(self, chunk: bytes) -> Iterator[bytes]:
+        try:
+            piece = self._object.decompress(chunk, _PIECE)
+        except zlib.error:
+            # Some servers send "deflate" without the header that belongs to it.
+            if self._begun:
+                raise
+            self._object = zlib.decompressobj(_NO_HEADER)
+            piece = self._object.decompress(chunk, _PIECE)
+        self._begun = True
+        while piece:
+            yield piece
+            # A full piece may have left something inside, also where all of the chunk is taken.
+            piece = self._object.decompress(self._object.unconsumed_tail, _PIECE) if len(piece) == _PIECE else b""
+
+
+async def end_reading(response: Any, chunks: AsyncIterator[object]) -> None:
+    """Close a response, also one that was left in the middle.
+
+    Args:
+        response: The response, or its stream.
+        chunks: The iterator it is being read with.
+    """
+    with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+        await response.aclose()
+        # A chain of generators stands behind the iterator, and not each of them closes the next. Reading from what is
+        # closed now ends them all; with which error does not matter, since the answer is over.
+        with suppress(Exception):
+            while await anext(chunks, None) is not None:
+                pass
+
+
+# ---------------------------------------------------------------------------------------------------- clients
+
+
+class ClosableClient(Protocol):
+    """A client of an SDK."""
+
+    def close(self) -> Awaitable[None]:
+        """Close its connections."""
+        ...
+
+
+C = TypeVar("C", bound=ClosableClient)
+
+
+@define
+class _OpenClient(Generic[C]):
+    client: C
+    users: int = 1
+
+
+class LoopClients(Generic[C]):
+    """Hands out an SDK's clients.
+
+    A connection belongs to the event loop it was opened on. So a client lives for one call only, unless the model was
+    opened on this loop, or its user gave a client.
+
+    Args:
+        make: Makes a client.
+        given: A client that its user closes.
+    """
+
+    def __init__(self, make: Callable[[], C], given: C | None = None) -> None:
+        self._make = make
+        self._given = given
+        self._open: dict[Any, _OpenClient[C]] = {}
+
+    @property
+    def kept(self) -> bool:
+        """Whether the client of a call on this event loop lives on after it."""
+        return self._given is not None or current_token() in self._open
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[C]:
+        """A client for one call."""
+        shared = self._open.get(current_token())
+        if self._given is not None:
+            yield self._given
+        elif shared is not None:
+            yield shared.client
+        else:
+            client = self._make()
+            try:
+                yield client
+            finally:
+                await _close(client)
+
+    async def open(self) -> None:
+        """Keep connections open on this event loop until `close`; may be nested."""
+        shared = self._open.get(current_token())
+        if shared is not None:
+            shared.users += 1
+        elif self._given is None:
+            self._open[current_token()] = _OpenClient(self._make())
+
+    async def close(self) -> None:
+        """Undo one `open` on this event loop."""
+        shared = self._open.get(current_token())
+        if shared is None:
+            return
+        shared.users -= 1
+        if shared.users == 0:
+            del self._open[current_token()]
+            await _close(shared.client)
+
+
+async def _close(client: ClosableClient) -> None:
+    # Also when the call was cancelled: what it opened has to be closed, and that must not take for ever.
+    with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+        await client.close()
+
+
+def without_password(address: str | None) -> tuple[str | None, tuple[str, str] | None]:
+    """An address without the user and the password in it, and these: an HTTP client writes addresses to its log."""
+    parts = urlsplit(address or "")
+    if "@" not in parts.netloc:
+        return address, None
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host)), (unquote(parts.username or ""), unquote(parts.password or ""))
+
+
+# ---------------------------------------------------------------------------------------------------- headers
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds a provider asks to wait, `None` when it does not say.
+
+    Args:
+        headers: The response's headers, with names in lower case or a mapping that does not mind.
+    """
+    millis = _number(headers.get("retry-after-ms"))
+    if millis is not None:
+        return millis / 1000
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is not None or text is None:
+        return seconds
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        return None
+    return max(0.0, (until - _date(headers.get("date"))).total_seconds())
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return max(0.0, value) if math.isfinite(value) else None
+
+
+def _date(text: str | None) -> datetime:
+    # The provider's own clock, so that a machine whose clock is wrong does not wait for hours.
+    try:
+        date = parsedate_to_datetime(text or "")
+    except ValueError:
+        return SYSTEM.now()
+    return date if date.tzinfo is not None else SYSTEM.now()
