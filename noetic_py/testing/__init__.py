@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from noetic_py.testing.item_types import ItemTypeContract
     from noetic_py.testing.layers import LayerContract
     from noetic_py.testing.ledger import Ledger, LedgerLine
+    from noetic_py.testing.models import ModelContract
     from noetic_py.testing.random_programs import (
         AmbiguousOutcome,
         ExpectedOutcome,
@@ -41,6 +42,7 @@ __all__ = [
     "LayerContract",
     "Ledger",
     "LedgerLine",
+    "ModelContract",
     "Observations",
     "RandomProgram",
     "ReferenceContract",
@@ -67,6 +69,7 @@ _MODULES = {
     "LayerContract": "noetic_py.testing.layers",
     "Ledger": "noetic_py.testing.ledger",
     "LedgerLine": "noetic_py.testing.ledger",
+    "ModelContract": "noetic_py.testing.models",
     "Observations": "noetic_py.testing.random_programs",
     "RandomProgram": "noetic_py.testing.random_programs",
     "ReferenceContract": "noetic_py.testing.reference",
