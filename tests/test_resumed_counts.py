@@ -13,6 +13,7 @@ from noetic_py import (
     Context,
     Harness,
     Memory,
+    MemoryLayer,
     RunResult,
     StateBag,
     Step,
@@ -27,6 +28,7 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend
 from noetic_py.context.detached import DetachedRun
+from noetic_py.memory import function
 from noetic_py.testing import FaultyBackend
 from noetic_py.testing.faults import When
 
@@ -321,3 +323,56 @@ async def test_so_has_work_beside_the_flow(backend: CheckpointBackend) -> None:
     assert seen == [("completed", False, 3)] * len(seen)
     assert made.begun == 1
     assert len(seen) > 1
+
+
+class Said(MemoryLayer[list[str]]):
+    @function
+    async def add(self, text: str) -> None:
+        """Keep a text."""
+        self.state = [*self.state, text]
+
+
+class Mem(Memory):
+    said: Said = Said()
+
+
+@pytest.mark.parametrize("how", ["spawn", "parallel", "handled"])
+async def test_a_part_that_shares_the_state_leaves_its_layers_to_itself_when_it_fails(
+    how: str, backend: CheckpointBackend
+) -> None:
+    """The state is one object, and the layers of the part are a copy that comes back when it succeeds."""
+
+    def say(text: str) -> AnyStep:
+        @step(id=text, version="1")
+        async def says(_: object, ctx: Context[Any, StateBag]) -> str:
+            ctx.state["said"] = [*(ctx.state.get_as("said", list) or []), text]
+            await ctx.memory.said.add(text)
+            return text
+
+        return says
+
+    part = sequence(say("b"), say("c"), say("d"), id="part")
+    shared = parallel([part], state="share") if how == "parallel" else spawn(part, state="share")
+
+    @step(version="1")
+    async def handles(_: object, ctx: Context[Any, StateBag]) -> str:
+        with pytest.raises(errors.BudgetExceeded):
+            await shared.with_options(budget=Budget(steps=1))(None, ctx)
+        return "handled"
+
+    flow = sequence(say("a"), handles, say("e")) if how == "handled" else sequence(say("a"), shared)
+    budget = Budget(steps=100 if how == "handled" else 2)
+    expected = {"handled": ["a", "e"], "parallel": ["a"], "spawn": ["a", "b"]}[how]
+
+    async with Harness(plugins=(), memory=Mem(), checkpoints=backend) as harness:
+        whole = await harness.run(flow, None, budget=budget, run_id="r", on_error="result")
+        for _ in range(2):
+            again = await harness.resume("r", flow, budget=budget, on_error="result")
+            assert again.status == whole.status
+            assert again.state == whole.state
+            assert again.memory == whole.memory
+    assert whole.state["said"] == expected
+    assert whole.memory["said"] == (["a", "e"] if how == "handled" else ["a"])
+    async with Harness(plugins=(), memory=Mem()) as harness:
+        unkept = await harness.run(flow, None, budget=budget, on_error="result")
+    assert (unkept.state, unkept.memory) == (whole.state, whole.memory)

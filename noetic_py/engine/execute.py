@@ -415,7 +415,8 @@ def settle_state(domain: Domain, error: NoeticError) -> None:
     left = error.left
     if left is not None and left[0] is domain.state:
         restore_state(domain.state, left[1])
-        domain.cells = left[2]
+        # Another execution may share the state, and has layers of its own.
+        domain.cells = left[2].get(domain, domain.cells)
 
 
 def restore(frame: Frame, cause: tuple[str, ...] = (), *, wrapped: bool = True) -> None:
@@ -509,8 +510,8 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
         # What the attempt has started goes with it, before the journal says that it is void.
         await x.run.dismiss(frame.at)
     frame.drop_unwritten()
-    if final and frame.has_base and (failure.left is None or failure.left[0] is not frame.domain.state):
-        failure.left = (frame.domain.state, *_state_left(frame))
+    if final and frame.has_base:
+        _note_left(frame, failure)
     frame.rewind()
     forget_loop_stops(frame, frame.at)
     replay.disown(frame, failure)
@@ -556,6 +557,16 @@ def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float
         where=frame.where,
         error=failure if frame.x.run.verbose else None,
     )
+
+
+def _note_left(frame: Frame, failure: NoeticError) -> None:
+    """Note in a failure what finished steps had left in the frame's domain: it is seen where nothing handles it."""
+    domain, left = frame.domain, failure.left
+    if left is None or left[0] is not domain.state:
+        state, cells = _state_left(frame)
+        failure.left = (domain.state, state, {domain: cells})
+    elif domain not in left[2]:
+        left[2][domain] = _state_left(frame)[1]
 
 
 def _state_left(frame: Frame) -> tuple[Any, Cells]:

@@ -118,7 +118,8 @@ class NoeticError(Exception):
     path: tuple[str, ...]
     hint: str | None
     result: FailedRun | None
-    # Where the state stood when the failure passed a handler that could have caught it: the engine's own note.
+    # Where the state, and the states of layers by domain, stood when the failure passed what could have caught
+    # it: a note of the engine for itself.
     left: tuple[object, Any, Any] | None = None
 
     def __init__(self, message: str = "", *, path: tuple[str, ...] = (), hint: str | None = None) -> None:

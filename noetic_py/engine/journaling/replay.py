@@ -216,7 +216,7 @@ def _fail_again(
         left = copy_state(_seen_through(step, parent, domain, path))
         for part in given:
             apply_changes(left, part.delta, run.store.codec)
-        error.left = (domain.state, left, _recalled(parent.x, domain.cells, given))
+        error.left = (domain.state, left, {domain: _recalled(parent.x, domain.cells, given)})
     ledger.remember(parent)
     return error
 
