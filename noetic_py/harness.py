@@ -158,7 +158,7 @@ class Harness(Generic[M_co]):
         from noetic_py.engine.layers.handles import layers_for
         from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
-        from noetic_py.sessions.store import Desk
+        from noetic_py.sessions.store import SessionStore
 
         # Loaded with the first harness and not with the package; kept, because every run needs it.
         self._engine = engine
@@ -190,8 +190,8 @@ class Harness(Generic[M_co]):
         self._closed = False
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
-        self._desk = Desk(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
-        self._living = Living(self._desk.shut)
+        self._session_store = SessionStore(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
+        self._living = Living(self._session_store.close)
         self._access = Authorizer(access)
         given = [at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)]
         self._planner = Planner(self._resources, self._living, self._access, tuple(given), self._backend, self.flows)
@@ -345,7 +345,7 @@ class Harness(Generic[M_co]):
                     return await self._go(run, plan, ctx)
                 from noetic_py.sessions.turn import take_turn
 
-                return await take_turn(self._desk, run, plan, run.session, self._go, self._again)
+                return await take_turn(self._session_store, run, plan, run.session, self._go, self._again)
         except BaseException as error:
             failure = failure_of(error)
             if failure is error or failure is None:
@@ -365,7 +365,7 @@ class Harness(Generic[M_co]):
         options = {"budget": plan.budget, "deadline": plan.deadline}
         run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, ALLOW_ALL)
         try:
-            with self._desk.again(run):
+            with self._session_store.again(run):
                 return await self._go(run, former), former.domain
         finally:
             self._living.remove(run)
@@ -683,14 +683,14 @@ class Harness(Generic[M_co]):
         key = SessionKey(user, session, app=app)
         from noetic_py.sessions.session import Session
 
-        return Session(key, self.run, self.stream, self._desk, self._access)
+        return Session(key, self.run, self.stream, self._session_store, self._access)
 
     @property
     def sessions(self) -> Sessions:
         """The sessions that the backend keeps; without one, those of this harness."""
         from noetic_py.sessions.session import Sessions
 
-        return Sessions(self._desk, self._access)
+        return Sessions(self._session_store, self._access)
 
     async def interrupt(self, session: SessionKey, message: str | None = None) -> bool:
         """Stop the turn of a session that goes on in this harness; what waits for its own turn is not stopped.
@@ -702,7 +702,7 @@ class Harness(Generic[M_co]):
             Whether there was one.
         """
         await self._access.require("abort", on=Resource.of_session(session))
-        return self._desk.interrupt(session, message)
+        return self._session_store.interrupt(session, message)
 
     async def fork(self, run_id: str, *, at: int | Checkpoint | None = None, state: object = None) -> str:
         """Make a run that is another one as it was at a point of its journal; `resume` goes on with it.

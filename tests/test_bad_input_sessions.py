@@ -115,7 +115,7 @@ async def test_a_delivery_without_what_it_needs() -> None:
         for wrong in ("", "a\n", "x" * 257, 7):
             with pytest.raises(errors.InvalidId, match="delivery_id"):
                 await it.run(chat, "x", session=KEY, delivery_id=wrong)
-    async with harness(InMemoryBackend(), gate="none") as it:
+    async with harness(InMemoryBackend(), lock="none") as it:
         with pytest.raises(errors.ConfigError) as caught:
             await it.run(chat, "x", session=KEY, delivery_id="d")
         assert caught.value.code == "session-delivery"
@@ -130,8 +130,8 @@ async def test_a_delivery_without_what_it_needs() -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"gate": "fifo"},
-        {"gate": ["queue"]},
+        {"lock": "fifo"},
+        {"lock": ["queue"]},
         {"persist": "never"},
         {"on_conflict": "append"},
         {"on_load_error": None},
@@ -355,13 +355,13 @@ async def test_a_session_that_is_in_use_here() -> None:
         begun.set()
         await anyio.sleep_forever()
 
-    async with harness(gate="reject") as it, anyio.create_task_group() as group:
+    async with harness(lock="reject") as it, anyio.create_task_group() as group:
         session = it.session("ada", "trip")
         group.start_soon(session.run, hang, None)
         await begun.wait()
         with pytest.raises(errors.RunBusy, match="'trip' has a turn already") as caught:
             await session.run(chat, "x")
-        assert 'gate="queue"' in (caught.value.hint or "")
+        assert 'lock="queue"' in (caught.value.hint or "")
         assert session.interrupt()
 
 

@@ -268,7 +268,7 @@ async def test_whoever_hangs_up_while_others_are_before_leaves_no_gap(tmp_path: 
 
 def waiting(harness: Harness) -> int:
     """How many turns of Ada's wait."""
-    return len(harness._desk.gate._lines.get(ADA, ()))
+    return len(harness._session_store.lock._lines.get(ADA, ()))
 
 
 async def until(seen: Callable[[], bool]) -> None:

@@ -43,7 +43,7 @@ from noetic_py.errors import (
 )
 from noetic_py.memory import Plan, Scope, WorkingMemory
 from noetic_py.sessions import store
-from noetic_py.sessions.lock import Gate
+from noetic_py.sessions.lock import SessionLock
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -102,13 +102,13 @@ async def harness_on(store: CheckpointBackend | None, **options: Any) -> AsyncGe
         await store.close()
 
 
-# ---------------------------------------------------------------------------------------------------- the gate
+# ---------------------------------------------------------------------------------------------------- the lock
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_the_gate_lets_in_one_at_a_time_in_the_order_of_arrival(seed: int) -> None:
     chance = random.Random(seed)
-    gate = Gate()
+    lock = SessionLock()
     key = SessionKey("ada", "trip")
     arrived: list[int] = []
     came_in: list[int] = []
@@ -119,7 +119,7 @@ async def test_the_gate_lets_in_one_at_a_time_in_the_order_of_arrival(seed: int)
         nonlocal inside
         with scopes[number]:
             arrived.append(number)
-            async with gate.enter(key):
+            async with lock.acquire(key):
                 inside += 1
                 assert inside == 1
                 came_in.append(number)
@@ -138,20 +138,20 @@ async def test_the_gate_lets_in_one_at_a_time_in_the_order_of_arrival(seed: int)
                 scopes[chance.randrange(60)].cancel()
     assert came_in == [number for number in arrived if number in came_in], f"seed {seed}"
     assert {number for number in arrived if not scopes[number].cancel_called} <= set(came_in), f"seed {seed}"
-    assert len(gate) == 0
+    assert len(lock) == 0
 
 
 async def test_a_cancelled_caller_who_was_let_in_lets_the_next_one_in() -> None:
-    gate, key = Gate(), SessionKey(None, "s")
+    lock, key = SessionLock(), SessionKey(None, "s")
     done: list[str] = []
     second = anyio.CancelScope()
 
     async def wait(name: str, scope: anyio.CancelScope) -> None:
         with scope:
-            async with gate.enter(key):
+            async with lock.acquire(key):
                 done.append(name)
 
-    async with anyio.create_task_group() as group, gate.enter(key):
+    async with anyio.create_task_group() as group, lock.acquire(key):
         group.start_soon(wait, "second", second)
         await anyio.wait_all_tasks_blocked()
         group.start_soon(wait, "third", anyio.CancelScope())
@@ -159,7 +159,7 @@ async def test_a_cancelled_caller_who_was_let_in_lets_the_next_one_in() -> None:
         # The second is cancelled, and its turn comes before it has heard of that.
         second.cancel()
     assert done == ["third"]
-    assert len(gate) == 0
+    assert len(lock) == 0
 
 
 # ---------------------------------------------------------------------------------------------------- turns
@@ -222,9 +222,9 @@ async def test_sessions_do_not_wait_for_each_other_and_leave_nothing() -> None:
             session = harness.session(f"user {number}", "slow")
             assert (await session.run(talk, "hello", state=Notes())).value == "re: hello"
         free.set()
-    assert harness._desk.in_use == 0
-    assert len(harness._desk._known) <= SessionPolicy().cache_size
-    assert harness._desk._live == {}
+    assert harness._session_store.in_use == 0
+    assert len(harness._session_store._known) <= SessionPolicy().cache_size
+    assert harness._session_store._live == {}
 
 
 async def test_a_waiter_that_gives_up_leaves_no_gap(backend: Callable[[], CheckpointBackend | None]) -> None:
@@ -266,7 +266,7 @@ async def test_what_a_policy_refuses() -> None:
         await free.wait()
         return text
 
-    async with Harness(plugins=[], sessions=SessionPolicy(gate="reject")) as harness:
+    async with Harness(plugins=[], sessions=SessionPolicy(lock="reject")) as harness:
         session = harness.session("ada", "trip")
         async with anyio.create_task_group() as group:
             group.start_soon(session.run, slow, "x")
@@ -310,7 +310,7 @@ async def test_turns_beside_each_other_meet_when_they_are_written(
         return text
 
     store = backend()
-    async with harness_on(store, sessions=SessionPolicy(gate="none", on_conflict=policy)) as harness:
+    async with harness_on(store, sessions=SessionPolicy(lock="none", on_conflict=policy)) as harness:
         session = harness.session("ada", "trip")
         both.set()
         await session.run(meet, "before", state=Notes())
@@ -448,7 +448,7 @@ async def test_what_was_said_is_not_stored_again_with_every_turn(tmp_path: Path)
 
 
 async def _records(harness: Harness, key: SessionKey) -> Any:
-    backend = harness._desk.backend
+    backend = harness._session_store.backend
     return await backend.read(key.stream)
 
 
@@ -813,10 +813,10 @@ async def test_turns_that_are_written_when_somebody_says_so(tmp_path: Path) -> N
         assert await session.save() == 2
         assert await session.save() == 0
         await session.run(talk, "three", state=Notes())
-        lease = await harness._desk.backend.acquire(session.key.stream, ttl=30)
+        lease = await harness._session_store.backend.acquire(session.key.stream, ttl=30)
         with pytest.raises(RunBusy):
             await session.save()
-        await harness._desk.backend.release(lease)
+        await harness._session_store.backend.release(lease)
         # What was not taken is not lost.
         assert await session.save() == 1
         await session.run(talk, "lost", state=Notes())

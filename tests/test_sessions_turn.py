@@ -172,7 +172,7 @@ async def test_a_turn_that_waits_can_be_given_up(conflict: str) -> None:
 
 
 async def test_turns_side_by_side_wait_by_themselves() -> None:
-    chat = harness(InMemoryBackend(), gate="none", on_conflict="merge")
+    chat = harness(InMemoryBackend(), lock="none", on_conflict="merge")
     first = await say(chat, "pay")
     assert (await say(chat, "hello")).value == "heard hello"
     result = await chat.resume(first.run_id, AGENT, answers=[request.approve() for request in first.pending])
@@ -466,7 +466,7 @@ async def test_turns_side_by_side_keep_their_runs_when_one_overwrites_the_other(
         await both.come()
         return text
 
-    chat = Harness(plugins=(), checkpoints=store, sessions=SessionPolicy(gate="none", on_conflict="overwrite"))
+    chat = Harness(plugins=(), checkpoints=store, sessions=SessionPolicy(lock="none", on_conflict="overwrite"))
     session = chat.session("ada", "bills")
     first = await session.run(listed, "a")
     async with anyio.create_task_group() as group:

@@ -64,8 +64,8 @@ class Resources:
     """What a harness lends to its runs."""
 
     __slots__ = (
-        "_storage", "group", "hooks", "launch", "layers", "lease", "mail", "max_parallel_tools", "model", "models",
-        "runtime", "settings", "tools",
+        "_storage", "group", "hooks", "launch", "layers", "lease", "max_parallel_tools", "model", "models",
+        "runtime", "settings", "steering", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +95,7 @@ class Resources:
         # Who owns tasks beside a run's own, while the harness is entered; and how a step starts another run.
         self.group: anyio.abc.TaskGroup | None = None
         self.launch: Launch | None = None
-        self.mail: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
+        self.steering: Callable[[SessionKey], Awaitable[Sequence[Any]]] | None = None
 
     @property
     def storage(self) -> CheckpointBackend:

@@ -27,7 +27,7 @@ from noetic_py.journal.record_codec import read_items, write_items
 from noetic_py.journal.session_stream import StoredConversation, loaded
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
-from noetic_py.sessions.store import Desk, Hold
+from noetic_py.sessions.store import SessionLease, SessionStore
 
 __all__ = ["LayerData", "SessionData", "StateData", "dumped", "load_into", "target_of"]
 
@@ -242,7 +242,7 @@ class _Checked:
 # --------------------------------------------------------------------------------------------------------------- out
 
 
-async def dumped(desk: Desk, key: SessionKey) -> SessionData:
+async def dumped(store: SessionStore, key: SessionKey) -> SessionData:
     """What a session holds, and what layers keep of it, of one moment between two writes.
 
     Raises:
@@ -250,10 +250,10 @@ async def dumped(desk: Desk, key: SessionKey) -> SessionData:
         SessionConflict: It is written all the time.
     """
     for _ in range(_ATTEMPTS):
-        conversation = await desk.read(key)
+        conversation = await store.read(key)
         position, found = conversation.position, _data_of(key, conversation)
-        layers = {name: await _kept(desk.layer_store, layer, key) for name, layer in desk.layers.items()}
-        entry = await desk.backend.entry(key.stream)
+        layers = {name: await _kept(store.layer_store, layer, key) for name, layer in store.layers.items()}
+        entry = await store.backend.entry(key.stream)
         if position == (0 if entry is None else entry.position):
             kept = {name: each for name, each in layers.items() if each != LayerData()}
             return SessionData(**found, layers=kept)
@@ -319,7 +319,7 @@ def target_of(data: SessionData, into: SessionKey | None) -> SessionKey:
     return key
 
 
-async def load_into(desk: Desk, key: SessionKey, data: SessionData, *, replace: bool) -> None:
+async def load_into(store: SessionStore, key: SessionKey, data: SessionData, *, replace: bool) -> None:
     """Make data a session.
 
     Raises:
@@ -330,30 +330,30 @@ async def load_into(desk: Desk, key: SessionKey, data: SessionData, *, replace: 
     """
     _check_items(data)
     _check_states(data)
-    layers = {name: _checked(desk, name, each) for name, each in data.layers.items()}
+    layers = {name: _checked(store, name, each) for name, each in data.layers.items()}
     states = {name: {"w": each.value, "v": each.version} for name, each in data.states.items()}
     codec = Codec()
     record = loaded(data.items, states, turns=data.turns, status=data.status, codec=codec)
 
-    async def work(hold: Hold) -> None:
-        if (hold.position or desk.unsaved(key)) and not replace:
+    async def work(lease: SessionLease) -> None:
+        if (lease.position or store.unsaved(key)) and not replace:
             raise SessionConflict(f"there is a session {key.session!r} already", hint="replace=True, or another key")
-        conversation = await desk.read(key)
-        if conversation.open is not None or desk.unsaved(key):
+        conversation = await store.read(key)
+        if conversation.open is not None or store.unsaved(key):
             raise SessionConflict(
                 f"session {key.session!r} has a turn that is not written",
                 hint="resume its run, save the session, or let another turn end it",
             )
         with anyio.CancelScope(shield=True):
-            for layer in desk.layers:
-                await forget(desk.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
+            for layer in store.layers:
+                await forget(store.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
             for layer, checked in layers.items():
-                await _keep(desk.layer_store, desk.layers[layer], key, checked)
+                await _keep(store.layer_store, store.layers[layer], key, checked)
             # Last, for a session is there once it has this.
-            await desk.write(hold, key, conversation, [record], codec)
+            await store.write(lease, key, conversation, [record], codec)
 
-    async with desk.gate.enter(key):
-        await desk.holding(key, work)
+    async with store.lock.acquire(key):
+        await store.with_lease(key, work)
 
 
 def _check_items(data: SessionData) -> None:
@@ -375,12 +375,12 @@ def _check_states(data: SessionData) -> None:
             raise inside(error, f"states.{name}") from error
 
 
-def _checked(desk: Desk, name: str, data: LayerData) -> _Checked:
-    layer = desk.layers.get(name)
+def _checked(store: SessionStore, name: str, data: LayerData) -> _Checked:
+    layer = store.layers.get(name)
     if layer is None:
         raise SessionLoadError(
             f"the data hold something of a layer {name!r}, and this harness has none of scope thread",
-            hint=f"give it that layer, or leave the data out; the layers are {', '.join(desk.layers) or 'none'}",
+            hint=f"give it that layer, or leave the data out; the layers are {', '.join(store.layers) or 'none'}",
         )
     codec = Codec(types_in(layer.state_type))
     values = {key: dump(value) for key, value in data.values.items()}

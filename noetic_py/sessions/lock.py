@@ -11,7 +11,7 @@ import anyio
 from noetic_py.core.session_key import SessionKey
 from noetic_py.errors import Overloaded, ShuttingDown
 
-__all__ = ["Gate"]
+__all__ = ["SessionLock"]
 
 
 class _Place:
@@ -23,33 +23,33 @@ class _Place:
         self.refused = False
 
 
-class Gate:
+class SessionLock:
     """Lets one in at a time for each key, in the order of arrival; an unused key takes no room."""
 
     def __init__(self) -> None:
         self._lines: dict[SessionKey, deque[_Place]] = {}
-        self.is_shut: bool = False
+        self.is_closed: bool = False
 
     def __len__(self) -> int:
         """How many keys are in use."""
         return len(self._lines)
 
-    def is_taken(self, key: SessionKey) -> bool:
+    def is_locked(self, key: SessionKey) -> bool:
         """Whether it is locked."""
         return key in self._lines
 
     @asynccontextmanager
-    async def enter(self, key: SessionKey, *, most: int | None = None, new: bool = False) -> AsyncGenerator[None]:
+    async def acquire(self, key: SessionKey, *, limit: int | None = None, new: bool = False) -> AsyncGenerator[None]:
         """Wait for one's turn, and have it for as long as the block lasts.
 
         Args:
             key: What is to be had.
-            most: How many may wait.
+            limit: How many may wait.
             new: Whether it is new work, which does not begin once the lock is closed.
 
         Raises:
             Overloaded: So many wait already.
-            ShuttingDown: The gate is shut, or was while this waited.
+            ShuttingDown: The lock is closed, or was while this waited.
         """
         if new:
             self.check()
@@ -57,7 +57,7 @@ class Gate:
         if line is None:
             self._lines[key] = deque()
         else:
-            if most is not None and len(line) >= most:
+            if limit is not None and len(line) >= limit:
                 raise Overloaded(
                     f"{len(line)} turns of session {key.session!r} wait already",
                     waiting=len(line),
@@ -70,17 +70,17 @@ class Gate:
             self._pass_on(key)
 
     def check(self) -> None:
-        """Refuse new work once the gate is shut.
+        """Refuse new work once the lock is closed.
 
         Raises:
             ShuttingDown: It is.
         """
-        if self.is_shut:
+        if self.is_closed:
             raise ShuttingDown
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Let no new work begin, and refuse what waits; what is to be written still comes in."""
-        self.is_shut = True
+        self.is_closed = True
         for line in self._lines.values():
             for place in [place for place in line if place.new]:
                 line.remove(place)

@@ -23,7 +23,7 @@ class SessionPolicy:
     """How the sessions of a harness behave.
 
     Attributes:
-        gate: What a turn does while another one of its session goes on in this process: `"queue"` waits, in the order
+        lock: What a turn does while another one of its session goes on in this process: `"queue"` waits, in the order
             of arrival; `"reject"` raises `RunBusy`; `"none"` goes on beside it, and what both have made meets when it
             is written.
         wait: How many seconds a turn waits for a session that another process holds, before `RunBusy`.
@@ -32,7 +32,7 @@ class SessionPolicy:
             which can be resumed either way: with `"step"` what its finished steps have added, with `"run"` nothing.
             `"item"` is as `"step"`, for an item is stored with its step. With `"manual"` a turn is written only by
             `await session.save()`.
-        on_conflict: What happens when another process has written the session since a turn of gate `"none"` began:
+        on_conflict: What happens when another process has written the session since a turn of lock `"none"` began:
             `"fail"` raises `SessionConflict`, which carries the result; `"merge"` adds what the turn has made behind
             what is there; `"overwrite"` makes the session what the turn has seen and made.
         on_suspended: What a turn does while an earlier one waits for an answer: `"refuse"` raises
@@ -49,7 +49,7 @@ class SessionPolicy:
             So it is for as many sessions as `cache_size` says, and in this process.
     """
 
-    gate: Literal["queue", "reject", "none"] = "queue"
+    lock: Literal["queue", "reject", "none"] = "queue"
     wait: float = 0.0
     max_waiting: int | None = None
     persist: Literal["item", "step", "run", "manual"] = "run"
@@ -69,7 +69,7 @@ class SessionPolicy:
     def __attrs_post_init__(self) -> None:
         """Refuse what is no policy."""
         allowed: Mapping[str, tuple[str, ...]] = {
-            "gate": ("queue", "reject", "none"),
+            "lock": ("queue", "reject", "none"),
             "persist": ("item", "step", "run", "manual"),
             "on_conflict": ("fail", "merge", "overwrite"),
             "on_suspended": ("refuse", "close"),

@@ -28,10 +28,10 @@ from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, 
 from noetic_py.journal.record_codec import read_items, write_items
 from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
-from noetic_py.sessions.lock import Gate
+from noetic_py.sessions.lock import SessionLock
 from noetic_py.sessions.policy import SessionPolicy
 
-__all__ = ["NEXT", "Delivery", "LetterGone", "Mail", "NothingQueued", "QueuedMessage", "Sent"]
+__all__ = ["NEXT", "Delivery", "MessageGone", "MessageQueue", "NothingQueued", "QueuedMessage", "Sent"]
 
 
 Delivery: TypeAlias = Literal["next_turn", "between_rounds", "interrupt"]
@@ -50,7 +50,7 @@ class NothingQueued(Exception):
     """There was no message left when it was the turn's turn."""
 
 
-class LetterGone(Exception):
+class MessageGone(Exception):
     """A message was taken by a run that is not there any more."""
 
 
@@ -94,7 +94,7 @@ class Sent:
     durable: bool
 
 
-class Mail:
+class MessageQueue:
     """The messages that wait for the sessions of one harness.
 
     Args:
@@ -109,10 +109,10 @@ class Mail:
         self._runtime = runtime
         self._policy = policy
         self._durable = durable
-        self._senders = Gate()
-        self._takers = Gate()
+        self._senders = SessionLock()
+        self._claims = SessionLock()
         # What a turn has taken that persist="manual" has not written.
-        self._held: dict[SessionKey, set[str]] = {}
+        self._reserved: dict[SessionKey, set[str]] = {}
         # What the turns that go on are the answers to.
         self._answered: dict[SessionKey, set[str]] = {}
         self._listening: dict[SessionKey, list[anyio.Event]] = {}
@@ -134,8 +134,8 @@ class Mail:
             LimitExceeded: So many wait that there is no place.
         """
         self._check(message, deliver, delivery_id)
-        letter = QueuedMessage(delivery_id or self._runtime.new_id(), deliver, message)
-        async with self._senders.enter(key):
+        queued = QueuedMessage(delivery_id or self._runtime.new_id(), deliver, message)
+        async with self._senders.acquire(key):
             waiting = await self.waiting(key)
             # In this order: what is taken is written down before it is removed.
             known = {each.delivery_id for each in waiting}
@@ -147,14 +147,14 @@ class Mail:
                     self._policy.max_queued,
                     hint="serve the session, try again later, or raise max_queued=",
                 )
-            await self._put(key, letter, 1 + (int(waiting[-1].key) if waiting else 0))
+            await self._put(key, queued, 1 + (int(waiting[-1].key) if waiting else 0))
         self.wake(key)
-        return letter
+        return queued
 
-    async def _put(self, key: SessionKey, letter: QueuedMessage, number: int) -> None:
-        fields = {"d": letter.delivery_id, "m": letter.deliver, "i": write_items((letter.item,), Codec())}
-        if isinstance(letter.message, str):
-            fields["text"] = letter.message
+    async def _put(self, key: SessionKey, queued: QueuedMessage, number: int) -> None:
+        fields = {"d": queued.delivery_id, "m": queued.deliver, "i": write_items((queued.item,), Codec())}
+        if isinstance(queued.message, str):
+            fields["text"] = queued.message
         while True:
             try:
                 await self._backend.put(_scope(key), f"{number:020d}", dump(fields), expected=0)
@@ -165,11 +165,11 @@ class Mail:
                 return
 
     def _check(self, message: object, deliver: object, delivery_id: object) -> None:
-        if self._policy.gate == "none":
+        if self._policy.lock == "none":
             raise ConfigError(
-                'messages are delivered in order, which needs a lock: with gate="none" turns do not know of each other',
+                'messages are delivered in order, which needs a lock: with lock="none" turns do not know of each other',
                 code="session-delivery",
-                hint='SessionPolicy(gate="queue")',
+                hint='SessionPolicy(lock="queue")',
             )
         if deliver not in get_args(Delivery):
             raise ConfigError(
@@ -203,33 +203,33 @@ class Mail:
             after = page[-1].key
         return found
 
-    async def between(self, key: SessionKey) -> Sequence[Message]:
+    async def steering(self, key: SessionKey) -> Sequence[Message]:
         """What a turn under way is to be told before its next round; it leaves out what it has been told."""
         its_own = self._answered.get(key, ())
         waiting = [each for each in await self.waiting(key) if each.delivery_id not in its_own]
         return [each.item for each in waiting if each.deliver == "between_rounds"]
 
-    async def pick(self, key: SessionKey, conversation: StoredConversation) -> QueuedMessage | None:
+    async def claim(self, key: SessionKey, conversation: StoredConversation) -> QueuedMessage | None:
         """The message that the next turn answers: of a turn that was left, of an interrupt, or the oldest."""
-        held = self._held.get(key, ())
+        reserved = self._reserved.get(key, ())
         left: list[QueuedMessage] = []
         for each in await self.waiting(key):
-            if each.delivery_id in held:
+            if each.delivery_id in reserved:
                 continue
             if self._is_taken(each, conversation):
                 # The process that had taken it died before it was removed.
-                await self.remove(key, [each])
+                await self.ack(key, [each])
             else:
                 left.append(each)
         open_turn = None if conversation.open is None else conversation.open.delivery_id
         left.sort(key=lambda each: (each.delivery_id != open_turn, each.deliver != "interrupt"))
         return left[0] if left else None
 
-    def _is_taken(self, letter: QueuedMessage, conversation: StoredConversation) -> bool:
-        run_id = conversation.delivered.get(letter.delivery_id)
+    def _is_taken(self, queued: QueuedMessage, conversation: StoredConversation) -> bool:
+        run_id = conversation.delivered.get(queued.delivery_id)
         if run_id is None:
             return False
-        if letter.delivery_id in conversation.taken:
+        if queued.delivery_id in conversation.taken:
             return True
         if conversation.open is not None and conversation.open.run_id == run_id:
             return False
@@ -239,18 +239,18 @@ class Mail:
         shut = conversation.shut is not None and conversation.shut.run_id == run_id
         return not shut and conversation.unfinished.get(run_id, (0, 0, "suspended"))[2] == "suspended"
 
-    async def took(self, key: SessionKey, items: Iterable[Item]) -> Sequence[QueuedMessage]:
+    async def contained_in(self, key: SessionKey, items: Iterable[Item]) -> Sequence[QueuedMessage]:
         """Those among the messages that a turn's items hold."""
         ids = {item.id for item in items if isinstance(item, Message) and item.id.startswith(_IDS)}
         return [each for each in await self.waiting(key) if each.item.id in ids] if ids else ()
 
     # -- taking
 
-    async def remove(self, key: SessionKey, letters: Iterable[QueuedMessage]) -> None:
+    async def ack(self, key: SessionKey, messages: Iterable[QueuedMessage]) -> None:
         """Forget messages of which the session says that they are taken."""
-        for letter in letters:
+        for queued in messages:
             try:
-                await self._backend.remove(_scope(key), letter.key, expected=letter.version)
+                await self._backend.remove(_scope(key), queued.key, expected=queued.version)
             except VersionConflict:
                 # It was removed, and the place is another one's.
                 pass
@@ -263,22 +263,22 @@ class Mail:
                     key.session,
                     error=error,
                 )
-            held = self._held.get(key, set())
-            held.discard(letter.delivery_id)
-            if not held:
-                self._held.pop(key, None)
+            reserved = self._reserved.get(key, set())
+            reserved.discard(queued.delivery_id)
+            if not reserved:
+                self._reserved.pop(key, None)
 
-    def hold(self, key: SessionKey, letters: Iterable[QueuedMessage]) -> None:
+    def reserve(self, key: SessionKey, messages: Iterable[QueuedMessage]) -> None:
         """Lock the messages of a turn that is not written yet."""
-        ids = {each.delivery_id for each in letters}
+        ids = {each.delivery_id for each in messages}
         if ids:
-            self._held.setdefault(key, set()).update(ids)
+            self._reserved.setdefault(key, set()).update(ids)
 
     async def forget(self, key: SessionKey) -> None:
         """Forget all messages of a session."""
         for each in await self.waiting(key):
             await self._backend.remove(_scope(key), each.key)
-        self._held.pop(key, None)
+        self._reserved.pop(key, None)
 
     @contextmanager
     def answering(self, key: SessionKey, ids: set[str]) -> Generator[None]:
@@ -289,9 +289,9 @@ class Mail:
         finally:
             del self._answered[key]
 
-    def taking(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
+    def claiming(self, key: SessionKey) -> AbstractAsyncContextManager[None]:
         """Let one at a time take messages."""
-        return self._takers.enter(key)
+        return self._claims.acquire(key)
 
     # -- waiting
 

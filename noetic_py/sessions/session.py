@@ -27,8 +27,8 @@ from noetic_py.context.step import is_seconds
 from noetic_py.core.session_key import SessionKey
 from noetic_py.core.tracebacks import HIDING
 from noetic_py.core.unawaited import must_await, must_enter
-from noetic_py.sessions.queue import NEXT, Delivery, LetterGone, NothingQueued, QueuedMessage, Sent
-from noetic_py.sessions.store import Desk, SessionEdit, state_of
+from noetic_py.sessions.queue import NEXT, Delivery, MessageGone, NothingQueued, QueuedMessage, Sent
+from noetic_py.sessions.store import SessionEdit, SessionStore, state_of
 from noetic_py.sessions.watch import SessionStream
 
 __all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions"]
@@ -48,13 +48,13 @@ class Session(Generic[M_co]):
         key: SessionKey,
         run: Callable[..., Awaitable[Any]],
         stream: Callable[..., Any],
-        desk: Desk,
+        store: SessionStore,
         access: Authorizer,
     ) -> None:
         self._key = key
         self._run = run
         self._stream = stream
-        self._desk = desk
+        self._store = store
         self._access = access
         self._resource = Resource.of_session(key)
 
@@ -130,7 +130,7 @@ class Session(Generic[M_co]):
         """
         actions: Sequence[AccessAction] = ("send", "abort") if deliver == "interrupt" else ("send",)
         await self._access.require(*actions, on=self._resource)
-        return await self._desk.send(self._key, message, deliver, delivery_id)
+        return await self._store.send(self._key, message, deliver, delivery_id)
 
     async def queued(self) -> Sequence[QueuedMessage]:
         """The messages that wait, in the order of arrival; what a turn under way has read waits until that has ended.
@@ -139,7 +139,7 @@ class Session(Generic[M_co]):
             CodecError: What is stored is no message.
         """
         await self._access.require("read", on=self._resource)
-        return tuple(await self._desk.mail.waiting(self._key))
+        return tuple(await self._store.queue.waiting(self._key))
 
     @overload
     async def next_turn(
@@ -175,11 +175,11 @@ class Session(Generic[M_co]):
             return await self._next_turn(step, options)
 
     async def _next_turn(self, step: Any, options: Mapping[str, Any]) -> Any:
-        async with self._desk.mail.taking(self._key):
-            while await self._desk.mail.waiting(self._key):
+        async with self._store.queue.claiming(self._key):
+            while await self._store.queue.waiting(self._key):
                 try:
                     return await self._run(step, NEXT, session=self._key, **options)
-                except LetterGone:
+                except MessageGone:
                     continue
                 except NothingQueued:
                     break
@@ -223,9 +223,9 @@ class Session(Generic[M_co]):
             raise ConfigError(
                 f"poll={poll!r} is no number of seconds above 0", code="session-delivery", hint="poll=1.0"
             )
-        mail, gate = self._desk.mail, self._desk.gate
-        while not gate.is_shut:
-            with mail.listening(self._key) as woken:
+        queue, lock = self._store.queue, self._store.lock
+        while not lock.is_closed:
+            with queue.listening(self._key) as woken:
                 result: Any = None
                 try:
                     with HIDING:
@@ -234,8 +234,8 @@ class Session(Generic[M_co]):
                     pass
                 except ShuttingDown:
                     return
-                if result is None and not gate.is_shut:
-                    with anyio.move_on_after(poll if self._desk.durable else None):
+                if result is None and not lock.is_closed:
+                    with anyio.move_on_after(poll if self._store.durable else None):
                         await woken.wait()
             if result is not None and on_turn is not None:
                 await on_turn(result)
@@ -252,7 +252,7 @@ class Session(Generic[M_co]):
     @asynccontextmanager
     async def _watch(self) -> AsyncGenerator[SessionStream]:
         await self._access.require("read", on=self._resource)
-        with self._desk.feeds.watch(self._key) as stream:
+        with self._store.watchers.watch(self._key) as stream:
             yield stream
 
     async def items(self) -> Sequence[Item]:
@@ -262,7 +262,7 @@ class Session(Generic[M_co]):
             SessionLoadError: It cannot be read.
         """
         await self._access.require("read", on=self._resource)
-        conversation = await self._desk.read(self._key)
+        conversation = await self._store.read(self._key)
         return tuple(conversation.log.rendered("interrupted"))
 
     async def state(self, kind: type[T]) -> T | None:
@@ -273,12 +273,12 @@ class Session(Generic[M_co]):
             CodecError: What is stored does not fit the type.
         """
         await self._access.require("read", on=self._resource)
-        return state_of(await self._desk.read(self._key), kind, Codec([kind]))
+        return state_of(await self._store.read(self._key), kind, Codec([kind]))
 
     def interrupt(self, message: str | None = None) -> bool:
         """Stop the turn that goes on in this harness; see [`Harness.interrupt`][noetic_py.Harness.interrupt]."""
         self._access.require_now("abort", on=self._resource)
-        return self._desk.interrupt(self._key, message)
+        return self._store.interrupt(self._key, message)
 
     @must_enter("session.edit()")
     def edit(self) -> AbstractAsyncContextManager[SessionEdit]:
@@ -297,7 +297,7 @@ class Session(Generic[M_co]):
     async def _edit(self) -> AsyncGenerator[SessionEdit]:
         # A turn changes the conversation too, and what was there stays in the store.
         await self._access.require("run", on=self._resource)
-        async with self._desk.edit(self._key) as edit:
+        async with self._store.edit(self._key) as edit:
             yield edit
 
     async def clear(self) -> None:
@@ -325,32 +325,32 @@ class Session(Generic[M_co]):
         from noetic_py.sessions.export import dumped
 
         await self._access.require("export", on=self._resource)
-        return await dumped(self._desk, self._key)
+        return await dumped(self._store, self._key)
 
     async def save(self) -> int:
         """Write the turns that a policy of `persist="manual"` has not written; returns how many there were."""
         await self._access.require("run", on=self._resource)
-        return await self._desk.save(self._key)
+        return await self._store.save(self._key)
 
 
 class Sessions:
     """The sessions of a harness; get it as `harness.sessions`."""
 
-    def __init__(self, desk: Desk, access: Authorizer) -> None:
-        self._desk = desk
+    def __init__(self, store: SessionStore, access: Authorizer) -> None:
+        self._store = store
         self._access = access
 
     async def list(self, user: str | None, *, app: str | None = None) -> Sequence[SessionKey]:
         """The sessions of one user, by name; `None` is the anonymous user."""
         # Raises what the policy raises: a list leaves out what may not be read, and would be empty instead.
         await self._access.allows("read", Resource(owner=user))
-        found = await self._desk.known_to(SessionKey(user, "-", app=app).user, app or None)
+        found = await self._store.known_to(SessionKey(user, "-", app=app).user, app or None)
         return [key for key in found if await self._access.allows("read", Resource.of_session(key))]
 
     async def exists(self, key: SessionKey) -> bool:
         """Whether anything was ever said in it."""
         await self._access.require("read", on=Resource.of_session(key))
-        entry = await self._desk.backend.entry(key.stream)
+        entry = await self._store.backend.entry(key.stream)
         return entry is not None and entry.position > 0
 
     async def load(
@@ -385,7 +385,7 @@ class Sessions:
         key = target_of(given, into)
         actions: Sequence[AccessAction] = ("run", "delete") if replace else ("run",)
         await self._access.require(*actions, on=Resource.of_session(key))
-        await load_into(self._desk, key, given, replace=replace)
+        await load_into(self._store, key, given, replace=replace)
         return key
 
     async def delete(self, key: SessionKey) -> None:
@@ -398,7 +398,7 @@ class Sessions:
             RunBusy: Another process has it.
         """
         await self._access.require("delete", on=Resource.of_session(key))
-        await self._desk.delete(key)
+        await self._store.delete(key)
 
 
 def _as_data(data: SessionData | str | bytes) -> SessionData:

@@ -50,18 +50,18 @@ from noetic_py.journal.stored import Lease, Record
 from noetic_py.memory.layer import MemoryLayer, layers_of
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runner.lease import beside, give_up, owned, when_free
-from noetic_py.sessions.lock import Gate
+from noetic_py.sessions.lock import SessionLock
 from noetic_py.sessions.policy import SessionPolicy
-from noetic_py.sessions.queue import Delivery, Mail, QueuedMessage, Sent
-from noetic_py.sessions.watch import Feeds
+from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent
+from noetic_py.sessions.watch import SessionWatchers
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Resources, Run
 
-__all__ = ["Desk", "Hold", "Made", "SessionEdit", "state_of"]
+__all__ = ["FinishedTurn", "SessionEdit", "SessionLease", "SessionStore", "state_of"]
 
 
-class Hold:
+class SessionLease:
     """The right to write a session, while it lasts.
 
     Attributes:
@@ -75,7 +75,7 @@ class Hold:
         self.position: int = position
         self.run: Any = None
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         """Keep it, until cancelled. Its loss is reported by the next step of the turn, or the next write."""
         while True:
             await anyio.sleep(TTL / 3)
@@ -107,7 +107,7 @@ class Hold:
 
 
 @frozen(eq=False)
-class Made:
+class FinishedTurn:
     """What a turn has made.
 
     Attributes:
@@ -121,7 +121,7 @@ class Made:
         said: How many of the last items are not the run's.
         cut: When a shutdown has interrupted it, how many of those before are of an answer that was cut off.
         back: How many of the session's last items it takes back.
-        letter: The message that it has answered, when nothing more is to be done for that.
+        queued: The message that it has answered, when nothing more is to be done for that.
         branch: The branch of its items.
         delivery: What it was delivered as, when that is to be gone on with.
     """
@@ -136,7 +136,7 @@ class Made:
     said: int = 0
     cut: int | None = None
     back: int = 0
-    letter: QueuedMessage | None = None
+    queued: QueuedMessage | None = None
     branch: str = ""
     delivery: str | None = None
 
@@ -154,7 +154,7 @@ class SessionEdit:
         self.states: set[str] = states
 
 
-class Desk:
+class SessionStore:
     """All sessions of one harness.
 
     Args:
@@ -175,7 +175,7 @@ class Desk:
     ) -> None:
         if not isinstance(policy, SessionPolicy):
             raise ConfigError(
-                f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(gate="reject")'
+                f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(lock="reject")'
             )
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
         self.durable: bool = backend is not None
@@ -187,11 +187,11 @@ class Desk:
             layer.id: layer for layer in layers if layer.scope is Scope.THREAD
         }
         self._resources: Resources = resources
-        self.gate: Gate = Gate()
-        self.mail: Mail = Mail(self.backend, runtime, policy, durable=self.durable)
+        self.lock: SessionLock = SessionLock()
+        self.queue: MessageQueue = MessageQueue(self.backend, runtime, policy, durable=self.durable)
         # A turn under way asks for what comes in between its rounds.
-        resources.mail = self.mail.between
-        self.feeds: Feeds = Feeds(policy)
+        resources.steering = self.queue.steering
+        self.watchers: SessionWatchers = SessionWatchers(policy)
         # What was read last, newest at the end; compared with the backend before it is believed.
         self._known: OrderedDict[SessionKey, StoredConversation] = OrderedDict()
         self._live: dict[SessionKey, list[Run]] = {}
@@ -199,7 +199,7 @@ class Desk:
         # Turns of earlier processes that go on because their messages have come again.
         self._again: list[Run] = []
         # Turns that were made and not written, of persist="manual".
-        self._unsaved: dict[SessionKey, list[tuple[Made, Codec]]] = {}
+        self._unsaved: dict[SessionKey, list[tuple[FinishedTurn, Codec]]] = {}
 
     @property
     def layer_store(self) -> CheckpointBackend:
@@ -209,31 +209,36 @@ class Desk:
     @property
     def in_use(self) -> int:
         """How many sessions have a turn that goes on or waits."""
-        return len(self.gate)
+        return len(self.lock)
 
     # -- a turn
 
-    async def holding(
-        self, key: SessionKey, work: Callable[[Hold], Awaitable[T]], *, wait: float | None = None, new: bool = False
+    async def with_lease(
+        self,
+        key: SessionKey,
+        work: Callable[[SessionLease], Awaitable[T]],
+        *,
+        wait: float | None = None,
+        new: bool = False,
     ) -> T:
-        """Do something while no other process may write a session; `new` work only while the gate is open.
+        """Do something while no other process may write a session; `new` work only while the lock is open.
 
         Raises:
             RunBusy: Another process has it, for longer than the policy waits.
-            ShuttingDown: The gate is shut.
+            ShuttingDown: The lock is closed.
         """
         patience = self.policy.wait if wait is None else wait
-        hold = await when_free(partial(self._take, key, new=new), patience, self.runtime)
+        lease = await when_free(partial(self._acquire, key, new=new), patience, self.runtime)
         try:
-            return await beside(hold.beat, lambda: work(hold))
+            return await beside(lease.heartbeat, lambda: work(lease))
         finally:
-            await hold.release()
+            await lease.release()
 
-    async def _take(self, key: SessionKey, *, new: bool = False) -> Hold:
+    async def _acquire(self, key: SessionKey, *, new: bool = False) -> SessionLease:
         if new:
-            self.gate.check()
+            self.lock.check()
         lease, head = await owned(self.backend, key.stream)
-        return Hold(self.backend, lease, 0 if head is None else head.position)
+        return SessionLease(self.backend, lease, 0 if head is None else head.position)
 
     async def read(self, key: SessionKey, codec: Codec | None = None) -> StoredConversation:
         """What a session holds now: what is known of it, and what was written since.
@@ -278,7 +283,7 @@ class Desk:
     def begins(self, key: SessionKey, run: Any) -> None:
         """A turn's run begins."""
         self._live.setdefault(key, []).append(run)
-        self.feeds.attend(run)
+        self.watchers.observe(run)
 
     def ends(self, key: SessionKey, run: Any) -> Sequence[str]:
         """A turn's run is over; what was said by those who have interrupted it."""
@@ -286,7 +291,7 @@ class Desk:
         runs.remove(run)
         if not runs:
             del self._live[key]
-        self.mail.wake(key)
+        self.queue.wake(key)
         return self._said.pop(run.run_id, ())
 
     def interrupt(self, key: SessionKey, message: str | None) -> bool:
@@ -302,13 +307,13 @@ class Desk:
         """See [`Session.send`][noetic_py.Session.send]."""
         # Those that go on now: once the message is there, a turn that takes it may be one more.
         live = self._going(key) if deliver == "interrupt" else []
-        letter = await self.mail.send(key, message, deliver, delivery_id, self.read)
-        if letter is None:
+        queued = await self.queue.send(key, message, deliver, delivery_id, self.read)
+        if queued is None:
             return Sent(delivery_id or "", True, False, self.durable)
         going = [run for run in live if run in self._going(key)]
         for run in going:
             run.stop_from_outside("interrupt", "interrupted by a message to the session")
-        return Sent(letter.delivery_id, False, bool(going), self.durable)
+        return Sent(queued.delivery_id, False, bool(going), self.durable)
 
     def _going(self, key: SessionKey) -> list[Run]:
         return [*self._live.get(key, ()), *(run for run in self._again if run.session == key)]
@@ -317,25 +322,25 @@ class Desk:
     def again(self, run: Run) -> Generator[None]:
         """A turn of an earlier process goes on because its message has come again."""
         self._again.append(run)
-        self.feeds.attend(run)
+        self.watchers.observe(run)
         try:
             yield
         finally:
             self._again.remove(run)
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Let no new turn begin."""
-        self.gate.shut()
-        self.mail.wake()
+        self.lock.close()
+        self.queue.wake()
 
     # -- what is not written yet
 
-    async def hold_back(self, key: SessionKey, made: Made, codec: Codec) -> None:
+    async def keep_unsaved(self, key: SessionKey, made: FinishedTurn, codec: Codec) -> None:
         """Keep a turn for `save`."""
-        self.mail.hold(key, await self._letters(key, made))
+        self.queue.reserve(key, await self._messages_of(key, made))
         self._unsaved.setdefault(key, []).append((made, codec))
 
-    def unsaved(self, key: SessionKey) -> Sequence[tuple[Made, Codec]]:
+    def unsaved(self, key: SessionKey) -> Sequence[tuple[FinishedTurn, Codec]]:
         """The turns that are not written yet."""
         return self._unsaved.get(key, ())
 
@@ -343,21 +348,21 @@ class Desk:
         """Write them; returns how many there were."""
         saved = 0
 
-        async def work(hold: Hold) -> None:
+        async def work(lease: SessionLease) -> None:
             nonlocal saved
             conversation = await self.read(key)
             while waiting := self._unsaved.get(key):
                 made, codec = waiting[0]
                 # Once it is written it waits no more; what is not taken waits for the next time.
                 with anyio.CancelScope(shield=True):
-                    await self.write_turn(hold, key, conversation, made, codec)
+                    await self.write_turn(lease, key, conversation, made, codec)
                 saved += 1
                 del waiting[0]
             self._unsaved.pop(key, None)
 
-        async with self.gate.enter(key):
+        async with self.lock.acquire(key):
             if self._unsaved.get(key):
-                await self.holding(key, work)
+                await self.with_lease(key, work)
         return saved
 
     # -- by hand
@@ -365,8 +370,8 @@ class Desk:
     @asynccontextmanager
     async def edit(self, key: SessionKey) -> AsyncGenerator[SessionEdit]:
         """See [`Session.edit`][noetic_py.Session.edit]."""
-        async with self.gate.enter(key):
-            hold = await when_free(partial(self._take, key), self.policy.wait, self.runtime)
+        async with self.lock.acquire(key):
+            lease = await when_free(partial(self._acquire, key), self.policy.wait, self.runtime)
             try:
                 conversation = await self.read(key)
                 before = list(conversation.log)
@@ -390,9 +395,9 @@ class Desk:
                     states = edit.states & set(conversation.states)
                     records = [edited(edit.items, states, codec, origins=origins)]
                     with anyio.CancelScope(shield=True):
-                        await self.write(hold, key, conversation, records, codec)
+                        await self.write(lease, key, conversation, records, codec)
             finally:
-                await hold.release()
+                await lease.release()
 
     async def known_to(self, user: str | None, app: str | None) -> Sequence[SessionKey]:
         """The sessions of one user."""
@@ -405,18 +410,18 @@ class Desk:
 
     async def delete(self, key: SessionKey) -> None:
         """Forget a session."""
-        async with self.gate.enter(key):
+        async with self.lock.acquire(key):
             await self.backend.delete(key.stream)
             await self.backend.remove(_index_of(key.app, key.user), key.session)
             for layer in self.layers:
                 await forget(self.layer_store, layer=layer, scope=Scope.THREAD, owner=key.stream)
-            await self.mail.forget(key)
-            self.feeds.forget(key)
+            await self.queue.forget(key)
+            self.watchers.forget(key)
             self._known.pop(key, None)
             self._unsaved.pop(key, None)
 
     async def write_turn(
-        self, hold: Hold, key: SessionKey, conversation: StoredConversation, made: Made, codec: Codec
+        self, lease: SessionLease, key: SessionKey, conversation: StoredConversation, made: FinishedTurn, codec: Codec
     ) -> None:
         """Write what a turn has made behind what a session holds."""
         kind = class_of(made.state)
@@ -427,24 +432,29 @@ class Desk:
         nothing = before is None and isinstance(made.state, StateBag) and not stored
         change = None if nothing else state_change(before, stored, version_of(kind), codec)
         states = {} if change is None else {name: change}
-        letters = await self._letters(key, made)
-        took = [each.delivery_id for each in letters if each is not made.letter]
+        messages = await self._messages_of(key, made)
+        took = [each.delivery_id for each in messages if each is not made.queued]
         record = ended(
             made.run_id, made.status, made.items, states, codec,
             branch=made.branch, said=made.said, cut=made.cut, back=made.back, took=took,
         )  # fmt: skip
-        await self.write(hold, key, conversation, [record], codec)
-        await self.mail.remove(key, letters)
+        await self.write(lease, key, conversation, [record], codec)
+        await self.queue.ack(key, messages)
 
-    async def _letters(self, key: SessionKey, made: Made) -> Sequence[QueuedMessage]:
+    async def _messages_of(self, key: SessionKey, made: FinishedTurn) -> Sequence[QueuedMessage]:
         """The messages that a turn has taken."""
-        took = [each for each in await self.mail.took(key, made.items) if each.delivery_id != made.delivery]
-        if made.letter is None:
+        took = [each for each in await self.queue.contained_in(key, made.items) if each.delivery_id != made.delivery]
+        if made.queued is None:
             return took
-        return [*(each for each in took if each.delivery_id != made.letter.delivery_id), made.letter]
+        return [*(each for each in took if each.delivery_id != made.queued.delivery_id), made.queued]
 
     async def write(
-        self, hold: Hold, key: SessionKey, conversation: StoredConversation, records: Sequence[Record], codec: Codec
+        self,
+        lease: SessionLease,
+        key: SessionKey,
+        conversation: StoredConversation,
+        records: Sequence[Record],
+        codec: Codec,
     ) -> None:
         """Write at the end of a session, and take it in."""
         card = None
@@ -452,10 +462,10 @@ class Desk:
             card = dump({"session": list(key.parts), "from": conversation.position})
             # Before the first record, so that no session is in no list.
             await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
-        await hold.append(records, card=card)
+        await lease.append(records, card=card)
         conversation.noted = True
         # A reader may have taken in some of it meanwhile.
-        conversation.advance(records[len(records) - (hold.position - conversation.position) :], codec)
+        conversation.advance(records[len(records) - (lease.position - conversation.position) :], codec)
         self.keep(key, conversation)
 
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from noetic_py.journal.session_stream import ShutTurn
 
 from noetic_py.core.session_key import SessionKey
-from noetic_py.sessions.queue import NEXT, LetterGone, NothingQueued, QueuedMessage
-from noetic_py.sessions.store import Desk, Hold, Made, state_of
+from noetic_py.sessions.queue import NEXT, MessageGone, NothingQueued, QueuedMessage
+from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, state_of
 
 __all__ = ["Again", "Go", "take_turn"]
 
@@ -70,7 +70,9 @@ Again: TypeAlias = Callable[[str, Any], Awaitable[tuple[RunResult[Any, Any], Dom
 """Goes on with a run of an earlier process, for what a plan was asked to do."""
 
 
-async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, again: Again) -> RunResult[Any, Any]:
+async def take_turn(
+    store: SessionStore, run: Any, plan: Any, key: SessionKey, go: Go, again: Again
+) -> RunResult[Any, Any]:
     """Do a turn of a session: wait for it, begin from what is there, run, write what the run has added.
 
     Raises:
@@ -82,29 +84,29 @@ async def take_turn(desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, ag
         SessionSuspended: A turn of it waits for an answer.
         ShuttingDown: The harness is shut down before it is this turn's turn.
     """
-    if plan.delivery_id is not None and not desk.durable:
+    if plan.delivery_id is not None and not store.durable:
         raise ConfigError(
             "delivery_id= needs what keeps the runs: a result is given once more from there",
             code="no-backend",
             hint='Harness(checkpoints="sqlite:runs.db")',
         )
-    turn = Turn(desk, run, plan, key, go, again)
+    turn = Turn(store, run, plan, key, go, again)
     queued = plan.value is NEXT
-    if desk.policy.gate == "none" and plan.past is None and not queued:
+    if store.policy.lock == "none" and plan.past is None and not queued:
         return await turn.beside_others()
-    if desk.policy.gate == "reject" and not queued and desk.gate.is_taken(key):
-        raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or gate="queue"')
+    if store.policy.lock == "reject" and not queued and store.lock.is_locked(key):
+        raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or lock="queue"')
     # What a step of a turn in flight asks for is a part of that.
     new = not run.depth
-    async with desk.gate.enter(key, most=desk.policy.max_waiting, new=new):
-        return await desk.holding(key, turn.alone, new=new)
+    async with store.lock.acquire(key, limit=store.policy.max_waiting, new=new):
+        return await store.with_lease(key, turn.alone, new=new)
 
 
 class Turn:
     """One turn of a session."""
 
-    def __init__(self, desk: Desk, run: Any, plan: Any, key: SessionKey, go: Go, again: Again) -> None:
-        self._desk = desk
+    def __init__(self, store: SessionStore, run: Any, plan: Any, key: SessionKey, go: Go, again: Again) -> None:
+        self._store = store
         self._run: Run = run
         self._plan: RunPlan = plan
         self._key = key
@@ -112,20 +114,20 @@ class Turn:
         self._again = again
         self._codec = codec_for(plan.step, type(plan.domain.state))
         # The message that it answers, when that was waiting.
-        self._letter: QueuedMessage | None = None
+        self._queued: QueuedMessage | None = None
 
-    async def alone(self, hold: Hold) -> RunResult[Any, Any]:
+    async def alone(self, lease: SessionLease) -> RunResult[Any, Any]:
         """The turn, while it alone may write."""
-        desk, key, plan = self._desk, self._key, self._plan
-        hold.run = self._run
-        conversation = await desk.read(key)
+        store, key, plan = self._store, self._key, self._plan
+        lease.run = self._run
+        conversation = await store.read(key)
         if plan.past is not None:
-            with desk.mail.answering(key, self._answers(conversation)):
-                return await self._resumed(hold, conversation)
+            with store.queue.answering(key, self._answers(conversation)):
+                return await self._resumed(lease, conversation)
         if plan.value is NEXT:
-            return await self._next(hold, conversation)
-        with desk.mail.answering(key, self._answers(conversation)):
-            return await self._begun(hold, conversation)
+            return await self._next(lease, conversation)
+        with store.queue.answering(key, self._answers(conversation)):
+            return await self._begun(lease, conversation)
 
     def _answers(self, conversation: StoredConversation) -> set[str]:
         """What the messages were delivered as that this turn is an answer to, or might be."""
@@ -136,35 +138,35 @@ class Turn:
         found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
         return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
 
-    async def _next(self, hold: Hold, conversation: StoredConversation) -> RunResult[Any, Any]:
+    async def _next(self, lease: SessionLease, conversation: StoredConversation) -> RunResult[Any, Any]:
         """The turn of the message that waits for one, which is chosen now that no other turn can take it.
 
         Raises:
             NothingQueued: There is none.
-            LetterGone: There was one, and its turn has come and was forgotten.
+            MessageGone: There was one, and its turn has come and was forgotten.
         """
-        mail, key = self._desk.mail, self._key
-        letter = self._letter = await mail.pick(key, conversation)
-        if letter is None:
+        queue, key = self._store.queue, self._key
+        queued = self._queued = await queue.claim(key, conversation)
+        if queued is None:
             raise NothingQueued
-        self._plan = evolve(self._plan, value=letter.message, delivery_id=letter.delivery_id)
-        before = letter.delivery_id in conversation.delivered
+        self._plan = evolve(self._plan, value=queued.message, delivery_id=queued.delivery_id)
+        before = queued.delivery_id in conversation.delivered
         try:
-            with mail.answering(key, self._answers(conversation)):
-                return await self._begun(hold, conversation)
+            with queue.answering(key, self._answers(conversation)):
+                return await self._begun(lease, conversation)
         except RunNotFound:
             if not before:
                 raise
-            await mail.remove(key, [letter])
-            raise LetterGone from None
+            await queue.ack(key, [queued])
+            raise MessageGone from None
 
-    async def _begun(self, hold: Hold, conversation: StoredConversation) -> RunResult[Any, Any]:
+    async def _begun(self, lease: SessionLease, conversation: StoredConversation) -> RunResult[Any, Any]:
         """The turn, from what there is; or an earlier one goes on, whose message this is too."""
-        desk, key, plan = self._desk, self._key, self._plan
+        store, key, plan = self._store, self._key, self._plan
         delivery = plan.delivery_id
         former = None if delivery is None else conversation.delivered.get(delivery)
         if delivery is None and conversation.shut is not None:
-            result = await self._after_shutdown(hold, conversation, conversation.shut)
+            result = await self._after_shutdown(lease, conversation, conversation.shut)
             if result is not None:
                 return result
         past = None if former is None else await self._past(former)
@@ -172,9 +174,9 @@ class Turn:
             result, domain = await self._again(former, plan)
             begun = past.started.history
             if conversation.open is not None and conversation.open.run_id == former:
-                await self._write(hold, conversation, self._made(result, domain, conversation, begun))
+                await self._write(lease, conversation, self._made(result, domain, conversation, begun))
             else:
-                await self._write_rest(hold, conversation, result, domain.log.since(begun))
+                await self._write_rest(lease, conversation, result, domain.log.since(begun))
             await self._answered(result)
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
@@ -183,43 +185,43 @@ class Turn:
                 hint="keep runs for as long as their messages may be delivered again",
             )
         if conversation.open is not None:
-            await self._close(hold, conversation, conversation.open.run_id)
-        await desk.write(hold, key, conversation, [started(self._run.run_id, delivery)], self._codec)
-        return await self._from(conversation, lambda made: self._write(hold, conversation, made))
+            await self._close(lease, conversation, conversation.open.run_id)
+        await store.write(lease, key, conversation, [started(self._run.run_id, delivery)], self._codec)
+        return await self._from(conversation, lambda made: self._write(lease, conversation, made))
 
     async def beside_others(self) -> RunResult[Any, Any]:
         """The turn, beside others, which may write first."""
         if self._plan.delivery_id is not None:
             raise ConfigError(
-                'delivery_id= needs a lock: with gate="none" turns do not know of each other',
+                'delivery_id= needs a lock: with lock="none" turns do not know of each other',
                 code="session-delivery",
-                hint='SessionPolicy(gate="queue")',
+                hint='SessionPolicy(lock="queue")',
             )
-        conversation = await self._desk.read(self._key)
+        conversation = await self._store.read(self._key)
 
-        async def write(made: Made) -> None:
-            async def work(hold: Hold) -> None:
-                there = await self._desk.read(self._key)
+        async def write(made: FinishedTurn) -> None:
+            async def work(lease: SessionLease) -> None:
+                there = await self._store.read(self._key)
                 if there.position != made.seen_position:
-                    await self._reconcile(hold, there, made)
+                    await self._reconcile(lease, there, made)
                 else:
-                    await self._write(hold, there, made)
+                    await self._write(lease, there, made)
 
-            async with self._desk.gate.enter(self._key):
-                await self._desk.holding(self._key, work, wait=_KEEP_TRYING)
+            async with self._store.lock.acquire(self._key):
+                await self._store.with_lease(self._key, work, wait=_KEEP_TRYING)
 
         return await self._from(conversation, write)
 
-    async def _reconcile(self, hold: Hold, there: StoredConversation, made: Made) -> None:
+    async def _reconcile(self, lease: SessionLease, there: StoredConversation, made: FinishedTurn) -> None:
         """Another process has written since the turn began."""
-        match self._desk.policy.on_conflict:
+        match self._store.policy.on_conflict:
             case "fail":
                 raise SessionConflict(
                     f"session {self._key.session!r} was written by another turn while this one went on",
-                    hint='the error carries the result; gate="queue", or on_conflict="merge", lets both stay',
+                    hint='the error carries the result; lock="queue", or on_conflict="merge", lets both stay',
                 )
             case "merge":
-                await self._write(hold, there, made)
+                await self._write(lease, there, made)
             case _:
                 whole = {
                     name: {"w": state_tree(each.like, each.fields), "v": each.version}
@@ -230,17 +232,17 @@ class Turn:
                     edited(seen, (), self._codec, origins=seen.origins()),
                     ended(made.run_id, made.status, (), whole, self._codec),
                 ]
-                await self._desk.write(hold, self._key, there, records, self._codec)
-                await self._write(hold, there, made)
+                await self._store.write(lease, self._key, there, records, self._codec)
+                await self._write(lease, there, made)
 
     async def _from(
-        self, conversation: StoredConversation, write: Callable[[Made], Awaitable[None]]
+        self, conversation: StoredConversation, write: Callable[[FinishedTurn], Awaitable[None]]
     ) -> RunResult[Any, Any]:
         """Run from what a session holds, and write what that adds, however the run ends."""
-        desk, key, run = self._desk, self._key, self._run
+        store, key, run = self._store, self._key, self._run
         log = conversation.log.fork()
         settled = conversation.settled
-        for made, _ in desk.unsaved(key):
+        for made, _ in store.unsaved(key):
             log.put(made.items, [(len(made.items) - made.said, (made.run_id, made.branch))])
             settled = log.size if made.status == "completed" else settled
         run.asked = unanswered(log, settled)
@@ -248,38 +250,43 @@ class Turn:
         begun, position, states = log.size, conversation.position, dict(conversation.states)
         domain = Domain(log, self._state(conversation), self._plan.step.id)
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
-        whole = desk.unsaved(key) or not desk.durable or conversation.open is None
+        whole = store.unsaved(key) or not store.durable or conversation.open is None
         base = Base(*key.parts, -1 if whole else position)
-        seen = conversation.log.frozen() if desk.policy.on_conflict == "overwrite" else _NONE
-        desk.begins(key, run)
+        seen = conversation.log.frozen() if store.policy.on_conflict == "overwrite" else _NONE
+        store.begins(key, run)
         result: RunResult[Any, Any] | None = None
         try:
             result = await self._go(run, evolve(self._plan, domain=domain, base=base))
             return result
         finally:
-            said = desk.ends(key, run)
+            said = store.ends(key, run)
             left = result or run.left
             if left is not None:
-                own, letter = log.since(begun), self._answer_to(left) if result or not desk.durable else None
+                own, queued = log.since(begun), self._answer_to(left) if result or not store.durable else None
                 spoken = [Message.user(each) for each in said]
-                if letter is not None and not own and left.status not in ("completed", "suspended"):
+                if queued is not None and not own and left.status not in ("completed", "suspended"):
                     # Its run has kept nothing, and what was said is not lost with that.
-                    spoken[:0] = [letter.item] if unsaid(run, log, [letter.item]) else ()
+                    spoken[:0] = [queued.item] if unsaid(run, log, [queued.item]) else ()
                 items = [*own, *spoken]
                 cut = _cut(left, items)
-                made = Made(
+                made = FinishedTurn(
                     run.run_id, left.status, items, left.state, position, seen, states, len(spoken), cut,
-                    letter=letter, branch=self._plan.step.id, delivery=None if letter else self._plan.delivery_id,
+                    queued=queued, branch=self._plan.step.id, delivery=None if queued else self._plan.delivery_id,
                 )  # fmt: skip
                 with anyio.CancelScope(shield=True):
                     await self._finish(write, made, left, cancelled=result is None)
 
     async def _finish(
-        self, write: Callable[[Made], Awaitable[None]], made: Made, result: RunResult[Any, Any], *, cancelled: bool
+        self,
+        write: Callable[[FinishedTurn], Awaitable[None]],
+        made: FinishedTurn,
+        result: RunResult[Any, Any],
+        *,
+        cancelled: bool,
     ) -> None:
         try:
-            if self._desk.policy.persist == "manual" and made.status != "suspended":
-                await self._desk.hold_back(self._key, made, self._codec)
+            if self._store.policy.persist == "manual" and made.status != "suspended":
+                await self._store.keep_unsaved(self._key, made, self._codec)
             else:
                 await write(made)
         except NoeticError as error:
@@ -301,7 +308,7 @@ class Turn:
                 result.error.add_note(f"the session was not written: {error}")
 
     async def _write_rest(
-        self, hold: Hold, conversation: StoredConversation, result: RunResult[Any, Any], items: Sequence[Item]
+        self, lease: SessionLease, conversation: StoredConversation, result: RunResult[Any, Any], items: Sequence[Item]
     ) -> None:
         """A turn that had not completed was delivered again and has gone on: write what is not there yet.
 
@@ -320,7 +327,7 @@ class Turn:
             return
         rest = _missing(items, written, [] if back else conversation.log.frozen())
         # What was queued is not delivered again, so that it finds its place behind the others.
-        strict = self._desk.policy.on_conflict == "fail" and self._letter is None
+        strict = self._store.policy.on_conflict == "fail" and self._queued is None
         if conversation.position != position and strict:
             error = SessionConflict(
                 f"session {self._key.session!r} was written by other turns before this one was delivered again",
@@ -330,50 +337,52 @@ class Turn:
             raise error
         states, cut = conversation.states, _cut(result, rest)
         branch = self._plan.step.id
-        made = Made(
+        made = FinishedTurn(
             result.run_id, result.status, rest, result.state, position, _NONE, states, cut=cut, back=back, branch=branch
         )
         with anyio.CancelScope(shield=True):
-            await self._write(hold, conversation, made)
+            await self._write(lease, conversation, made)
 
-    async def _resumed(self, hold: Hold, conversation: StoredConversation) -> RunResult[Any, Any]:
+    async def _resumed(self, lease: SessionLease, conversation: StoredConversation) -> RunResult[Any, Any]:
         """A run of the session goes on that an earlier process has begun."""
-        self._desk.begins(self._key, self._run)
+        self._store.begins(self._key, self._run)
         try:
             result = await self._go(self._run, self._plan)
         finally:
-            self._desk.ends(self._key, self._run)
+            self._store.ends(self._key, self._run)
         if self._plan.past is None:
             return result
         # What it began with: the session may have been edited while it waited.
         begun, domain = self._plan.past.started.history, self._plan.domain
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
-                await self._write(hold, conversation, self._made(result, domain, conversation, begun))
+                await self._write(lease, conversation, self._made(result, domain, conversation, begun))
         else:
             items = domain.log.since(begun)
             shut = conversation.shut is not None and conversation.shut.run_id == self._run.run_id
             if shut or conversation.unfinished.get(self._run.run_id, (0, 0, ""))[2] == "suspended":
-                await self._write_rest(hold, conversation, result, items)
+                await self._write_rest(lease, conversation, result, items)
         return result
 
-    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: StoredConversation, begun: int) -> Made:
+    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: StoredConversation, begun: int) -> FinishedTurn:
         items, states = domain.log.since(begun), seen.states
         cut = _cut(result, items)
         at, branch = seen.position, self._plan.step.id
-        return Made(result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch)
+        return FinishedTurn(
+            result.run_id, result.status, items, result.state, at, _NONE, states, cut=cut, branch=branch
+        )
 
     def _state(self, conversation: StoredConversation) -> Any:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
         given = self._plan.domain.state
-        unsaved = self._desk.unsaved(self._key)
+        unsaved = self._store.unsaved(self._key)
         if unsaved:
             return unsaved[-1][0].state
         found = state_of(conversation, class_of(given), self._codec)
         return given if found is None else found
 
     async def _after_shutdown(
-        self, hold: Hold, conversation: StoredConversation, shut: ShutTurn
+        self, lease: SessionLease, conversation: StoredConversation, shut: ShutTurn
     ) -> RunResult[Any, Any] | None:
         """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
         past = await self._past(shut.run_id)
@@ -384,38 +393,38 @@ class Turn:
         except ReplayDiverged:
             # It was shut down for other code, which cannot go on with it: it begins anew.
             return None
-        await self._write_rest(hold, conversation, result, domain.log.since(past.started.history))
+        await self._write_rest(lease, conversation, result, domain.log.since(past.started.history))
         return result
 
     async def _past(self, run_id: str) -> Past | None:
         """What a turn's run has written; `None` when it has not begun, its id being another run's perhaps."""
         try:
-            past = await load_past(self._desk.backend, run_id, self._codec)
+            past = await load_past(self._store.backend, run_id, self._codec)
         except RunNotFound:
             return None
         base = None if past.started.opening is None else past.started.opening.base
         ours = base is not None and (base.app, base.user, base.session) == self._key.parts
         return past if ours else None
 
-    async def _close(self, hold: Hold, conversation: StoredConversation, run_id: str) -> None:
+    async def _close(self, lease: SessionLease, conversation: StoredConversation, run_id: str) -> None:
         """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
 
         Raises:
             RunBusy: Another process is resuming that run.
         """
-        backend = self._desk.backend
+        backend = self._store.backend
         if await backend.head(run_id) is None:
-            await self._end(hold, conversation, run_id)
+            await self._end(lease, conversation, run_id)
             return
         # Its lease is not older than the session's by more than it took to begin.
-        patience = max(self._desk.policy.wait, _MOMENT)
-        lease = await when_free(partial(backend.acquire, run_id, ttl=TTL), patience, self._desk.runtime)
+        patience = max(self._store.policy.wait, _MOMENT)
+        run_lease = await when_free(partial(backend.acquire, run_id, ttl=TTL), patience, self._store.runtime)
         try:
-            await self._end(hold, conversation, run_id)
+            await self._end(lease, conversation, run_id)
         finally:
-            await give_up(backend, lease)
+            await give_up(backend, run_lease)
 
-    async def _end(self, hold: Hold, conversation: StoredConversation, run_id: str) -> None:
+    async def _end(self, lease: SessionLease, conversation: StoredConversation, run_id: str) -> None:
         """End a turn that is not resumed.
 
         Raises:
@@ -423,51 +432,51 @@ class Turn:
         """
         items: Sequence[Item] = ()
         states: dict[str, Any] = {}
-        mail = self._desk.mail
+        queue = self._store.queue
         past = await self._past(run_id)
         if past is None:
             # Nothing of it was done, so that what was delivered is still to be.
             records = [void(run_id)]
-            await self._desk.write(hold, self._key, conversation, records, self._codec)
+            await self._store.write(lease, self._key, conversation, records, self._codec)
             return
         waits = past.ended is not None and past.ended.status == "suspended"
-        if waits and self._desk.policy.on_suspended == "refuse":
+        if waits and self._store.policy.on_suspended == "refuse":
             raise SessionSuspended(
                 f"a turn of session {self._key.session!r} waits for an answer",
                 run_id=run_id,
                 hint='answer and resume its run, or SessionPolicy(on_suspended="close")',
             )
         given = past.ended is not None and past.ended.status == "completed" and asked_in(past.records) is not None
-        if waits or given or self._desk.policy.persist in ("step", "item"):
+        if waits or given or self._store.policy.persist in ("step", "item"):
             items, deltas, begun = left_of(past)
             name = stored_type(begun.like)
             name = StateBag.__name__ if name == "dict" else name
             change = deltas_change(conversation.states.get(name), begun, deltas)
             states = {} if change is None else {name: change}
-        letters = await mail.took(self._key, items)
-        took = [each.delivery_id for each in letters]
+        messages = await queue.contained_in(self._key, items)
+        took = [each.delivery_id for each in messages]
         status: RunStatus = "suspended" if waits else "completed" if given else "interrupted"
         records = [ended(run_id, status, items, states, self._codec, branch=past.started.flow, took=took)]
-        await self._desk.write(hold, self._key, conversation, records, self._codec)
-        await mail.remove(self._key, letters)
+        await self._store.write(lease, self._key, conversation, records, self._codec)
+        await queue.ack(self._key, messages)
 
     def _answer_to(self, result: RunResult[Any, Any]) -> QueuedMessage | None:
         """The message that is answered so; one that a shutdown has cut off is to be gone on with."""
-        return None if result.shutdown and self._desk.durable else self._letter
+        return None if result.shutdown and self._store.durable else self._queued
 
     async def _answered(self, result: RunResult[Any, Any]) -> None:
-        letter = self._answer_to(result)
-        if letter is not None:
+        queued = self._answer_to(result)
+        if queued is not None:
             with anyio.CancelScope(shield=True):
-                await self._desk.mail.remove(self._key, [letter])
+                await self._store.queue.ack(self._key, [queued])
 
-    async def _write(self, hold: Hold, conversation: StoredConversation, made: Made) -> None:
+    async def _write(self, lease: SessionLease, conversation: StoredConversation, made: FinishedTurn) -> None:
         if made.status == "suspended" and conversation.open is not None and conversation.open.run_id == made.run_id:
             # The turn has not ended: its run holds what there is of it, and writes it when it does.
-            if made.letter is not None:
-                await self._desk.mail.remove(self._key, [made.letter])
+            if made.queued is not None:
+                await self._store.queue.ack(self._key, [made.queued])
             return
-        await self._desk.write_turn(hold, self._key, conversation, made, self._codec)
+        await self._store.write_turn(lease, self._key, conversation, made, self._codec)
 
 
 def _missing(items: Sequence[Item], written: int, there: Sequence[Item]) -> list[Item]:

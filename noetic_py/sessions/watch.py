@@ -13,7 +13,7 @@ from noetic_py.core.selections import CommittedItems, Deltas
 from noetic_py.core.session_key import SessionKey
 from noetic_py.sessions.policy import SessionPolicy
 
-__all__ = ["Feeds", "SessionStream"]
+__all__ = ["SessionStream", "SessionWatchers"]
 
 
 class SessionStream:
@@ -61,11 +61,11 @@ class SessionStream:
         return self._subscriptions[name]
 
 
-class _Feed:
+class _WatchedSession:
     """What is remembered of one session, and who watches it."""
 
-    def __init__(self, most: int) -> None:
-        self.history: Backlog[Event] = Backlog(most)
+    def __init__(self, limit: int) -> None:
+        self.history: Backlog[Event] = Backlog(limit)
         self.watchers: list[Subscription] = []
 
     def put(self, event: Event) -> None:
@@ -79,62 +79,62 @@ class _Feed:
             watcher.close()
 
 
-class Feeds:
+class SessionWatchers:
     """What is remembered of the sessions of one harness; of those that were quiet longest nothing is."""
 
     def __init__(self, policy: SessionPolicy) -> None:
-        self._most = policy.history
-        self._sessions = policy.cache_size
-        self._feeds: OrderedDict[SessionKey, _Feed] = OrderedDict()
+        self._history = policy.history
+        self._limit = policy.cache_size
+        self._watched: OrderedDict[SessionKey, _WatchedSession] = OrderedDict()
 
     def __len__(self) -> int:
         """Of how many sessions something is remembered."""
-        return len(self._feeds)
+        return len(self._watched)
 
-    def attend(self, run: Any) -> None:
+    def observe(self, run: Any) -> None:
         """Remember what happens in a turn's run."""
         key: SessionKey = run.session
-        if self._most or key in self._feeds:
-            run.bus.watch(self._feed(key).put)
+        if self._history or key in self._watched:
+            run.bus.watch(self._session(key).put)
 
     def forget(self, key: SessionKey) -> None:
         """Forget a session, and let those go who watch it."""
-        feed = self._feeds.pop(key, None)
-        if feed is not None:
-            feed.close()
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            watched.close()
 
     @contextmanager
     def watch(self, key: SessionKey) -> Generator[SessionStream]:
         """Watch a session for as long as the block lasts."""
-        feed = self._feed(key)
+        watched = self._session(key)
         names = ("events", "text", "reasoning", "items")
-        made = {name: Subscription(max(CAPACITY, self._most)) for name in names}
+        made = {name: Subscription(max(CAPACITY, self._history)) for name in names}
         for each in made.values():
-            for event, size in feed.history:
+            for event, size in watched.history:
                 each.put(event, size)
-        feed.watchers += made.values()
+        watched.watchers += made.values()
         try:
-            yield SessionStream(feed.history.dropped, made)
+            yield SessionStream(watched.history.dropped, made)
         finally:
             for each in made.values():
-                feed.watchers.remove(each)
+                watched.watchers.remove(each)
                 each.close()
-            if not self._most and not feed.watchers and self._feeds.get(key) is feed:
-                del self._feeds[key]
+            if not self._history and not watched.watchers and self._watched.get(key) is watched:
+                del self._watched[key]
             self._trim()
 
-    def _feed(self, key: SessionKey) -> _Feed:
-        feed = self._feeds.get(key)
-        if feed is None:
-            feed = self._feeds[key] = _Feed(self._most)
-        self._feeds.move_to_end(key)
+    def _session(self, key: SessionKey) -> _WatchedSession:
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _WatchedSession(self._history)
+        self._watched.move_to_end(key)
         self._trim(key)
-        return feed
+        return watched
 
     def _trim(self, kept: SessionKey | None = None) -> None:
-        spare = len(self._feeds) - self._sessions
+        spare = len(self._watched) - self._limit
         if spare <= 0:
             return
-        idle = [key for key, feed in self._feeds.items() if not feed.watchers and key != kept]
+        idle = [key for key, watched in self._watched.items() if not watched.watchers and key != kept]
         for key in idle[:spare]:
-            del self._feeds[key]
+            del self._watched[key]

@@ -226,7 +226,7 @@ async def test_nothing_is_kept_of_sessions_that_nobody_uses(store: str, record_p
                 await wave(range(start, start + 20))
             empty(harness)
             # Who gives up while a session is read takes it out of what is remembered.
-            assert CACHED - 20 < len(harness._desk._known) <= CACHED
+            assert CACHED - 20 < len(harness._session_store._known) <= CACHED
             # Behind all that was handed over to the store and is waited for by nobody.
             await harness.sessions.list("ada")
             counts.append(alive())
@@ -243,17 +243,19 @@ async def test_nothing_is_kept_of_sessions_that_nobody_uses(store: str, record_p
     record_property("sessions", SESSIONS)
 
 
-PRIMITIVES = frozenset({"Event", "Lock", "Condition", "Semaphore", "CancelScope", "Task", "Future", "deque", "Gate"})
+PRIMITIVES = frozenset(
+    {"Event", "Lock", "Condition", "Semaphore", "CancelScope", "Task", "Future", "deque", "SessionLock"}
+)
 
 
 def empty(harness: Harness) -> None:
     """Nobody is in a session or waits for one, and nothing of a run is left."""
-    desk = harness._desk
-    assert (desk.in_use, desk._live, desk._said, desk._unsaved) == (0, {}, {}, {})
+    store = harness._session_store
+    assert (store.in_use, store._live, store._said, store._unsaved) == (0, {}, {}, {})
     assert (harness._living._runs, harness._launched) == ({}, {})
-    assert len(desk._known) <= desk.policy.cache_size
-    assert len(desk.feeds) <= desk.policy.cache_size
-    assert (desk.mail._held, desk.mail._answered, desk.mail._listening) == ({}, {}, {})
+    assert len(store._known) <= store.policy.cache_size
+    assert len(store.watchers) <= store.policy.cache_size
+    assert (store.queue._reserved, store.queue._answered, store.queue._listening) == ({}, {}, {})
 
 
 def alive() -> Counter[str]:

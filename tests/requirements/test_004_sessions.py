@@ -184,7 +184,7 @@ async def test_004_07_a_call_sees_no_other_calls_unsaved_changes() -> None:
     async def begin(_: None, ctx: Ctx) -> None:
         ctx.state["list"] = []
 
-    async with kept(gate="none", on_conflict="merge") as harness:
+    async with kept(lock="none", on_conflict="merge") as harness:
         session = harness.session("ada", "s")
         await session.run(begin, None)
         async with anyio.create_task_group() as group:

@@ -153,7 +153,7 @@ async def test_004_24_what_happens_on_a_conflict_can_be_chosen(policy: str | Non
     error, expected = CONFLICTS[policy or "fail"]
     raised: list[SessionConflict] = []
     chosen = {} if policy is None else {"on_conflict": policy}
-    async with kept(gate="none", **chosen) as harness:
+    async with kept(lock="none", **chosen) as harness:
         session = harness.session("ada", "trip")
         await session.run(work, "before")
 

@@ -148,7 +148,7 @@ _KEY = "between"
 async def between_rounds(frame: Frame) -> Sequence[Item]:
     """The messages that the conversation does not hold yet; none before a turn's first round."""
     run = frame.x.run
-    if run.session is None or run.resources.mail is None or run.depth or not _is_conversation(frame):
+    if run.session is None or run.resources.steering is None or run.depth or not _is_conversation(frame):
         return ()
     known = recorded(frame, _KEY)
     if known is NOTHING:
@@ -156,7 +156,7 @@ async def between_rounds(frame: Frame) -> Sequence[Item]:
         if frame.x.last_step is None or begun:
             # A round that was answered before without them stays what it was.
             return ()
-        known = await run.resources.mail(run.session)
+        known = await run.resources.steering(run.session)
     if not known:
         return ()
     there = {item.id for item in frame.log if isinstance(item, Message)}

@@ -312,7 +312,7 @@ async def test_what_cannot_be_sent_is_refused() -> None:
         with pytest.raises(errors.ConfigError):
             await session.serve(echo, poll=0)
         assert await session.queued() == ()
-    async with Harness(plugins=(), sessions=SessionPolicy(gate="none")) as harness:
+    async with Harness(plugins=(), sessions=SessionPolicy(lock="none")) as harness:
         with pytest.raises(errors.ConfigError):
             await harness.session("ada", "trip").send("hello")
 

@@ -1,4 +1,4 @@
-"""The gate of sessions: one at a time, in the order of arrival, and shut for what is new."""
+"""The lock of sessions: one at a time, in the order of arrival, and shut for what is new."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from noetic_py import SessionKey
 from noetic_py.errors import Overloaded, ShuttingDown
-from noetic_py.sessions.lock import Gate
+from noetic_py.sessions.lock import SessionLock
 
 pytestmark = pytest.mark.anyio
 
@@ -15,17 +15,17 @@ KEY = SessionKey("ada", "trip")
 
 
 async def test_order_bound_and_nothing_left() -> None:
-    gate, order = Gate(), list[int]()
+    lock, order = SessionLock(), list[int]()
     inside, go = anyio.Event(), anyio.Event()
 
     async def first() -> None:
-        async with gate.enter(KEY):
+        async with lock.acquire(KEY):
             inside.set()
             await go.wait()
             order.append(0)
 
     async def later(number: int) -> None:
-        async with gate.enter(KEY, most=2):
+        async with lock.acquire(KEY, limit=2):
             order.append(number)
 
     async with anyio.create_task_group() as group:
@@ -36,29 +36,29 @@ async def test_order_bound_and_nothing_left() -> None:
             await anyio.wait_all_tasks_blocked()
         with pytest.raises(Overloaded):
             await later(3)
-        assert gate.is_taken(KEY)
+        assert lock.is_locked(KEY)
         go.set()
-    assert (order, len(gate), gate.is_taken(KEY)) == ([0, 1, 2], 0, False)
+    assert (order, len(lock), lock.is_locked(KEY)) == ([0, 1, 2], 0, False)
 
 
 async def test_shut_it_refuses_what_is_new_and_lets_in_what_is_to_be_written() -> None:
-    gate = Gate()
-    gate.shut()
+    lock = SessionLock()
+    lock.close()
     with pytest.raises(ShuttingDown):
-        async with gate.enter(KEY, new=True):
+        async with lock.acquire(KEY, new=True):
             pytest.fail("it was shut")
-    async with gate.enter(KEY):
-        assert len(gate) == 1
-    assert len(gate) == 0
+    async with lock.acquire(KEY):
+        assert len(lock) == 1
+    assert len(lock) == 0
 
 
 async def test_one_that_is_cancelled_in_the_moment_of_being_refused_leaves_nothing() -> None:
-    gate = Gate()
+    lock = SessionLock()
     ended: list[str] = []
 
     async def waits() -> None:
         try:
-            async with gate.enter(KEY, new=True):
+            async with lock.acquire(KEY, new=True):
                 ended.append("in")
         except ShuttingDown:
             ended.append("refused")
@@ -66,31 +66,31 @@ async def test_one_that_is_cancelled_in_the_moment_of_being_refused_leaves_nothi
             ended.append("cancelled")
             raise
 
-    async with gate.enter(KEY), anyio.create_task_group() as group:
+    async with lock.acquire(KEY), anyio.create_task_group() as group:
         group.start_soon(waits)
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
-        gate.shut()
+        lock.close()
     assert ended == ["cancelled"]
-    assert len(gate) == 0
-    async with gate.enter(KEY):
-        assert len(gate) == 1
+    assert len(lock) == 0
+    async with lock.acquire(KEY):
+        assert len(lock) == 1
 
 
 async def test_one_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on() -> None:
-    gate = Gate()
+    lock = SessionLock()
     let_in: list[str] = []
 
     async def waits(name: str, scope: anyio.CancelScope) -> None:
         with scope:
-            async with gate.enter(KEY):
+            async with lock.acquire(KEY):
                 await anyio.lowlevel.checkpoint()
                 let_in.append(name)
 
     scopes = anyio.CancelScope(), anyio.CancelScope()
-    async with anyio.create_task_group() as group, gate.enter(KEY):
+    async with anyio.create_task_group() as group, lock.acquire(KEY):
         for name, scope in zip("ab", scopes, strict=True):
             group.start_soon(waits, name, scope)
             await anyio.wait_all_tasks_blocked()
         scopes[0].cancel()
-    assert (let_in, len(gate)) == (["b"], 0)
+    assert (let_in, len(lock)) == (["b"], 0)

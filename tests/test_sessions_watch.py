@@ -45,7 +45,7 @@ async def test_who_is_early_and_who_is_late_see_the_same() -> None:
                     items = await first(stream.items, 3)
                     assert [item.text for item in items] == ["one", "two", "three"]
                     assert (stream.missed, stream.dropped) == (0, 0)
-                count = len(harness._desk.feeds._feed(session.key).history)
+                count = len(harness._session_store.watchers._session(session.key).history)
                 seen = [await first(stream.events, count) for stream in (early, late)]
                 assert seen[0] == seen[1]
                 kinds = [type(event) for event in seen[0] if isinstance(event, RunStarted | RunFinished)]
@@ -96,7 +96,7 @@ async def test_who_does_not_keep_up_loses_the_oldest_of_its_own(monkeypatch: pyt
         assert len(left) == 4
         assert isinstance(left[-1], RunFinished)
         assert stream.dropped > 20
-        assert len(harness._desk.feeds) == 0
+        assert len(harness._session_store.watchers) == 0
 
 
 async def a_look(session: Session[Any]) -> str:
@@ -114,7 +114,7 @@ async def test_who_leaves_early_leaves_nothing() -> None:
         with pytest.raises(LookupError):
             async with session.watch():
                 raise LookupError
-        assert harness._desk.feeds._feed(session.key).watchers == []
+        assert harness._session_store.watchers._session(session.key).watchers == []
     gc.collect()
     assert not [each for each in gc.get_objects() if isinstance(each, SessionStream)]
     assert await left_over(before) == set()
@@ -126,11 +126,11 @@ async def test_so_many_sessions_are_remembered_and_no_more() -> None:
         async with watched.watch() as stream:
             for number in range(20):
                 await harness.session("ada", str(number)).run(echo, "x")
-            assert len(harness._desk.feeds) <= 4
+            assert len(harness._session_store.watchers) <= 4
             await watched.run(echo, "still")
             assert [item.text for item in await first(stream.items, 1)] == ["still"]
         await harness.session("ada", "last").run(echo, "x")
-        assert len(harness._desk.feeds) == 3
+        assert len(harness._session_store.watchers) == 3
 
 
 async def test_a_deleted_session_lets_go_who_watches_it() -> None:
