@@ -37,12 +37,12 @@ from noetic_py import (
     until,
 )
 from noetic_py.cli.display import PlainDisplay
+from noetic_py.cli.formatting import amount, money, plural, printable
 from noetic_py.cli.inputs import Special, input_type
+from noetic_py.cli.output_capture import captured_output
 from noetic_py.cli.progress import MAX_NODES, ProgressState
-from noetic_py.cli.relay import relayed
 from noetic_py.cli.render import ASCII, UNICODE, screen
 from noetic_py.cli.report import EXIT_CODES
-from noetic_py.cli.words import amount, money, plural, printable
 from noetic_py.core.events import (
     BudgetWarning,
     Event,
@@ -1164,7 +1164,7 @@ def test_a_torn_stream_does_not_end_the_run() -> None:
 
 def test_relay_gives_whole_lines_to_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    with relayed() as relay:
+    with captured_output() as relay:
         relay.sink = lines.append
         sys.stdout.write("half ")
         sys.stderr.write("a line\nand ")

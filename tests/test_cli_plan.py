@@ -27,9 +27,9 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.cli.limits import read_age, with_limits
-from noetic_py.cli.parting import part
-from noetic_py.cli.told import tell
+from noetic_py.cli.diff import first_difference
+from noetic_py.cli.inputs import read_age, with_limits
+from noetic_py.cli.run_tree import read_tree
 from noetic_py.core.events import StepStarted
 from noetic_py.engine import grace
 from noetic_py.errors import CodecError, ConfigError, NoeticError, RunBusy, RunNotFound
@@ -320,7 +320,7 @@ async def test_a_journal_is_read_without_classes() -> None:
     assert len(records) == (await one_.runs.get("r")).position
     decided = [record.value for record in records if isinstance(record, Decision) and record.key.startswith("next")]
     assert decided == [{"$": "object:Trip", "port": "Brest"}]
-    run = tell(records)
+    run = read_tree(records)
     assert run.flow is not None
     assert run.output(run.flow) == {"$": "object:Trip", "port": "Brest"}
     assert isinstance(run.ended, RunEnded)
@@ -335,7 +335,7 @@ async def test_items_of_a_failed_run() -> None:
     flow = call_model(ScriptedModel("hello")) >> step(_fails)
     one_ = harness()
     result = await one_.run(flow, "hi", run_id="r", on_error="result")
-    run = tell(await one_.runs.journal("r"))
+    run = read_tree(await one_.runs.journal("r"))
     assert [item.id for item in run.items()] == [item.id for item in result.items]
     assert len(result.items) == 2
 
@@ -349,7 +349,7 @@ async def test_usage_is_what_the_result_says() -> None:
     flow = call_model(model) >> call_model(model, id="second")
     one_ = harness()
     result = await one_.run(flow, "hi", run_id="r", budget=Budget(cost="5"))
-    run = tell(await one_.runs.journal("r"))
+    run = read_tree(await one_.runs.journal("r"))
     assert (run.usage, run.cost, run.model_calls, run.steps) == (
         result.usage,
         result.cost,
@@ -374,7 +374,7 @@ def failed(*path: str, at: tuple[str, ...] | None = None, final: bool = True, at
 
 
 def test_void_work_is_not_shown_and_counts() -> None:
-    run = tell(
+    run = read_tree(
         [
             StepOpened(("a",), "code", 1),
             finished("a", "b"),
@@ -391,7 +391,7 @@ def test_void_work_is_not_shown_and_counts() -> None:
 
 
 def test_a_failure_is_told_where_it_came_from() -> None:
-    run = tell([StepOpened(("a",), "sequence", 1), failed("a", "b"), failed("a", at=("a", "b"))])
+    run = read_tree([StepOpened(("a",), "sequence", 1), failed("a", "b"), failed("a", at=("a", "b"))])
     assert [failure.path for failure in run.failures] == [("a", "b")]
     assert [(each.path[-1], each.state, each.error) for each in run.root.all()] == [
         ("a", "failed", None),
@@ -402,13 +402,13 @@ def test_a_failure_is_told_where_it_came_from() -> None:
 def test_calls_without_an_outcome() -> None:
     path = ("m", "answer")
     call = CallStarted(path, 100, Decimal("0.5"))
-    assert tell([call, call]).open_calls == {path: [call, call]}
-    run = tell([call, call, finished(*path, kind="answer")])
+    assert read_tree([call, call]).open_calls == {path: [call, call]}
+    run = read_tree([call, call, finished(*path, kind="answer")])
     assert (run.open_calls, run.model_calls, run.cost) == ({}, 2, None)
 
 
 def test_children_are_in_their_order() -> None:
-    run = tell([finished("e", "s[10]"), finished("e", "s[2]"), finished("e", "t"), finished("e", "s[2]#1")])
+    run = read_tree([finished("e", "s[10]"), finished("e", "s[2]"), finished("e", "t"), finished("e", "s[2]#1")])
     assert [child.path[-1] for child in run.root.children()[0].children()] == ["s[2]", "s[2]#1", "s[10]", "t"]
 
 
@@ -416,16 +416,16 @@ def test_parting() -> None:
     left: list[JournalRecord] = [finished("a", output=1), finished("b", output=1)]
     same: list[JournalRecord] = [finished("b", output=1), finished("a", output=1)]
     longer: list[JournalRecord] = [*same, finished("c")]
-    assert part(left, same) == (None, 2)
-    found, alike = part(left, longer)
+    assert first_difference(left, same) == (None, 2)
+    found, common = first_difference(left, longer)
     assert found is not None
-    assert (found.path, found.left, alike) == (("c",), None, 2)
-    found, _ = part(longer, left)
+    assert (found.path, found.left, common) == (("c",), None, 2)
+    found, _ = first_difference(longer, left)
     assert found is not None
     assert (found.path, found.right) == (("c",), None)
-    found, alike = part(left, [finished("a", output=1), finished("b", output=True)])
+    found, common = first_difference(left, [finished("a", output=1), finished("b", output=True)])
     assert found is not None
-    assert (found.path, found.fields, alike) == (("b",), ("output",), 1)
+    assert (found.path, found.fields, common) == (("b",), ("output",), 1)
 
 
 def test_limits() -> None:

@@ -960,12 +960,12 @@ def test_where_two_runs_part(inside: Inside) -> None:
     assert (done.returncode, done.stdout) == (0, "no difference in 6 records\n")
     done = inside.run("diff", "bad", "good")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[0] == "they part at sequence/second, after 2 records alike"
+    assert done.stdout.splitlines()[0] == "they differ at sequence/second, after 2 records in common"
     assert "StepFailed" in done.stdout
     assert "StepFinished" in done.stdout
     found = json.loads(inside.run("diff", "good", "bad", "--json").stdout)
-    assert (found["same"], found["parting"]["path"]) == (False, ["sequence", "second"])
-    assert found["parting"]["right"]["error"]["message"] == "ValueError: the tide is out"
+    assert (found["same"], found["difference"]["path"]) == (False, ["sequence", "second"])
+    assert found["difference"]["right"]["error"]["message"] == "ValueError: the tide is out"
     assert inside.run("diff", "good", "nobody").returncode == 2
     # What went on after a failure has done the same in the end, and failed on the way.
     inside.run("resume", "bad")
@@ -978,7 +978,7 @@ def test_other_inputs_and_other_outputs(inside: Inside) -> None:
     inside.run("run", "flow.py", "x", "--run-id", "a")
     inside.run("run", "flow.py", "y", "--run-id", "b")
     assert inside.run("diff", "a", "b").stdout.splitlines() == [
-        "they part at the run itself, after 0 records alike",
+        "they differ at the run itself, after 0 records in common",
         "  input",
         '    a: #1 "x"',
         '    b: #1 "y"',
@@ -986,7 +986,7 @@ def test_other_inputs_and_other_outputs(inside: Inside) -> None:
     inside.write(FRAGILE.replace('x + "2"', 'x + "two"'))
     inside.run("run", "flow.py", "x", "--run-id", "c")
     lines = inside.run("diff", "a", "c").stdout.splitlines()
-    assert lines[0] == "they part at sequence/second, after 2 records alike"
+    assert lines[0] == "they differ at sequence/second, after 2 records in common"
     assert lines[1:4] == ["  output", '    a: #4 "x12"', '    c: #4 "x1two"']
     assert "  fingerprint" in lines
 

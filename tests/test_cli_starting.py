@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py.cli.display import PlainDisplay
-from noetic_py.cli.lines import written
+from noetic_py.cli.record_lines import written
 from noetic_py.core.codec import Codec
 from noetic_py.core.events import StepCommitted, StepStarted
 from noetic_py.errors import ConfigError

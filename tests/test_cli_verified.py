@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from noetic_py.checkpoints import Anchor, RecordCheck, VerificationReport
-from noetic_py.cli.kept import verify
-from noetic_py.cli.verified import verified_json, verified_text
+from noetic_py.cli.show import verified_json, verified_text
+from noetic_py.cli.stored_runs import verify
 from noetic_py.errors import ConfigError
 
 ANCHOR = Anchor(2, "ab" * 32)
@@ -43,7 +43,7 @@ def test_each_problem_has_a_line() -> None:
 def test_many_problems_are_counted() -> None:
     lines = verified_text(VerificationReport("r", [BAD] * 25, None)).splitlines()
     assert len(lines) == 21
-    assert lines[-1] == "... and 5 more; --json tells all"
+    assert lines[-1] == "... and 5 more; --json lists all"
 
 
 def test_a_run_without_records() -> None:

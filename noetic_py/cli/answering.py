@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import typer
 from attrs import frozen
 
 from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
-from noetic_py.cli.lines import short
-from noetic_py.cli.report import jsonable, say, write_out
-from noetic_py.cli.words import plural, printable
+from noetic_py.cli.formatting import plural
+from noetic_py.cli.record_lines import pending_lines, pending_objects
+from noetic_py.cli.report import say, write_out
 from noetic_py.core.codec.text import is_dict
 from noetic_py.errors import AnswerInvalid, ConfigError, RequestNotFound
 
 if TYPE_CHECKING:
     from noetic_py.core.requests import Answer, PendingRequest
     from noetic_py.runner.runs import RunInfo
-
-__all__ = ["GivenDecision", "answer", "complete", "pending_lines", "pending_objects", "wrap_up"]
 
 
 @frozen
@@ -64,30 +61,6 @@ class GivenDecision:
         return not self.approve and not self.reject and self.value is None
 
 
-def pending_lines(pending: Iterable[PendingRequest]) -> Iterator[str]:
-    """Each request in a line or two."""
-    for request in pending:
-        yield f"  {request.key}  {_what(request)}"
-        if request.expires is not None:
-            yield f"    until {request.expires.astimezone():%Y-%m-%d %H:%M:%S}"
-        if request.problem is not None:
-            yield f"    asked again: {printable(request.problem)}"
-
-
-def _what(request: PendingRequest) -> str:
-    if request.kind == "question":
-        return f"question  {short(request.prompt)}"
-    called = (
-        f"{printable(request.tool)}({', '.join(f'{printable(k)}={short(v)}' for k, v in request.arguments.items())})"
-    )
-    return f"{request.kind:<8}  {called}" + (f"  {short(request.prompt)}" if request.prompt else "")
-
-
-def pending_objects(pending: Iterable[PendingRequest]) -> list[dict[str, Any]]:
-    """The same as JSON objects."""
-    return [jsonable({field.name: getattr(each, field.name) for field in attrs.fields(type(each))}) for each in pending]
-
-
 async def answer(db: str | None, name: str, wanted: str | None, decision: GivenDecision, *, as_json: bool) -> int:
     """Answer what a run waits for, and say what it still waits for."""
     decision.check()
@@ -123,8 +96,8 @@ async def wrap_up(db: str | None, name: str, reason: str, wait: float, *, as_jso
     return code
 
 
-def _stopped(info: RunInfo, told: str, *, as_json: bool) -> int:
-    write_out(json.dumps({"run_id": info.run_id, "status": info.status}) if as_json else f"{info.run_id} is {told}")
+def _stopped(info: RunInfo, what: str, *, as_json: bool) -> int:
+    write_out(json.dumps({"run_id": info.run_id, "status": info.status}) if as_json else f"{info.run_id} is {what}")
     return 0
 
 

@@ -10,17 +10,15 @@ from typing import Annotated, Literal
 import typer
 
 from noetic_py.cli.loading import load_flow
-from noetic_py.cli.relay import relayed
+from noetic_py.cli.output_capture import captured_output
 from noetic_py.cli.report import USAGE, print_error, write_out
 from noetic_py.cli.running import RunRequest, ViewOptions, run_request
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
 
-__all__ = ["app", "run_command_line"]
-
 app: typer.Typer = typer.Typer(
     name="noetic",
-    help="Run and draw agent workflows, and look after the runs that are kept.",
+    help="Run and draw agent workflows, and look after stored runs.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -73,7 +71,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Run and draw agent workflows, and look after the runs that are kept."""
+    """Run and draw agent workflows, and look after stored runs."""
 
 
 @app.command()
@@ -134,10 +132,10 @@ def runs(
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """List the runs that are kept, the newest first."""
-    from noetic_py.cli import kept
+    """List the stored runs, the newest first."""
+    from noetic_py.cli import stored_runs
 
-    raise typer.Exit(kept.looking(lambda: kept.listing(db, status, limit, as_json=json), trace=trace))
+    raise typer.Exit(stored_runs.run_async(lambda: stored_runs.listing(db, status, limit, as_json=json), trace=trace))
 
 
 @app.command()
@@ -150,20 +148,20 @@ def show(
     trace: Trace = False,
 ) -> None:
     """Show a run: how it stands, its steps, what it used, what failed."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
 
-    def work() -> kept.Work:
-        return kept.show(db, name, items=items, everything=everything, as_json=json)
+    def work() -> stored_runs.Work:
+        return stored_runs.show(db, name, items=items, everything=everything, as_json=json)
 
-    raise typer.Exit(kept.looking(work, trace=trace))
+    raise typer.Exit(stored_runs.run_async(work, trace=trace))
 
 
 @app.command()
 def tail(name: RunName, db: Database = None, json: Json = False, trace: Trace = False) -> None:
     """Print a run's records, and those that come, until it ends."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
 
-    raise typer.Exit(kept.looking(lambda: kept.tail(db, name, as_json=json), trace=trace))
+    raise typer.Exit(stored_runs.run_async(lambda: stored_runs.tail(db, name, as_json=json), trace=trace))
 
 
 @app.command()
@@ -175,9 +173,9 @@ def fork(
     trace: Trace = False,
 ) -> None:
     """Copy a run up to a record, and print the copy's id; resume goes on with it."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
 
-    raise typer.Exit(kept.looking(lambda: kept.fork(db, name, at, as_json=json), trace=trace))
+    raise typer.Exit(stored_runs.run_async(lambda: stored_runs.fork(db, name, at, as_json=json), trace=trace))
 
 
 @app.command()
@@ -201,10 +199,12 @@ def answer(
     trace: Trace = False,
 ) -> None:
     """Answer what a suspended run waits for; at a terminal, and with nothing said, ask for each."""
-    from noetic_py.cli import answering, kept
+    from noetic_py.cli import answering, stored_runs
 
     said = answering.GivenDecision(approve, reject, value, reason, by, arguments)
-    raise typer.Exit(kept.looking(lambda: answering.answer(db, name, request, said, as_json=json), trace=trace))
+    raise typer.Exit(
+        stored_runs.run_async(lambda: answering.answer(db, name, request, said, as_json=json), trace=trace)
+    )
 
 
 @app.command()
@@ -217,9 +217,11 @@ def complete(
     trace: Trace = False,
 ) -> None:
     """End a run with a value: one that goes on, in whatever process, or one that waits."""
-    from noetic_py.cli import answering, kept
+    from noetic_py.cli import answering, stored_runs
 
-    raise typer.Exit(kept.looking(lambda: answering.complete(db, name, value, wait, as_json=json), trace=trace))
+    raise typer.Exit(
+        stored_runs.run_async(lambda: answering.complete(db, name, value, wait, as_json=json), trace=trace)
+    )
 
 
 @app.command()
@@ -232,9 +234,11 @@ def wrap_up(
     trace: Trace = False,
 ) -> None:
     """Have a run finish with what it has: its budget's wrap-up step, or the last value of its loop."""
-    from noetic_py.cli import answering, kept
+    from noetic_py.cli import answering, stored_runs
 
-    raise typer.Exit(kept.looking(lambda: answering.wrap_up(db, name, reason, wait, as_json=json), trace=trace))
+    raise typer.Exit(
+        stored_runs.run_async(lambda: answering.wrap_up(db, name, reason, wait, as_json=json), trace=trace)
+    )
 
 
 @app.command()
@@ -251,9 +255,9 @@ def verify(
     trace: Trace = False,
 ) -> None:
     """Say whether the records of a signed run are what was written. Exit codes: 0 they are, 1 they are not."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
 
-    raise typer.Exit(kept.looking(lambda: kept.verify(db, name, anchor, as_json=json), trace=trace))
+    raise typer.Exit(stored_runs.run_async(lambda: stored_runs.verify(db, name, anchor, as_json=json), trace=trace))
 
 
 @app.command()
@@ -264,10 +268,10 @@ def diff(
     json: Json = False,
     trace: Trace = False,
 ) -> None:
-    """Show the first step where two runs part. Exit codes: 0 they do not, 1 they do, 2 there is no such run."""
-    from noetic_py.cli import kept
+    """Show the first step where two runs differ. Exit codes: 0 they do not, 1 they do, 2 there is no such run."""
+    from noetic_py.cli import stored_runs
 
-    raise typer.Exit(kept.looking(lambda: kept.diff(db, (left, right), as_json=json), trace=trace))
+    raise typer.Exit(stored_runs.run_async(lambda: stored_runs.diff(db, (left, right), as_json=json), trace=trace))
 
 
 @app.command()
@@ -286,18 +290,18 @@ def prune(
     trace: Trace = False,
 ) -> None:
     """Forget old runs. Those that a process has are left."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
 
-    def work() -> kept.Work:
-        return kept.prune(db, older_than, keep, tuple(status or ()), sure=yes, as_json=json)
+    def work() -> stored_runs.Work:
+        return stored_runs.prune(db, older_than, keep, tuple(status or ()), sure=yes, as_json=json)
 
-    raise typer.Exit(kept.looking(work, trace=trace))
+    raise typer.Exit(stored_runs.run_async(work, trace=trace))
 
 
 @app.command()
 def plugins(json: Json = False, trace: Trace = False) -> None:
     """List the plugins that are loaded, with their packages and what they register."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
     from noetic_py.cli.show import plugins_json, plugins_text
     from noetic_py.plugins import load_plugins
 
@@ -305,14 +309,14 @@ def plugins(json: Json = False, trace: Trace = False) -> None:
         write_out((plugins_json if json else plugins_text)(load_plugins().loaded))
         return 0
 
-    raise typer.Exit(kept.guarded(work, trace=trace))
+    raise typer.Exit(stored_runs.guarded(work, trace=trace))
 
 
 @app.command()
 def graph(target: Target, trace: Trace = False) -> None:
     """Print a step's tree as a Mermaid flowchart."""
     try:
-        with relayed():
+        with captured_output():
             # Drawing needs no plugin, and a broken one must not stand in the way.
             drawn = Harness(plugins=()).graph(load_flow(target).step)
     except NoeticError as error:
@@ -329,10 +333,10 @@ def demo(
     trace: Trace = False,
 ) -> None:
     """Show what a run survives: killed, resumed, approved, in two minutes and without a key."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
     from noetic_py.cli.demo import demo as run_demo
 
-    raise typer.Exit(kept.guarded(lambda: run_demo(folder, ask=sys.stdin.isatty()), trace=trace))
+    raise typer.Exit(stored_runs.guarded(lambda: run_demo(folder, ask=sys.stdin.isatty()), trace=trace))
 
 
 @app.command()
@@ -341,10 +345,10 @@ def new(
     trace: Trace = False,
 ) -> None:
     """Make a project: a flow, its test, a README and a CI file."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
     from noetic_py.cli.starting import new_project
 
-    raise typer.Exit(kept.guarded(lambda: new_project(folder), trace=trace))
+    raise typer.Exit(stored_runs.guarded(lambda: new_project(folder), trace=trace))
 
 
 @app.command()
@@ -355,16 +359,18 @@ def examples(
     trace: Trace = False,
 ) -> None:
     """List the examples, or write one into the current folder."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
     from noetic_py.cli.starting import example, list_examples
 
-    raise typer.Exit(kept.guarded(lambda: list_examples() if name is None else example(name, Path()), trace=trace))
+    raise typer.Exit(
+        stored_runs.guarded(lambda: list_examples() if name is None else example(name, Path()), trace=trace)
+    )
 
 
 @app.command()
 def doctor(db: Database = None, trace: Trace = False) -> None:
     """Say what of the installation works, and the remedy for what does not. Exit codes: 0 it works, 1 it does not."""
-    from noetic_py.cli import kept
+    from noetic_py.cli import stored_runs
     from noetic_py.cli.doctor import doctor as examine
 
-    raise typer.Exit(kept.looking(lambda: examine(db), trace=trace))
+    raise typer.Exit(stored_runs.run_async(lambda: examine(db), trace=trace))

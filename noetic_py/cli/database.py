@@ -19,20 +19,6 @@ from noetic_py.runner.runs import RunInfo, Runs
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
 
-__all__ = [
-    "DEFAULT",
-    "LAST",
-    "Place",
-    "chosen",
-    "find",
-    "flag",
-    "folder_of",
-    "is_file",
-    "opened",
-    "read_runs",
-    "resume_line",
-    "standing",
-]
 
 DEFAULT = Path(".noetic", "runs.db")
 """The database in the current folder."""

@@ -13,11 +13,9 @@ from pathlib import Path
 
 from attrs import field, frozen
 
+from noetic_py.cli.formatting import plural
 from noetic_py.cli.report import FAILED, say, write_out
-from noetic_py.cli.words import plural
 from noetic_py.errors import ConfigError
-
-__all__ = ["demo", "examples_folder"]
 
 _DIES_AT = "Ostend"
 _COMMAND = (sys.executable, "-m", "noetic_py.cli")

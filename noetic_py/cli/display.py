@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from noetic_py.cli.formatting import neutral, printable
+from noetic_py.cli.output_capture import OutputCapture
 from noetic_py.cli.progress import ProgressState
-from noetic_py.cli.relay import OutputCapture
 from noetic_py.cli.render import ASCII, UNICODE, screen
-from noetic_py.cli.words import neutral, printable
 from noetic_py.core.events import (
     BudgetWarning,
     Event,
@@ -26,8 +26,6 @@ from noetic_py.core.events import (
     UntilFailed,
 )
 from noetic_py.errors.redaction import redact
-
-__all__ = ["Display", "PlainDisplay", "ScreenDisplay", "SilentDisplay", "make_display", "wants_screen"]
 
 Clock = Callable[[], float]
 _MOST_ROWS = 3
@@ -181,7 +179,7 @@ class ScreenDisplay:
     Args:
         progress: Where events are counted.
         title: What is run.
-        relay: Its stream is the terminal, and what the flow prints appears above the screen.
+        capture: Its stream is the terminal, and what the flow prints appears above the screen.
         stream: The terminal.
         clock: Seconds, never going back.
     """
@@ -190,11 +188,11 @@ class ScreenDisplay:
     farewell = "\x1b[?25h\n"
 
     def __init__(
-        self, progress: ProgressState, title: str, relay: OutputCapture, stream: TextIO, clock: Clock = time.monotonic
+        self, progress: ProgressState, title: str, capture: OutputCapture, stream: TextIO, clock: Clock = time.monotonic
     ) -> None:
         self._progress = progress
         self._title = title
-        self._relay = relay
+        self._capture = capture
         self._clock = clock
         self._began = clock()
         self._final = False
@@ -213,7 +211,7 @@ class ScreenDisplay:
     def start(self) -> None:
         """Take the lower part of the terminal."""
         self._began = self._clock()
-        self._relay.sink = self._above
+        self._capture.sink = self._above
         self._draw(lambda: self._live.start(refresh=True))
 
     def event(self, event: Event) -> None:
@@ -229,8 +227,8 @@ class ScreenDisplay:
         if self._final:
             return
         self._final = True
-        self._relay.sink = None
-        self._relay.flush()
+        self._capture.sink = None
+        self._capture.flush()
         self._draw(self._live.stop)
 
     def _draw(self, draw: Callable[[], None]) -> None:
@@ -264,8 +262,10 @@ def wants_screen(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb") and not os.environ.get("NO_COLOR")
 
 
-def make_display(progress: ProgressState, title: str, relay: OutputCapture, stream: TextIO, *, quiet: bool) -> Display:
+def make_display(
+    progress: ProgressState, title: str, capture: OutputCapture, stream: TextIO, *, quiet: bool
+) -> Display:
     """The display that fits the stream."""
     if quiet:
         return SilentDisplay()
-    return ScreenDisplay(progress, title, relay, stream) if wants_screen(stream) else PlainDisplay(stream)
+    return ScreenDisplay(progress, title, capture, stream) if wants_screen(stream) else PlainDisplay(stream)

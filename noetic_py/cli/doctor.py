@@ -13,12 +13,10 @@ from typing import Literal, TypeAlias
 from attrs import frozen
 
 from noetic_py.cli.database import Place, chosen, flag, read_runs
+from noetic_py.cli.formatting import plural, printable
 from noetic_py.cli.report import FAILED, write_out
-from noetic_py.cli.words import plural, printable
 from noetic_py.errors import MissingExtra, NoeticError
 from noetic_py.plugins import Plugins, load_plugins
-
-__all__ = ["doctor"]
 
 _Grade: TypeAlias = Literal["ok", "note", "failed"]
 _OLDEST, _NEWEST = (3, 11), (3, 13)

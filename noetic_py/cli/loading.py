@@ -23,8 +23,6 @@ from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.harness import Harness
 from noetic_py.steps.flow import AnyStep
 
-__all__ = ["FlowFile", "load_flow", "make_harness", "place_of", "takes_checkpoints"]
-
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
 

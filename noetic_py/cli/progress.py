@@ -29,8 +29,6 @@ from noetic_py.core.events import (
     ToolStarted,
 )
 
-__all__ = ["MAX_NODES", "Meter", "ProgressRow", "ProgressState"]
-
 MAX_NODES = 5_000
 """The most nodes a tree has; steps beyond that are counted in a node of their parent's called "(others)"."""
 OTHERS = "(others)"

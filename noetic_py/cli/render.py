@@ -10,10 +10,8 @@ from attrs import frozen
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
+from noetic_py.cli.formatting import amount, money, plural, printable
 from noetic_py.cli.progress import Meter, ProgressRow, ProgressState
-from noetic_py.cli.words import amount, money, plural, printable
-
-__all__ = ["ASCII", "UNICODE", "Glyphs", "screen", "tree"]
 
 # How much of a tree is shown: nodes for each node above, and levels; the first that fits the terminal is taken.
 _PLANS = ((8, 12), (6, 8), (4, 6), (3, 4), (2, 3), (1, 2), (1, 1))

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 import attrs
 
+from noetic_py.cli.formatting import jsonable, money, neutral, plural, printable
 from noetic_py.cli.loading import FlowFile, place_of
-from noetic_py.cli.relay import OutputCapture
-from noetic_py.cli.words import money, neutral, plural, printable
+from noetic_py.cli.output_capture import OutputCapture
+from noetic_py.cli.record_lines import pending_objects
 from noetic_py.core.control import RunResult
-from noetic_py.core.items import ItemBase
 from noetic_py.errors import (
     ConfigError,
     InvalidId,
@@ -29,21 +29,6 @@ from noetic_py.errors import (
     RunNotFound,
 )
 from noetic_py.errors.redaction import redact, rendered
-from noetic_py.steps.flow import Settled
-
-__all__ = [
-    "EXIT_CODES",
-    "FAILED",
-    "USAGE",
-    "as_json",
-    "code_of",
-    "jsonable",
-    "print_error",
-    "print_result",
-    "say",
-    "summary",
-    "write_out",
-]
 
 FAILED = 1
 USAGE = 2
@@ -101,47 +86,12 @@ def as_json(result: RunResult[Any, Any]) -> str:
         "seconds": round(result.seconds, 6),
     }
     if result.pending:
-        from noetic_py.cli.answering import pending_objects
-
         found["pending"] = pending_objects(result.pending)
     maybe = result.possibly_spent
     if maybe.model_calls:
         cost = None if maybe.cost is None else str(maybe.cost)
         found["possibly_spent"] = {"calls": maybe.model_calls, "tokens": maybe.tokens.total, "cost": cost}
     return json.dumps(found)
-
-
-def jsonable(value: object) -> Any:
-    """The value as what JSON knows: what JSON has no form for as text."""
-    from pydantic_core import to_jsonable_python
-
-    try:
-        return to_jsonable_python(value, fallback=_outline, inf_nan_mode="strings")
-    except (ValueError, TypeError, RecursionError):
-        # Bytes that are no text, or a value that holds itself: it can only be named.
-        return repr(value)
-
-
-def _outline(value: object) -> Any:
-    """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
-    from noetic_py.journal.record_codec import Stored
-
-    if isinstance(value, ItemBase):
-        from noetic_py.core.codec import to_wire
-
-        return to_wire(value)
-    if isinstance(value, Stored):
-        return value.tree
-    if _is_settled(value):
-        return {"value": value.value} if value.ok else {"error": value.error}
-    kind: type[Any] = type(value)
-    if attrs.has(kind):
-        return {each.name: getattr(value, each.name) for each in attrs.fields(kind)}
-    return str(value)
-
-
-def _is_settled(value: object) -> TypeGuard[Settled[object]]:
-    return isinstance(value, Settled)
 
 
 def _readable(value: object) -> str:

@@ -12,13 +12,13 @@ import anyio
 from attrs import frozen
 
 from noetic_py.cli.database import Place, chosen, find, folder_of, is_file, opened, read_runs
-from noetic_py.cli.kept import guarded
-from noetic_py.cli.limits import with_limits
+from noetic_py.cli.formatting import printable
+from noetic_py.cli.inputs import with_limits
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
-from noetic_py.cli.relay import relayed
+from noetic_py.cli.output_capture import captured_output
 from noetic_py.cli.report import FAILED, say, write_out
 from noetic_py.cli.running import FlowJob, ViewOptions, perform
-from noetic_py.cli.words import printable
+from noetic_py.cli.stored_runs import guarded
 from noetic_py.core.state import StateBag
 from noetic_py.errors import ConfigError, RunNotFound
 from noetic_py.runner.runs import RunInfo
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from noetic_py.harness import Harness
     from noetic_py.journal.run_summary import PlannedStep, ResumePlan
     from noetic_py.runner.streams import RunStream
-
-__all__ = ["ResumeRequest", "plan_request", "resume_request"]
 
 
 @frozen(eq=False)
@@ -145,7 +143,7 @@ def plan_request(request: ResumeRequest, view: ViewOptions) -> int:
     """
 
     def work() -> int:
-        with relayed():
+        with captured_output():
             info = anyio.run(_located, request)
             plan = anyio.run(_plan, request, info, load_flow(_named(request, info)))
         write_out(_as_json(plan) if view.json else "\n".join(map(_line, plan.steps)) or "nothing is left to do")

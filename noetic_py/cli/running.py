@@ -16,8 +16,9 @@ from noetic_py.cli.database import LAST, Place, chosen, flag, opened
 from noetic_py.cli.display import Display, make_display
 from noetic_py.cli.inputs import read_input
 from noetic_py.cli.loading import FlowFile, load_flow, make_harness, takes_checkpoints
+from noetic_py.cli.output_capture import OutputCapture, captured_output
 from noetic_py.cli.progress import ProgressState
-from noetic_py.cli.relay import OutputCapture, relayed
+from noetic_py.cli.record_lines import pending_lines
 from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
 from noetic_py.core.budget import Budget
 from noetic_py.core.control import RunResult
@@ -25,8 +26,6 @@ from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged,
 from noetic_py.harness import Harness
 from noetic_py.runner.signals import Signals
 from noetic_py.runner.streams import RunStream
-
-__all__ = ["FlowJob", "RunOutcome", "RunRequest", "ViewOptions", "database_of", "perform", "run_request"]
 
 _FRAMES_A_SECOND = 10
 # Seconds that a run has to end once it was asked to: a body that may run only once is left in peace for ten of them.
@@ -160,9 +159,9 @@ def perform(
     terminal = sys.stderr
     job: FlowJob | None = None
     try:
-        with relayed() as relay:
+        with captured_output() as capture:
             job = prepare()
-            outcome = anyio.run(_run, job, view, relay, terminal)
+            outcome = anyio.run(_run, job, view, capture, terminal)
         return _report(job, view, outcome)
     except KeyboardInterrupt:
         say("interrupted before the run could be asked to stop")
@@ -187,7 +186,7 @@ def _is_group(error: Exception) -> TypeGuard[ExceptionGroup[Exception]]:
 
 
 def _besides(job: FlowJob | None, error: BaseException) -> str | None:
-    """What to try where keeping the run, or having kept it, is the trouble."""
+    """What to try when a run could not be stored, or its stored copy cannot be used."""
     if isinstance(error, ReplayDiverged):
         return "noetic resume RUN --on-diverge adopt, or pin"
     if job is None or job.db is None:
@@ -205,8 +204,6 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
         print_error(result.error, job.file.path, trace=view.trace, besides=_besides(job, result.error))
     say(summary(result))
     if result.pending:
-        from noetic_py.cli.answering import pending_lines
-
         say("\n".join(pending_lines(result.pending)))
     if outcome.db is not None and result.pending:
         say(f"to answer: noetic answer {result.run_id}{flag(outcome.db)}")
@@ -215,9 +212,9 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
     return outcome.code
 
 
-async def _run(job: FlowJob, view: ViewOptions, relay: OutputCapture, terminal: TextIO) -> RunOutcome:
+async def _run(job: FlowJob, view: ViewOptions, capture: OutputCapture, terminal: TextIO) -> RunOutcome:
     progress = ProgressState()
-    display = make_display(progress, job.file.title, relay, terminal, quiet=view.quiet)
+    display = make_display(progress, job.file.title, capture, terminal, quiet=view.quiet)
     with Signals(display.farewell, most=_MOST) as signals:
         async with AsyncExitStack() as stack:
             backend = None if job.db is None else await stack.enter_async_context(opened(job.db))

@@ -1,4 +1,4 @@
-"""What is kept of runs, for people and for programs: the list of them, and one of them."""
+"""Stored runs, for people and for programs: the list of them, and one of them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from noetic_py.cli.answering import pending_lines, pending_objects
 from noetic_py.cli.database import standing
-from noetic_py.cli.lines import SHORT, as_object, line_of, short
-from noetic_py.cli.report import jsonable
-from noetic_py.cli.told import HIDDEN, NOTHING, PLACE, ToldRun, ToldStep
-from noetic_py.cli.words import money, plural, printable
+from noetic_py.cli.formatting import jsonable, money, plural, printable
+from noetic_py.cli.record_lines import SHORT, as_object, line_of, pending_lines, pending_objects, short
+from noetic_py.cli.run_tree import HIDDEN, NOTHING, PLACE, RunTree, StepNode
 from noetic_py.core.budget import NO_USAGE
 from noetic_py.journal.records import CallStarted
+from noetic_py.journal.transforms import VerificationReport
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.hookspecs import LoadedPlugin
     from noetic_py.runner.runs import RunInfo
 
-__all__ = ["item_lines", "list_json", "list_text", "plugins_json", "plugins_text", "show_json", "show_text"]
 
 _LAST = 5
 _FAILURES = 10
@@ -57,17 +55,17 @@ def list_json(found: Iterable[RunInfo]) -> str:
 
 
 def _info(info: RunInfo) -> dict[str, Any]:
-    told = {
+    fields = {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in attrs.asdict(attrs.evolve(info, pending=())).items()
     }
-    return told | {"pending": pending_objects(info.pending)}
+    return fields | {"pending": pending_objects(info.pending)}
 
 
 # -- one
 
 
-def show_json(info: RunInfo, run: ToldRun, *, items: bool) -> str:
+def show_json(info: RunInfo, run: RunTree, *, items: bool) -> str:
     """A run as a JSON object."""
     conversation = run.items()
     found: dict[str, Any] = {
@@ -91,12 +89,12 @@ def show_json(info: RunInfo, run: ToldRun, *, items: bool) -> str:
     return json.dumps(found)
 
 
-def _json_output(run: ToldRun, step: ToldStep | None) -> Any:
+def _json_output(run: RunTree, step: StepNode | None) -> Any:
     output = NOTHING if step is None else run.output(step)
     return None if output is NOTHING else jsonable(output)
 
 
-def _step_object(run: ToldRun, step: ToldStep) -> dict[str, Any]:
+def _step_object(run: RunTree, step: StepNode) -> dict[str, Any]:
     return {
         "path": list(step.path),
         "kind": step.kind or None,
@@ -109,16 +107,16 @@ def _step_object(run: ToldRun, step: ToldStep) -> dict[str, Any]:
     }
 
 
-def _last(run: ToldRun) -> list[tuple[int, Any]]:
+def _last(run: RunTree) -> list[tuple[int, Any]]:
     return list(enumerate(run.records, 1))[-_LAST:]
 
 
-def show_text(info: RunInfo, run: ToldRun, *, everything: bool) -> str:
+def show_text(info: RunInfo, run: RunTree, *, everything: bool) -> str:
     """A run for people.
 
     Args:
         info: What the list knows of it.
-        run: What its journal tells.
+        run: What its journal holds.
         everything: Whether to show all steps and failures, however many there are.
     """
     lines = [f"{name:<10} {value}" for name, value in _facts(info, run) if value]
@@ -138,7 +136,7 @@ def show_text(info: RunInfo, run: ToldRun, *, everything: bool) -> str:
     return "\n".join(lines)
 
 
-def _facts(info: RunInfo, run: ToldRun) -> Iterator[tuple[str, str]]:
+def _facts(info: RunInfo, run: RunTree) -> Iterator[tuple[str, str]]:
     reason = None if run.ended is None else run.ended.reason
     yield "run", printable(info.run_id)
     yield "status", standing(info) + (f" ({printable(reason)})" if reason else "")
@@ -166,17 +164,17 @@ def _facts(info: RunInfo, run: ToldRun) -> Iterator[tuple[str, str]]:
     yield "journal", f"{plural(len(run.records), 'record')}, {plural(len(run.items()), 'item')} in the conversation"
 
 
-def _open_calls(run: ToldRun) -> list[CallStarted]:
+def _open_calls(run: RunTree) -> list[CallStarted]:
     return [call for calls in run.open_calls.values() for call in calls]
 
 
-def _used(run: ToldRun) -> str:
+def _used(run: RunTree) -> str:
     calls = plural(run.model_calls, "model call")
     tokens = f"{plural(run.usage.total, 'token')} ({run.usage.input:,} in, {run.usage.output:,} out)"
     return f"{plural(run.steps, 'step')}, {calls}, {tokens}, {money(run.cost)}"
 
 
-def _tree(run: ToldRun, above: ToldStep, depth: int, everything: bool) -> Iterator[str]:
+def _tree(run: RunTree, above: StepNode, depth: int, everything: bool) -> Iterator[str]:
     children = [child for child in above.children() if child.kind != HIDDEN]
     shown = children if everything else _worth(children)
     for child in shown:
@@ -188,7 +186,7 @@ def _tree(run: ToldRun, above: ToldStep, depth: int, everything: bool) -> Iterat
         yield f"{'  ' * (depth + 1)}… {len(rest):,} more ({counts}), all with --all"
 
 
-def _worth(children: Sequence[ToldStep]) -> list[ToldStep]:
+def _worth(children: Sequence[StepNode]) -> list[StepNode]:
     """Those that are shown where there are many: what went wrong or has not ended first, in their order."""
     if len(children) <= _BELOW:
         return list(children)
@@ -196,7 +194,7 @@ def _worth(children: Sequence[ToldStep]) -> list[ToldStep]:
     return [child for child in children if child in ranked]
 
 
-def _step_line(run: ToldRun, step: ToldStep) -> str:
+def _step_line(run: RunTree, step: StepNode) -> str:
     name = printable(step.path[-1])
     parts = [f"{_MARKS[step.state]} {name}", "" if PLACE.sub("", name) == step.kind else step.kind]
     if step.state != "finished":
@@ -259,3 +257,41 @@ def plugins_json(plugins: Sequence[LoadedPlugin]) -> str:
     """The plugins that are loaded, as a JSON array."""
     fields = ("name", "distribution", "version", "hooks")
     return json.dumps([{name: getattr(each, name) for name in fields} for each in plugins], indent=2) + "\n"
+
+
+# -- what record transforms say of a run
+
+_SHOWN = 20
+"""How many problems are listed, one line each."""
+
+
+def verified_text(report: VerificationReport) -> str:
+    """A line for each problem, or one that says that there is none."""
+    problems = report.problems
+    count = plural(0 if report.anchor is None else report.anchor.position, "record")
+    if report.ok:
+        lines = [f"{count}, all verified"]
+    elif not problems:
+        lines = [f"{count}, and nothing to verify"]
+    else:
+        lines = [f"\u2717 {printable(str(check))}" for check in problems[:_SHOWN]]
+        if len(problems) > _SHOWN:
+            lines.append(f"... and {len(problems) - _SHOWN} more; --json lists all")
+    signed = dict.fromkeys(check.by for check in report.checks if check.by is not None and check.verdict == "verified")
+    if signed:
+        lines.append(f"by      {', '.join(map(printable, signed))}")
+    if report.anchor is not None:
+        lines.append(f"anchor  {report.anchor}")
+    return "\n".join(lines)
+
+
+def verified_json(report: VerificationReport) -> str:
+    """A report as a JSON object."""
+    return json.dumps(
+        {
+            "run_id": report.run_id,
+            "ok": report.ok,
+            "anchor": None if report.anchor is None else str(report.anchor),
+            "checks": [attrs.asdict(check) for check in report.checks],
+        }
+    )

@@ -39,7 +39,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, SqliteBackend
-from noetic_py.cli.told import tell
+from noetic_py.cli.run_tree import read_tree
 from noetic_py.memory import function
 from tests.properties.checks import SEED, examples
 
@@ -247,7 +247,7 @@ class Cut:
         assert state == items, (result.status, state, items)
         if self.layers:
             assert marks_of(result.memory) == items, (result.status, result.memory, items)
-        told = tell(await Harness(plugins=(), checkpoints=self.backend).runs.journal(self.run_id))
+        told = read_tree(await Harness(plugins=(), checkpoints=self.backend).runs.journal(self.run_id))
         assert told.steps == result.steps, (result.status, told.steps, result.steps)
         if not self.program.at_once:
             # Of paths at once one may be counted, and cancelled before its body has begun.

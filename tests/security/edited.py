@@ -21,9 +21,9 @@ from attrs import define, evolve, field, frozen
 
 from noetic_py import Harness, InMemoryBackend, errors
 from noetic_py.checkpoints import Record, SqliteBackend
-from noetic_py.cli.lines import as_object, line_of
+from noetic_py.cli.record_lines import as_object, line_of
+from noetic_py.cli.run_tree import read_tree
 from noetic_py.cli.show import item_lines, show_json, show_text
-from noetic_py.cli.told import tell
 from tests.histories.programs import Program
 from tests.histories.recording import History, forget, harness_for, read_histories, resume_options
 from tests.security.fuzzing import TREES, _grafted
@@ -134,7 +134,7 @@ async def _look(harness: Harness[Any], program: Program) -> None:
     info = await harness.runs.get("run")
     await harness.runs.progress("run")
     journal = await harness.runs.journal("run")
-    run = tell(journal)
+    run = read_tree(journal)
     assert show_text(info, run, everything=True)
     assert show_json(info, run, items=True)
     list(item_lines(run.items()))

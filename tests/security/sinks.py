@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from noetic_py import Harness
-from noetic_py.cli.lines import as_object, line_of
+from noetic_py.cli.record_lines import as_object, line_of
 from noetic_py.cli.report import as_json, print_error, say
 from noetic_py.core.codec import to_wire_json
 from noetic_py.errors import NoeticError

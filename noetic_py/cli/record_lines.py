@@ -1,18 +1,18 @@
-"""Records of a journal, each as one line for people or as one JSON object."""
+"""Records of a journal, and requests that wait, each as one line for people or as one JSON object."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import attrs
 
-from noetic_py.cli.report import jsonable
-from noetic_py.cli.words import money, plural, printable
+from noetic_py.cli.formatting import jsonable, money, plural, printable
 from noetic_py.core.codec.text import is_dict, is_list
+from noetic_py.core.requests import PendingRequest
 from noetic_py.errors import NoeticError
 from noetic_py.journal.records import (
     Answered,
@@ -34,8 +34,6 @@ from noetic_py.journal.records import (
     Voided,
     stored_name,
 )
-
-__all__ = ["as_object", "error_object", "line_of", "record_fields", "short", "written"]
 
 _FINISHED = (
     "kind",
@@ -150,12 +148,12 @@ _CLASSES: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
 
 def line_of(position: int, record: JournalRecord) -> str:
     """A record for people."""
-    verb, what = _told(record)
+    verb, what = _described(record)
     path = printable("/".join(record.path))
     return "  ".join(part for part in (f"{position:>6}", f"{verb:<9}", path, what) if part).rstrip()
 
 
-def _told(record: JournalRecord) -> tuple[str, str]:
+def _described(record: JournalRecord) -> tuple[str, str]:
     """What happened, and what there is to say of it."""
     match record:
         case RunBegun():
@@ -174,10 +172,10 @@ def _told(record: JournalRecord) -> tuple[str, str]:
         case RunEnded():
             return "ended", f"{record.status}{f'  {printable(record.reason)}' if record.reason else ''}"
         case _:
-            return _aside(record)
+            return _described_other(record)
 
 
-def _aside(record: JournalRecord) -> tuple[str, str]:
+def _described_other(record: JournalRecord) -> tuple[str, str]:
     match record:
         case Segment():
             return "wrote", f"{plural(len(record.items), 'item')}, {plural(len(record.delta), 'change')} of the state"
@@ -206,8 +204,8 @@ def _decided(record: Decision) -> tuple[str, str]:
     if record.path or record.key != "asked":
         return "decided", f"{printable(record.key)} = {short(record.value)}"
     asked: Mapping[str, Any] = record.value
-    told = short(asked["value"]) if "value" in asked else printable(asked.get("reason", ""))
-    return "asked", f"{asked['kind']}  {told}" + (f"  by {printable(asked['by'])}" if "by" in asked else "")
+    detail = short(asked["value"]) if "value" in asked else printable(asked.get("reason", ""))
+    return "asked", f"{asked['kind']}  {detail}" + (f"  by {printable(asked['by'])}" if "by" in asked else "")
 
 
 def _attempt(kind: str, attempt: int) -> str:
@@ -225,3 +223,27 @@ def _output(record: StepFinished) -> list[str]:
     if record.kind == "answer" or output is None or (is_dict(output) and "same_as_child" in output):
         return []
     return [short(output)]
+
+
+def pending_lines(pending: Iterable[PendingRequest]) -> Iterator[str]:
+    """Each request in a line or two."""
+    for request in pending:
+        yield f"  {request.key}  {_request_text(request)}"
+        if request.expires is not None:
+            yield f"    until {request.expires.astimezone():%Y-%m-%d %H:%M:%S}"
+        if request.problem is not None:
+            yield f"    asked again: {printable(request.problem)}"
+
+
+def _request_text(request: PendingRequest) -> str:
+    if request.kind == "question":
+        return f"question  {short(request.prompt)}"
+    called = (
+        f"{printable(request.tool)}({', '.join(f'{printable(k)}={short(v)}' for k, v in request.arguments.items())})"
+    )
+    return f"{request.kind:<8}  {called}" + (f"  {short(request.prompt)}" if request.prompt else "")
+
+
+def pending_objects(pending: Iterable[PendingRequest]) -> list[dict[str, Any]]:
+    """The same as JSON objects."""
+    return [jsonable({field.name: getattr(each, field.name) for field in attrs.fields(type(each))}) for each in pending]

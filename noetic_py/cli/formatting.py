@@ -1,11 +1,15 @@
-"""How numbers and texts are written for people."""
+"""How numbers and texts are written for people, and values as JSON."""
 
 from __future__ import annotations
 
 import re
 from decimal import Decimal
+from typing import Any, TypeGuard
 
-__all__ = ["amount", "money", "neutral", "plural", "printable"]
+import attrs
+
+from noetic_py.core.items import ItemBase
+from noetic_py.steps.flow import Settled
 
 # What steers a terminal or changes the order of what is read: control characters but for tab and line feed, what is for
 # format alone but for the two joiners that letters and pictures are made with, separators of lines, lone surrogates.
@@ -57,3 +61,36 @@ def _escaped(found: re.Match[str]) -> str:
 def printable(text: str) -> str:
     """The text on one line, without anything that could steer a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def jsonable(value: object) -> Any:
+    """The value as what JSON knows: what JSON has no form for as text."""
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, fallback=_outline, inf_nan_mode="strings")
+    except (ValueError, TypeError, RecursionError):
+        # Bytes that are no text, or a value that holds itself: it can only be named.
+        return repr(value)
+
+
+def _outline(value: object) -> Any:
+    """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
+    from noetic_py.journal.record_codec import Stored
+
+    if isinstance(value, ItemBase):
+        from noetic_py.core.codec import to_wire
+
+        return to_wire(value)
+    if isinstance(value, Stored):
+        return value.tree
+    if _is_settled(value):
+        return {"value": value.value} if value.ok else {"error": value.error}
+    kind: type[Any] = type(value)
+    if attrs.has(kind):
+        return {each.name: getattr(value, each.name) for each in attrs.fields(kind)}
+    return str(value)
+
+
+def _is_settled(value: object) -> TypeGuard[Settled[object]]:
+    return isinstance(value, Settled)

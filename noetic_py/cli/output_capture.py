@@ -8,10 +8,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TextIO
 
-from noetic_py.cli.words import neutral
+from noetic_py.cli.formatting import neutral
 from noetic_py.errors.redaction import redact
-
-__all__ = ["OutputCapture", "relayed"]
 
 
 class OutputCapture(io.TextIOBase):
@@ -65,15 +63,15 @@ class OutputCapture(io.TextIOBase):
 
 
 @contextmanager
-def relayed() -> Generator[OutputCapture]:
-    """Send what is printed inside the block, on either stream, through one relay."""
+def captured_output() -> Generator[OutputCapture]:
+    """Send what is printed inside the block, on either stream, through one stream."""
     out, error = sys.stdout, sys.stderr
-    relay = OutputCapture(error)
-    # A logging handler that is set up inside keeps the stream it found; the relay stays good after the block, too.
-    sys.stdout = sys.stderr = relay
+    capture = OutputCapture(error)
+    # A logging handler that is set up inside keeps the stream it found; the capture stays good after the block, too.
+    sys.stdout = sys.stderr = capture
     try:
-        yield relay
+        yield capture
     finally:
-        relay.sink = None
-        relay.flush()
+        capture.sink = None
+        capture.flush()
         sys.stdout, sys.stderr = out, error

@@ -1,4 +1,4 @@
-"""Where two runs part: the first record of one that the other does not have, path by path.
+"""Where two runs differ: the first record of one that the other does not have, path by path.
 
 What differs between any two runs is left out: ids, times, tokens, and how a body that was started again came to be. So
 is the order in which parallel paths happened to write.
@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from noetic_py.cli.lines import as_object, record_fields, short
-from noetic_py.cli.words import plural, printable
+from noetic_py.cli.formatting import plural, printable
+from noetic_py.cli.record_lines import as_object, record_fields, short
 from noetic_py.core.codec.text import is_dict, is_list
 from noetic_py.engine.journaling.fold import COMPOSITES
 from noetic_py.journal.records import (
@@ -29,8 +29,6 @@ from noetic_py.journal.records import (
     StepStopped,
     Voided,
 )
-
-__all__ = ["Parting", "part", "parting_json", "parting_text"]
 
 _COMPARED = (RunBegun, Segment, StepFinished, AttemptFailed, StepStopped, Decision, RunEnded)
 # Of every run its own, or no part of what it did.
@@ -49,8 +47,8 @@ class ComparedRecord:
 
 
 @frozen(eq=False)
-class Parting:
-    """Where two runs part.
+class RunDifference:
+    """Where two runs differ.
 
     Attributes:
         path: At which step.
@@ -72,22 +70,22 @@ class _Side:
     order: list[ComparedRecord] = field(factory=list[ComparedRecord])
     by_path: dict[Path, list[ComparedRecord]] = field(factory=dict[Path, "list[ComparedRecord]"])
 
-    def add(self, told: ComparedRecord) -> None:
-        self.order.append(told)
-        self.by_path.setdefault(told.record.path, []).append(told)
+    def add(self, compared: ComparedRecord) -> None:
+        self.order.append(compared)
+        self.by_path.setdefault(compared.record.path, []).append(compared)
 
     def forget_segments(self, path: Path) -> None:
-        """A body was started again: what it had written itself is void."""
-        self._forget(told for told in self.order if told.record.path == path and isinstance(told.record, Segment))
+        """A body was started again: what it had written itself is discarded."""
+        self._forget(each for each in self.order if each.record.path == path and isinstance(each.record, Segment))
 
     def forget_below(self, path: Path) -> None:
-        """A step, and all below it, is void."""
-        self._forget(told for told in self.order if told.record.path[: len(path)] == path)
+        """A step, and all below it, is discarded."""
+        self._forget(each for each in self.order if each.record.path[: len(path)] == path)
 
-    def _forget(self, void: Iterable[ComparedRecord]) -> None:
-        for told in list(void):
-            self.order.remove(told)
-            self.by_path[told.record.path].remove(told)
+    def _forget(self, discarded: Iterable[ComparedRecord]) -> None:
+        for compared in list(discarded):
+            self.order.remove(compared)
+            self.by_path[compared.record.path].remove(compared)
 
 
 def _side(records: Sequence[JournalRecord]) -> _Side:
@@ -135,27 +133,27 @@ def _without_ids(item: Any) -> Any:
     return {name: part for name, part in item.items() if name not in _ITEM_IDS} if is_dict(item) else item
 
 
-def part(left: Sequence[JournalRecord], right: Sequence[JournalRecord]) -> tuple[Parting | None, int]:
+def first_difference(left: Sequence[JournalRecord], right: Sequence[JournalRecord]) -> tuple[RunDifference | None, int]:
     """Compare two journals.
 
     Returns:
-        Where they part, `None` when they do not; and how many records are alike before that.
+        Where they differ, `None` when they do not; and how many records are common before that.
     """
     ours, theirs = _side(left), _side(right)
     met: dict[Path, int] = {}
-    for alike, told in enumerate(ours.order):
-        path = told.record.path
+    for common, compared in enumerate(ours.order):
+        path = compared.record.path
         index = met.get(path, 0)
         met[path] = index + 1
         others = theirs.by_path.get(path, [])
         other = others[index] if index < len(others) else None
-        differing = () if other is None else _differing(told, other)
+        differing = () if other is None else _differing(compared, other)
         if other is None or differing:
-            return Parting(path, told, other, differing), alike
-    for told in theirs.order:
-        path = told.record.path
-        if theirs.by_path[path].index(told) >= met.get(path, 0):
-            return Parting(path, None, told, ()), len(ours.order)
+            return RunDifference(path, compared, other, differing), common
+    for compared in theirs.order:
+        path = compared.record.path
+        if theirs.by_path[path].index(compared) >= met.get(path, 0):
+            return RunDifference(path, None, compared, ()), len(ours.order)
     return None, len(ours.order)
 
 
@@ -170,24 +168,30 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def parting_json(found: Parting | None, alike: int, ids: tuple[str, str]) -> str:
+def difference_json(found: RunDifference | None, common: int, ids: tuple[str, str]) -> str:
     """The outcome as a JSON object."""
-    told: dict[str, Any] = {"left": ids[0], "right": ids[1], "same": found is None, "alike": alike, "parting": None}
+    fields: dict[str, Any] = {
+        "left": ids[0],
+        "right": ids[1],
+        "same": found is None,
+        "common": common,
+        "difference": None,
+    }
     if found is not None:
         sides = {
             name: None if side is None else as_object(side.position, side.record)
             for name, side in (("left", found.left), ("right", found.right))
         }
-        told["parting"] = {"path": list(found.path), "fields": list(found.fields), **sides}
-    return json.dumps(told)
+        fields["difference"] = {"path": list(found.path), "fields": list(found.fields), **sides}
+    return json.dumps(fields)
 
 
-def parting_text(found: Parting | None, alike: int, ids: tuple[str, str]) -> str:
+def difference_text(found: RunDifference | None, common: int, ids: tuple[str, str]) -> str:
     """The outcome for people."""
     if found is None:
-        return f"no difference in {plural(alike, 'record')}"
+        return f"no difference in {plural(common, 'record')}"
     where = printable("/".join(found.path)) or "the run itself"
-    lines = [f"they part at {where}, after {plural(alike, 'record')} alike"]
+    lines = [f"they differ at {where}, after {plural(common, 'record')} in common"]
     for name in found.fields or ("record",):
         lines.append(f"  {name}")
         for run_id, side in zip(ids, (found.left, found.right), strict=True):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.core.progress import ProgressEntry
 
-__all__ = ["HIDDEN", "NOTHING", "PLACE", "FailedAttempt", "ToldRun", "ToldStep", "tell"]
 
 NOTHING: Any = object()
 """There is no output, which `None` is not."""
@@ -40,7 +39,7 @@ PLACE = re.compile(r"\[(\d+)\]|#(\d+)")
 
 
 @define(eq=False)
-class ToldStep:
+class StepNode:
     """One step, as its records tell it.
 
     Attributes:
@@ -65,16 +64,16 @@ class ToldStep:
     output: Any = NOTHING
     error: str | None = None
     rounds: int = 0
-    below: dict[str, ToldStep] = field(factory=dict[str, "ToldStep"])
+    below: dict[str, StepNode] = field(factory=dict[str, "StepNode"])
 
-    def children(self) -> list[ToldStep]:
+    def children(self) -> list[StepNode]:
         """Its children: paths of a section, rounds of a loop and repeated calls by their number."""
         first: dict[str, int] = {}
         for name in self.below:
             first.setdefault(PLACE.sub("", name), len(first))
         return [self.below[name] for name in sorted(self.below, key=lambda name: _order(name, first))]
 
-    def all(self) -> Iterator[ToldStep]:
+    def all(self) -> Iterator[StepNode]:
         """The steps below it, parents first."""
         for child in self.children():
             yield child
@@ -107,7 +106,7 @@ class FailedAttempt:
 
 
 @define(eq=False)
-class ToldRun:
+class RunTree:
     """A run, as its journal tells it.
 
     Attributes:
@@ -115,7 +114,7 @@ class ToldRun:
         started: The journal's head, `None` when it has none yet.
         root: Holds the steps.
         ended: The journal's end, when it has one.
-        usage: Tokens of all attempts, void ones too.
+        usage: Tokens of all attempts, discarded ones too.
         cost: USD likewise; `None` when an answer has no price.
         steps: Bodies that were started and are accounted for; one that another process starts again counts once.
         model_calls: Calls of models.
@@ -126,7 +125,7 @@ class ToldRun:
 
     records: Sequence[JournalRecord]
     started: RunBegun | None = None
-    root: ToldStep = field(factory=lambda: ToldStep(()))
+    root: StepNode = field(factory=lambda: StepNode(()))
     ended: RunEnded | None = None
     usage: TokenUsage = NO_USAGE
     cost: Decimal | None = Decimal(0)
@@ -137,11 +136,11 @@ class ToldRun:
     open_calls: dict[Path, list[CallStarted]] = field(factory=dict[Path, list[CallStarted]])
 
     @property
-    def flow(self) -> ToldStep | None:
+    def flow(self) -> StepNode | None:
         """The step that the run was started with, once it has begun."""
         return None if self.started is None else self.root.below.get(self.started.flow)
 
-    def output(self, step: ToldStep) -> Any:
+    def output(self, step: StepNode) -> Any:
         """A step's output, looked up at its child when it is the same."""
         from noetic_py.journal.record_codec import SameAsChild, Stored
 
@@ -192,11 +191,11 @@ def _path_of(record: AttemptFailed) -> Path:
     return getattr(record.error, "path", ()) or record.path
 
 
-def tell(records: Sequence[JournalRecord]) -> ToldRun:
+def read_tree(records: Sequence[JournalRecord]) -> RunTree:
     """Read a journal."""
     from noetic_py.engine.journaling.fold import Begun
 
-    run, begun = ToldRun(records), Begun()
+    run, begun = RunTree(records), Begun()
     for record in records:
         run.ended = None
         run.steps += len(begun.read(record))
@@ -212,15 +211,15 @@ def tell(records: Sequence[JournalRecord]) -> ToldRun:
     return run
 
 
-def _step(run: ToldRun, path: Path) -> ToldStep:
+def _step(run: RunTree, path: Path) -> StepNode:
     step = run.root
     for depth, name in enumerate(path, 1):
         found = step.below.get(name)
-        step = step.below.setdefault(name, ToldStep(path[:depth])) if found is None else found
+        step = step.below.setdefault(name, StepNode(path[:depth])) if found is None else found
     return step
 
 
-def _progress(run: ToldRun, record: JournalRecord) -> None:
+def _progress(run: RunTree, record: JournalRecord) -> None:
     match record:
         case StepOpened():
             step = _step(run, record.path)
@@ -242,13 +241,13 @@ def _progress(run: ToldRun, record: JournalRecord) -> None:
             pass
 
 
-def _outcome(run: ToldRun, record: StepFinished | AttemptFailed | StepStopped) -> None:
+def _outcome(run: RunTree, record: StepFinished | AttemptFailed | StepStopped) -> None:
     step = _step(run, record.path)
     step.kind = record.kind
     step.attempts = max(step.attempts, record.attempt)
     # A wrapped model makes several calls for one answer.
     calls = len(run.open_calls.pop(record.path, ())) or 1
-    _spent(run, step, record, calls)
+    _add_usage(run, step, record, calls)
     if isinstance(record, StepFinished):
         step.state, step.output, step.error = "finished", record.output, None
         if record.tool_error is not None:
@@ -261,7 +260,7 @@ def _outcome(run: ToldRun, record: StepFinished | AttemptFailed | StepStopped) -
         _failed(run, step, record)
 
 
-def _failed(run: ToldRun, step: ToldStep, record: AttemptFailed) -> None:
+def _failed(run: RunTree, step: StepNode, record: AttemptFailed) -> None:
     error = record.error
     message = getattr(error, "message", str(error))
     if _path_of(record) == record.path:
@@ -274,13 +273,13 @@ def _failed(run: ToldRun, step: ToldStep, record: AttemptFailed) -> None:
     if record.final:
         step.state = "failed"
     else:
-        # Another attempt follows, and what this one has done is void.
+        # Another attempt follows, and what this one has done is discarded.
         step.below.clear()
         step.attempts += 1
         step.rounds = 0
 
 
-def _spent(run: ToldRun, step: ToldStep, record: StepFinished | AttemptFailed | StepStopped, calls: int) -> None:
+def _add_usage(run: RunTree, step: StepNode, record: StepFinished | AttemptFailed | StepStopped, calls: int) -> None:
     if record.kind == HIDDEN:
         run.model_calls += calls
         # A call that was refused has used nothing; one that was answered, and has no cost, has no price.

@@ -1,4 +1,4 @@
-"""The commands that look at kept runs, or tidy them up; none of them loads a flow's code."""
+"""The commands that look at stored runs, or tidy them up; none of them loads a flow's code."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import anyio
 import typer
 
 from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
-from noetic_py.cli.limits import read_age
-from noetic_py.cli.lines import as_object, line_of
-from noetic_py.cli.parting import part, parting_json, parting_text
+from noetic_py.cli.diff import difference_json, difference_text, first_difference
+from noetic_py.cli.formatting import plural, printable
+from noetic_py.cli.inputs import read_age
+from noetic_py.cli.record_lines import as_object, line_of
 from noetic_py.cli.report import FAILED, USAGE, code_of, print_error, say, write_out
-from noetic_py.cli.show import item_lines, list_json, list_text, show_json, show_text
-from noetic_py.cli.told import tell
-from noetic_py.cli.verified import verified_json, verified_text
-from noetic_py.cli.words import plural, printable
+from noetic_py.cli.run_tree import read_tree
+from noetic_py.cli.show import item_lines, list_json, list_text, show_json, show_text, verified_json, verified_text
 from noetic_py.core.control import RunStatus
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import ConfigError
@@ -28,18 +27,16 @@ from noetic_py.journal.records import JournalRecord, RunEnded
 from noetic_py.journal.transforms import Anchor
 from noetic_py.runner.runs import RunInfo, Runs
 
-__all__ = ["Work", "diff", "fork", "guarded", "listing", "looking", "prune", "show", "status_of", "tail", "verify"]
-
 _POLL = 0.2
 """Seconds between two looks at a journal that another process writes."""
 _STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
-_PARTED = 1
+_DIFFERENT = 1
 
 
 Work: TypeAlias = Coroutine[Any, Any, int]
 
 
-def looking(work: Callable[[], Work], *, trace: bool) -> int:
+def run_async(work: Callable[[], Work], *, trace: bool) -> int:
     """Do a command's work in an event loop, and turn what goes wrong into a message.
 
     Returns:
@@ -98,16 +95,16 @@ async def listing(db: str | None, status: str | None, limit: int, *, as_json: bo
 
 
 async def show(db: str | None, name: str, *, items: bool, everything: bool, as_json: bool) -> int:
-    """Print what is kept of a run."""
+    """Print a stored run."""
     async with read_runs(db) as (runs, _):
         info = await find(runs, name)
-        told = tell(await runs.journal(info.run_id))
+        tree = read_tree(await runs.journal(info.run_id))
     if as_json:
-        write_out(show_json(info, told, items=items))
+        write_out(show_json(info, tree, items=items))
     elif items:
-        write_out("\n".join(item_lines(told.items())))
+        write_out("\n".join(item_lines(tree.items())))
     else:
-        write_out(show_text(info, told, everything=everything))
+        write_out(show_text(info, tree, everything=everything))
     return 0
 
 
@@ -163,12 +160,12 @@ async def verify(db: str | None, name: str, anchor: str | None, *, as_json: bool
 
 
 async def diff(db: str | None, names: tuple[str, str], *, as_json: bool) -> int:
-    """Print where two runs part; the exit code says whether they do."""
+    """Print where two runs differ; the exit code says whether they do."""
     async with read_runs(db) as (runs, _):
         left, right = [(await find(runs, name)).run_id for name in names]
-        found, alike = part(await runs.journal(left), await runs.journal(right))
-    write_out((parting_json if as_json else parting_text)(found, alike, (left, right)))
-    return 0 if found is None else _PARTED
+        found, common = first_difference(await runs.journal(left), await runs.journal(right))
+    write_out((difference_json if as_json else difference_text)(found, common, (left, right)))
+    return 0 if found is None else _DIFFERENT
 
 
 # -- pruning
