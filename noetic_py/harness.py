@@ -155,7 +155,7 @@ class Harness(Generic[M_co]):
         max_parallel_tools: int = 16,
     ) -> None:
         from noetic_py.engine import run as engine
-        from noetic_py.engine.layers.handles import layers_for
+        from noetic_py.engine.layers.bundle import layers_for
         from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
         from noetic_py.sessions.store import SessionStore

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from noetic_py.cli.formatting import plural, printable
 from noetic_py.cli.record_lines import as_object, record_fields, short
 from noetic_py.core.codec.text import is_dict, is_list
-from noetic_py.engine.journaling.fold import COMPOSITES
+from noetic_py.engine.kinds import KINDS
 from noetic_py.journal.records import (
     AttemptFailed,
     Decision,
@@ -95,7 +95,7 @@ def _side(records: Sequence[JournalRecord]) -> _Side:
         if isinstance(record, StepOpened):
             again = record.fence > fences.get(record.path, record.fence)
             fences[record.path] = record.fence
-            if again and record.kind not in COMPOSITES:
+            if again and not KINDS[record.kind].composite:
                 side.forget_segments(record.path)
         elif isinstance(record, Voided):
             side.forget_below(record.path)
@@ -112,7 +112,7 @@ def _essence(record: JournalRecord) -> dict[str, Any]:
         ]
     if "items" in fields:
         fields["items"] = [_without_ids(item) for item in fields["items"]]
-    if isinstance(record, StepFinished) and record.kind == "answer" and is_list(fields["output"]):
+    if isinstance(record, StepFinished) and KINDS[record.kind].part and is_list(fields["output"]):
         # Tokens, cost and the provider's id are of each call its own.
         fields["output"] = fields["output"][2:4]
     return fields

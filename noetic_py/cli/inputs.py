@@ -18,9 +18,11 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import attrs
 
+from noetic_py.context.step import entry_of, function_of
 from noetic_py.core.budget import Budget
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.steps.flow import AnyStep, BranchSpec, ParallelSpec
+from noetic_py.steps.tool import ToolSpec
 
 
 class Special(Enum):
@@ -36,24 +38,20 @@ def input_type(step: AnyStep) -> Any:
     """The type of a step's input: a type for pydantic, or one of `Special`."""
     if step.bound is not None:
         return Special.NOTHING
-    spec: Any = step.spec
-    match step.kind:
-        case "code":
-            return _of_function(spec, Special.NOTHING)
-        case "handoff":
-            return _of_function(spec.first.spec.fn, Special.NOTHING)
-        case "sequence":
-            return input_type(spec.steps[0])
-        case "loop" | "spawn":
-            return input_type(spec.body if step.kind == "loop" else spec.step)
-        case "branch":
+    function = function_of(step)
+    if function is not None:
+        return _of_function(function, Special.NOTHING)
+    spec: object = step.spec
+    match spec:
+        case BranchSpec():
             return _of_branch(spec)
-        case "parallel":
+        case ParallelSpec():
             return _of_section(spec)
-        case "tool":
+        case ToolSpec():
             return _of_function(spec.args, Special.NOTHING) if callable(spec.args) else Special.NOTHING
         case _:
-            return Special.TEXT
+            entry = entry_of(step)
+            return Special.TEXT if entry is None else input_type(entry)
 
 
 def _of_function(function: Callable[..., Any], without: Special) -> Any:

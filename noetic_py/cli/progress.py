@@ -28,14 +28,11 @@ from noetic_py.core.events import (
     ToolFinished,
     ToolStarted,
 )
+from noetic_py.engine.kinds import KINDS
 
 MAX_NODES = 5_000
 """The most nodes a tree has; steps beyond that are counted in a node of their parent's called "(others)"."""
 OTHERS = "(others)"
-# What a budget counts as steps.
-_COUNTED = frozenset({"code", "handing", "model", "tool"})
-# A part of a round that is not a step of the user: its round stands for it.
-_HIDDEN = "answer"
 _PLACE = re.compile(r"(?:\[\d{1,9}\]|#\d{1,9}){1,8}$")
 _MAX_STREAMS = 64
 _TAIL = 2_000
@@ -158,9 +155,10 @@ class ProgressState:
                 pass
 
     def _started(self, event: StepStarted, now: float) -> None:
-        if event.kind in _COUNTED:
-            self.steps += 1
-        if event.kind == _HIDDEN:
+        kind = KINDS[event.kind]
+        self.steps += kind.counted
+        if kind.part:
+            # The step above stands for it.
             return
         node = self._make(event.path, event.kind)
         if not node.running:

@@ -13,6 +13,7 @@ import attrs
 from noetic_py.cli.formatting import jsonable, money, plural, printable
 from noetic_py.core.codec.text import is_dict, is_list
 from noetic_py.core.requests import PendingRequest
+from noetic_py.engine.kinds import KINDS
 from noetic_py.errors import NoeticError
 from noetic_py.journal.records import (
     Answered,
@@ -220,7 +221,7 @@ def _used(record: StepFinished | StepStopped) -> list[str]:
 def _output(record: StepFinished) -> list[str]:
     fields: Mapping[str, Any] = record_fields(record)
     output = fields["output"]
-    if record.kind == "answer" or output is None or (is_dict(output) and "same_as_child" in output):
+    if KINDS[record.kind].part or output is None or (is_dict(output) and "same_as_child" in output):
         return []
     return [short(output)]
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field
 
 from noetic_py.core.budget import NO_USAGE, TokenUsage
+from noetic_py.engine.kind import UNNAMED, Kind
+from noetic_py.engine.kinds import KINDS
+from noetic_py.engine.kinds.model_round import ANSWER
 from noetic_py.journal.records import (
     AttemptFailed,
     CallStarted,
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
 
 NOTHING: Any = object()
 """There is no output, which `None` is not."""
-HIDDEN = "answer"
-"""The kind of a part that is not a step of the user: the model step above stands for it."""
 PLACE = re.compile(r"\[(\d+)\]|#(\d+)")
 """A step's place among others of its id, in a frame of a path."""
 
@@ -44,7 +45,7 @@ class StepNode:
 
     Attributes:
         path: The step.
-        kind: Its kind, empty where no record names it.
+        kind: Its kind, `UNNAMED` where no record names it.
         state: `"finished"`, `"failed"`, `"stopped"`, or `"open"` when it has begun and nothing says how it ended.
         attempts: How many attempts are known to have ended, and the one that is open.
         usage: Tokens that the step itself used, attempts that failed too, children apart.
@@ -56,7 +57,7 @@ class StepNode:
     """
 
     path: Path
-    kind: str = ""
+    kind: Kind = UNNAMED
     state: str = "open"
     attempts: int = 0
     usage: TokenUsage | None = None
@@ -174,7 +175,7 @@ class RunTree:
 
         opening = None if self.started is None else self.started.opening
         log = ItemLog(() if opening is None else opening.items)
-        log.extend(items_below(self.records, (), self._cause()))
+        log.extend(items_below(self.records, KINDS, (), self._cause()))
         return list(log.rendered("the run has no outcome yet" if self.ended is None else self.ended.status))
 
     def _cause(self) -> Path:
@@ -195,7 +196,7 @@ def read_tree(records: Sequence[JournalRecord]) -> RunTree:
     """Read a journal."""
     from noetic_py.engine.journaling.fold import Begun
 
-    run, begun = RunTree(records), Begun()
+    run, begun = RunTree(records), Begun(KINDS)
     for record in records:
         run.ended = None
         run.steps += len(begun.read(record))
@@ -223,11 +224,11 @@ def _progress(run: RunTree, record: JournalRecord) -> None:
     match record:
         case StepOpened():
             step = _step(run, record.path)
-            step.kind, step.state = record.kind, "open"
+            step.kind, step.state = KINDS[record.kind], "open"
             step.attempts = max(step.attempts, record.attempt)
         case CallStarted():
             run.open_calls.setdefault(record.path, []).append(record)
-            _step(run, record.path).kind = HIDDEN
+            _step(run, record.path).kind = KINDS[ANSWER.kind]
         case Voided():
             _step(run, record.path[:-1]).below.pop(record.path[-1], None)
         case Decision() if record.key.startswith("verdict["):
@@ -243,7 +244,7 @@ def _progress(run: RunTree, record: JournalRecord) -> None:
 
 def _outcome(run: RunTree, record: StepFinished | AttemptFailed | StepStopped) -> None:
     step = _step(run, record.path)
-    step.kind = record.kind
+    step.kind = KINDS[record.kind]
     step.attempts = max(step.attempts, record.attempt)
     # A wrapped model makes several calls for one answer.
     calls = len(run.open_calls.pop(record.path, ())) or 1
@@ -280,7 +281,7 @@ def _failed(run: RunTree, step: StepNode, record: AttemptFailed) -> None:
 
 
 def _add_usage(run: RunTree, step: StepNode, record: StepFinished | AttemptFailed | StepStopped, calls: int) -> None:
-    if record.kind == HIDDEN:
+    if step.kind.part:
         run.model_calls += calls
         # A call that was refused has used nothing; one that was answered, and has no cost, has no price.
         if record.cost is None and (record.usage is not None or isinstance(record, StepFinished)):

@@ -13,7 +13,7 @@ import attrs
 from noetic_py.cli.database import standing
 from noetic_py.cli.formatting import jsonable, money, plural, printable
 from noetic_py.cli.record_lines import SHORT, as_object, line_of, pending_lines, pending_objects, short
-from noetic_py.cli.run_tree import HIDDEN, NOTHING, PLACE, RunTree, StepNode
+from noetic_py.cli.run_tree import NOTHING, PLACE, RunTree, StepNode
 from noetic_py.core.budget import NO_USAGE
 from noetic_py.journal.records import CallStarted
 from noetic_py.journal.transforms import VerificationReport
@@ -97,12 +97,12 @@ def _json_output(run: RunTree, step: StepNode | None) -> Any:
 def _step_object(run: RunTree, step: StepNode) -> dict[str, Any]:
     return {
         "path": list(step.path),
-        "kind": step.kind or None,
+        "kind": step.kind.name or None,
         "state": step.state,
         "attempts": step.attempts,
         "usage": None if step.usage is None else attrs.asdict(step.usage) | {"total": step.usage.total},
         "cost": None if step.cost is None else str(step.cost),
-        "output": None if step.kind == HIDDEN else _json_output(run, step),
+        "output": None if step.kind.part else _json_output(run, step),
         "error": step.error,
     }
 
@@ -175,7 +175,7 @@ def _used(run: RunTree) -> str:
 
 
 def _tree(run: RunTree, above: StepNode, depth: int, everything: bool) -> Iterator[str]:
-    children = [child for child in above.children() if child.kind != HIDDEN]
+    children = [child for child in above.children() if not child.kind.part]
     shown = children if everything else _worth(children)
     for child in shown:
         yield f"{'  ' * (depth + 1)}{_step_line(run, child)}"
@@ -196,7 +196,7 @@ def _worth(children: Sequence[StepNode]) -> list[StepNode]:
 
 def _step_line(run: RunTree, step: StepNode) -> str:
     name = printable(step.path[-1])
-    parts = [f"{_MARKS[step.state]} {name}", "" if PLACE.sub("", name) == step.kind else step.kind]
+    parts = [f"{_MARKS[step.state]} {name}", "" if PLACE.sub("", name) == step.kind.name else step.kind.name]
     if step.state != "finished":
         parts.append("in flight" if step.state == "open" else step.state)
     if step.rounds:
@@ -204,14 +204,14 @@ def _step_line(run: RunTree, step: StepNode) -> str:
     if step.attempts > 1:
         parts.append(plural(step.attempts, "attempt"))
     # What a model step used is written with its answer, which has no line of its own.
-    spenders = [step, *(part for part in step.below.values() if part.kind == HIDDEN)]
+    spenders = [step, *(part for part in step.below.values() if part.kind.part)]
     if any(part.usage is not None for part in spenders):
         parts.append(plural(sum((part.usage or NO_USAGE).total for part in spenders), "token"))
     if any(part.cost is not None for part in spenders):
         parts.append(money(sum((part.cost or Decimal(0) for part in spenders), Decimal(0))))
     if step.state == "failed" and step.error:
         parts.append(printable(step.error)[:SHORT])
-    elif not any(child.kind != HIDDEN for child in step.below.values()):
+    elif not any(not child.kind.part for child in step.below.values()):
         output = run.output(step)
         parts += [] if output is NOTHING or output is None else [short(output)]
     return "  ".join(part for part in parts if part)

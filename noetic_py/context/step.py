@@ -7,12 +7,12 @@ from a body runs it as a child of that body.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias, overload
 
 from attrs import evolve, field, frozen
-from typing_extensions import TypedDict, TypeIs, Unpack
+from typing_extensions import TypedDict, TypeIs, Unpack, override
 
 from noetic_py.context.hooks import Hook, read_hooks, read_tags
 from noetic_py.context.read import ReadContext
@@ -409,13 +409,85 @@ HandOn: TypeAlias = Literal["output", "text"]
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 
 
+class Spec:
+    """What a step is made of, and what is known of it from that alone; these are the answers of a leaf.
+
+    A kind of step that has parts derives its specification from this, so that nothing has to ask for its kind.
+    """
+
+    __slots__ = ()
+
+    outline: ClassVar[tuple[str, str]] = ("[", "]")
+    """What stands around its label in a Mermaid flowchart."""
+    asks_model: ClassVar[bool] = False
+    """Whether its input is what a model is asked."""
+
+    typed_by_entry: ClassVar[bool] = False
+    """Whether a model that calls it as a tool is shown the type of its first step's input, and not a text."""
+
+    def entry(self) -> AnyStep | None:
+        """The step that gets the step's input first, so that it declares the type of that."""
+        return None
+
+    def exit(self) -> AnyStep | None:
+        """The step whose output is the step's, so that it declares the type of that."""
+        return None
+
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        """The steps that it declares, each with the label of the way to it."""
+        return ()
+
+    def label(self, step: AnyStep) -> str:
+        """How a drawing names the step."""
+        return step.id if step.id == step.kind else f"{step.id} ({step.kind})"
+
+
+def entry_of(step: AnyStep) -> AnyStep | None:
+    """The step that gets the step's input first, `None` when that is the step itself."""
+    return step.spec.entry() if isinstance(step.spec, Spec) else None
+
+
+def exit_of(step: AnyStep) -> AnyStep | None:
+    """The step whose output is the step's, `None` when that is the step itself."""
+    return step.spec.exit() if isinstance(step.spec, Spec) else None
+
+
+def children_of(step: AnyStep) -> Sequence[tuple[str, AnyStep]]:
+    """The steps that a step declares, each with the label of the way to it."""
+    return step.spec.children() if isinstance(step.spec, Spec) else ()
+
+
+def asks_model(step: AnyStep) -> bool:
+    """Whether a step's input is what a model is asked."""
+    return isinstance(step.spec, Spec) and step.spec.asks_model
+
+
+def function_of(step: AnyStep) -> Any:
+    """The function that a step of code was made of, `None` of any other step."""
+    return None if step.body is None else getattr(step.spec, "fn", step.spec)
+
+
 @frozen(eq=False)
-class SequenceSpec:
+class SequenceSpec(Spec):
     """Steps one after the other, with their path frames, and what is handed on where one has no output."""
 
     steps: tuple[AnyStep, ...]
     frames: tuple[str, ...]
     hand_on: HandOn = field(default="output", metadata=ADDED)
+
+    typed_by_entry = True
+
+    @override
+    def entry(self) -> AnyStep:
+        return self.steps[0]
+
+    @override
+    def exit(self) -> AnyStep:
+        return self.steps[-1]
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [(str(number), each) for number, each in enumerate(self.steps, 1)]
 
 
 def in_sequence(steps: Iterable[object], id: str | None, hand_on: HandOn = "output") -> AnyStep:
@@ -434,7 +506,7 @@ def chain(a: object, b: object) -> AnyStep:
     """What `a >> b` makes: one flat sequence, however it was bracketed, unless a part was named or given options."""
     parts: list[AnyStep] = []
     for part in (require_step(a, ">>"), require_step(b, ">>")):
-        flat = part.kind == "sequence" and part.plain and not part.named and not part.tags
-        flat = flat and part.spec.hand_on == "output"
-        parts += part.spec.steps if flat else (part,)
+        spec: object = part.spec
+        plain = part.plain and not part.named and not part.tags
+        parts += spec.steps if plain and isinstance(spec, SequenceSpec) and spec.hand_on == "output" else (part,)
     return in_sequence(parts, None)

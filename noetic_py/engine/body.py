@@ -8,25 +8,21 @@ from inspect import isawaitable
 from logging import WARNING
 from time import monotonic
 from types import coroutine
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from noetic_py.context.context import CURRENT
+from noetic_py.context.step import function_of
 from noetic_py.core.logs import log
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.engine.cancellation import failure_of
 from noetic_py.engine.frame import Frame
 
-__all__ = ["DONE", "UNTIMED", "Bare", "call_apart", "first_stretch", "go_on", "look", "pause", "resumed"]
+__all__ = ["DONE", "call_apart", "first_stretch", "go_on", "look", "pause", "resumed"]
 
 DONE: Final = object()
 """What `next` gives for work that has ended: cheaper than the exception that `send` raises."""
-Bare: TypeAlias = bool | Literal["untimed"]
-"""Whether a step runs without anything around its body, and then whether it is not even timed."""
-UNTIMED: Final = "untimed"
 LIMIT: Final = 1.0
 """Seconds that a body may hold the event loop."""
-# What takes long in these is the library: the first model call imports and loads what it needs.
-_OWN: Final = frozenset({"answer", "memory", "model"})
 
 
 def first_stretch(frame: Frame, context: Context, work: Any, *, alone: bool) -> Any:
@@ -69,17 +65,19 @@ def look(frame: Frame) -> None:
     run, now = frame.x.run, monotonic()
     seconds = now - run.running_since if run.running_since else 0.0
     run.running_since = now
-    if seconds > LIMIT and frame.step.kind not in _OWN:
+    if seconds > LIMIT and frame.kind.reported:
         _warn(frame, seconds)
 
 
 def _warn(frame: Frame, seconds: float) -> None:
     step, noticed = frame.step, frame.x.run.noticed
-    what = f"step {step.id!r}" if step.kind != "tool_call" else f"tool {frame.at[-1].partition('[')[0]!r}"
+    tool = frame.call_id is not None
+    what = f"tool {frame.at[-1].partition('[')[0]!r}" if tool else f"step {step.id!r}"
     if what in noticed:
         return
     noticed.add(what)
-    place = f", {where_defined(step.spec)}," if step.kind == "code" else ""
+    function = function_of(step)
+    place = "" if function is None else f", {where_defined(function)},"
     log(
         "steps",
         WARNING,
@@ -89,7 +87,7 @@ def _warn(frame: Frame, seconds: float) -> None:
         seconds,
         where=frame.where,
         hint="an async client, or await anyio.to_thread.run_sync(function, ...) for what blocks"
-        + ("; a tool that is a plain def runs in a thread" if step.kind == "tool_call" else ""),
+        + ("; a tool that is a plain def runs in a thread" if tool else ""),
     )
 
 

@@ -29,18 +29,19 @@ from noetic_py.core.state import NO_CELLS, Cells, StateBag, copy_state
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
 from noetic_py.engine.cancellation import Parked, lost_task
-from noetic_py.engine.execute import HANDLERS, AnyStep, execute, settle_state
+from noetic_py.engine.execute import AnyStep, execute, settle_state
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.frame import Frame, acting, settle_cuts, waited
 from noetic_py.engine.journaling.detached_starts import LAUNCHED, note
-from noetic_py.engine.journaling.fold import Node, below, items_below
+from noetic_py.engine.journaling.fold import below, items_below
 from noetic_py.engine.journaling.migrate import stored_type, version_of
 from noetic_py.engine.journaling.replay import call, count_turns, put_down, put_state, recover, stop_again
-from noetic_py.engine.kinds.spawn import head, run_child
-from noetic_py.engine.layers.handles import layers_for
+from noetic_py.engine.kind import Node
+from noetic_py.engine.kinds.spawn import DetachedSpec, head, run_child
+from noetic_py.engine.layers.bundle import layers_for
 from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
 from noetic_py.engine.limits import budget_of
-from noetic_py.engine.state import DOORS, Execution, Run
+from noetic_py.engine.state import Execution, Run
 from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value
 from noetic_py.engine.stops import note as note_asked
 from noetic_py.engine.types import declared_input
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
     from noetic_py.journal.records import JournalRecord
 
-__all__ = ["Detached", "detach", "external_handle", "relaunch"]
+__all__ = ["Detached", "detach", "external_handle", "recover_detached"]
 
 
 def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:
@@ -173,7 +174,7 @@ class Detached:
         cells = frame.domain.cells if options.memory is None else NO_CELLS
         self._flow = step
         self._domain = Domain(log, state, branch, cells=cells)
-        self._step: AnyStep = Step(id=step.id, kind="detached", spec=(spec, self))
+        self._step: AnyStep = Step(id=step.id, kind="detached", spec=DetachedSpec(spec, self))
         self._above = _above(run, frame, self._domain)
         run.journal.append(StepOpened(self.path, "detached", 1))
         note(run, self.path, step, self._value, self._domain, options, count, versions_of(caller.layers))
@@ -249,11 +250,11 @@ class Detached:
         cause = () if broken is None else broken.path
         if status != "completed" and self._above.node is not None:
             # An earlier process may have come further than this one.
-            put_state(self._above, below(_valid(journal, path, end), path, cause))
+            put_state(self._above, below(_valid(journal, path, end), self._run.kinds, path, cause))
 
         def transcript() -> Transcript:
             log = ItemLog()
-            log.extend(items_below(_valid(journal, path, end), path, cause))
+            log.extend(items_below(_valid(journal, path, end), self._run.kinds, path, cause))
             items = log.rendered(f"{status}: {reason}" if reason else status)
             return Transcript(items, items)
 
@@ -379,12 +380,6 @@ def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) ->
     return journal[start:end]
 
 
-async def run_detached(value: Any, frame: Frame) -> Any:
-    """The step of the journal that stands for the work."""
-    spec: tuple[SpawnSpec, Detached] = frame.step.spec
-    return await spec[1].run(frame, spec[0])
-
-
 def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
     """A handle of a run's channel for code outside of it.
 
@@ -404,14 +399,10 @@ def _open(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
     return ChannelHandle(channel, live)
 
 
-DOORS.detach = detach
-HANDLERS["detached"] = run_detached
-
-
 _MOST = 64 * 1024 * 1024
 
 
-def relaunch(parent: Frame, step: AnyStep, node: Node) -> None:
+def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
     """Let the work go on that the steps of a finished child had started, and that was in flight.
 
     Args:
@@ -448,7 +439,7 @@ def _left_alone(node: Node, *, within: bool) -> Iterator[tuple[Node, Node]]:
     if within and not done:
         return
     for child in node.lasting:
-        if done and child.kind == "detached" and child.finished is None and child.name not in node.failed:
+        if done and child.kind.beside and child.finished is None and child.name not in node.failed:
             yield node, child
         yield from _left_alone(child, within=within or done)
 
@@ -525,6 +516,3 @@ def _state(told: Mapping[str, Any], kind: type[Any], codec: Codec) -> Any:
 
 def _parsed(text: str) -> Any:
     return parse(text, _MOST, "what was started")
-
-
-DOORS.relaunch = relaunch

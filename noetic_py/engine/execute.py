@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
-from attrs import frozen
 
-from noetic_py.context.context import CURRENT, Derived, StepMeta
+from noetic_py.context.context import CURRENT, StepMeta
 from noetic_py.context.scope import Domain
-from noetic_py.context.step import Body, Step
+from noetic_py.context.step import Body, SequenceSpec, Step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.events import StepStarted
 from noetic_py.core.logs import log
@@ -23,14 +22,15 @@ from noetic_py.core.state import Cells, SavedState, restore_state
 from noetic_py.core.trace import recorded_span
 from noetic_py.core.tracebacks import forget_attempt, note_place
 from noetic_py.core.values import ATOMS, copy_value
-from noetic_py.engine.body import DONE, UNTIMED, Bare, call_apart, first_stretch, go_on, pause, resumed
+from noetic_py.engine.body import DONE, call_apart, first_stretch, go_on, pause, resumed
 from noetic_py.engine.cancellation import CancelledError, Parked, failure_of, in_time, is_late, parked_in
-from noetic_py.engine.frame import Frame, cut_again, frame_around, note_cut, recorded_cut
+from noetic_py.engine.frame import Frame, cut_again, note_cut, recorded_cut
 from noetic_py.engine.grace import in_peace
 from noetic_py.engine.journaling import fold, ledger, replay
+from noetic_py.engine.kind import Own
 from noetic_py.engine.layers.handles import check_shown, keeping
 from noetic_py.engine.limits import wrap_up_step
-from noetic_py.engine.state import DOORS, Execution
+from noetic_py.engine.state import UNTIMED, Bare, Execution
 from noetic_py.engine.unawaited import NO_VALUES, explained, refuse
 from noetic_py.errors import (
     BudgetExceeded,
@@ -47,16 +47,14 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.records import Decision
 from noetic_py.steps.code import wrong_input
-from noetic_py.steps.spawn import DERIVED, Shared
+from noetic_py.steps.flow import BranchSpec, ParallelSpec
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 __all__ = [
-    "HANDLERS",
     "as_error",
     "call_from_body",
-    "derived_step",
     "execute",
     "forget_loop_stops",
     "open_lease",
@@ -69,9 +67,6 @@ __all__ = [
 ]
 
 AnyStep = Step[Any, Any, Any, Any]
-HANDLERS: dict[str, Body] = {}
-"""What interprets a kind of step; a code step's body is its own interpreter."""
-
 NO_META = StepMeta()
 _NO_SPAN = nullcontext()
 # Bodies that never wait would starve the event loop and could not be cancelled: every so often a step lets others run.
@@ -95,7 +90,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     # Adding tuples is measurably faster than unpacking into one, and every step comes by here.
     frame = Frame(step, parent, x, parent.at + (name,), domain, parent.lease, length)  # noqa: RUF005
     body = step.body
-    body = HANDLERS[step.kind] if body is None else keeping if x.layers.has_place else body
+    body = frame.kind.run if body is None else keeping if x.layers.has_place else body
     if run.bus.active:
         await run.bus.room()
         frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
@@ -255,7 +250,7 @@ async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
     if step.hooks:
         run.has_hooks()
     if run.hooked and step.counted:
-        body = DOORS.hooked(body)
+        body = run.interpreter.with_hooks(body)
     tracer = run.tracer
     with _NO_SPAN if tracer is None else _span(frame, tracer):
         if done is not None:
@@ -427,7 +422,7 @@ def restore(frame: Frame, cause: tuple[str, ...] = (), *, wrapped: bool = True) 
         cause: Where a failure came from.
         wrapped: Whether the frame's own wrap-up belongs to it; not while that may still follow.
     """
-    left = fold.below(frame.x.run.journal, frame.at, cause, wrapped=wrapped)
+    left = fold.below(frame.x.run.journal, frame.x.run.kinds, frame.at, cause, wrapped=wrapped)
     _restore_items(frame, left)
     if frame.node is not None:
         replay.put_state(frame, left)
@@ -435,10 +430,10 @@ def restore(frame: Frame, cause: tuple[str, ...] = (), *, wrapped: bool = True) 
 
 def restore_log(frame: Frame) -> None:
     """Make the frame's conversation say what the journal says of everything below it."""
-    _restore_items(frame, fold.below(frame.x.run.journal, frame.at))
+    _restore_items(frame, fold.below(frame.x.run.journal, frame.x.run.kinds, frame.at))
 
 
-def _restore_items(frame: Frame, left: Sequence[fold.Own]) -> None:
+def _restore_items(frame: Frame, left: Sequence[Own]) -> None:
     items = [item for own in left for item in own.items]
     log = frame.domain.log
     there = log.since(frame.start)
@@ -469,9 +464,9 @@ def as_error(frame: Frame, error: Exception) -> NoeticError:
 def _giver(frame: Frame) -> str | None:
     """What a step's input comes from: the step before it in the sequence, or the body that has called it."""
     below, up = frame, frame.up
-    while up is not None and up.step.kind in ("sequence", "parallel", "branch"):
-        if up.step.kind == "sequence" and below.at[-1] in up.step.spec.frames[1:]:
-            return f"step {up.step.spec.steps[up.step.spec.frames.index(below.at[-1]) - 1].id!r}"
+    while up is not None and isinstance(spec := up.step.spec, (SequenceSpec, ParallelSpec, BranchSpec)):
+        if isinstance(spec, SequenceSpec) and below.at[-1] in spec.frames[1:]:
+            return f"step {spec.steps[spec.frames.index(below.at[-1]) - 1].id!r}"
         below, up = up, up.up
     return None if up is None or up.step.body is None else f"the body of step {up.step.id!r}"
 
@@ -652,46 +647,3 @@ def _concurrent(frame: Frame, name: str, when: str) -> ConcurrentStepCall:
         path=frame.at,
         hint="await ctx.gather(a.bind(x), b.bind(y)) runs several at once; anyio.fail_after replaces asyncio.wait_for",
     )
-
-
-DOORS.enter = call_from_body
-
-
-@frozen(eq=False)
-class DerivedSpec:
-    """A step, and the context that it is run with."""
-
-    step: AnyStep
-    ctx: Derived
-
-
-def derived_step(step: AnyStep, ctx: Derived) -> AnyStep:
-    """The part of an execution in which a step is run with a derived context."""
-    frame = frame_around(ctx)
-    shared = Shared(items=ctx.domain.log is frame.log, state=ctx.state is frame.state)
-    kind = next(kind for kind, shares in DERIVED.items() if shares == shared)
-    return Step(id=ctx.name if ctx.at != frame.at else "derived", kind=kind, spec=DerivedSpec(step, ctx))
-
-
-async def run_derived(value: Any, frame: Frame) -> Any:
-    """Run the step where the derived context is; what it leaves there, the context has."""
-    spec: DerivedSpec = frame.step.spec
-    ctx, shared = spec.ctx, DERIVED[frame.step.kind]
-    # Looking at the state notes what it was, so that a step around can still go back.
-    domain = Domain(ctx.domain.log, frame.state if shared.state else ctx.state, ctx.branch, cells=frame.domain.cells)
-    if shared.state:
-        domain.known = frame.domain.known
-    try:
-        return await execute(spec.step, value, frame, spec.step.id, domain)
-    finally:
-        if shared.items and (frame.clean or frame.opened):
-            # It is the child's, and no segment of this part's own.
-            frame.mark = frame.written = len(frame.log)
-        if shared.state and domain.known is not None:
-            frame.domain.known = domain.known
-        if domain.cells is not frame.domain.cells:
-            frame.put_cells(domain.cells)
-
-
-HANDLERS.update(dict.fromkeys(DERIVED, run_derived))
-DOORS.derived = derived_step

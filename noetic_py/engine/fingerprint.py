@@ -19,10 +19,9 @@ from typing_extensions import TypeIs
 
 from noetic_py.channels import is_channel
 from noetic_py.checkpoints.checks import check_descriptors
-from noetic_py.context.step import Retry, Step, is_step
+from noetic_py.context.step import Retry, Step, children_of, is_step
 from noetic_py.core.codec.text import is_list, is_mapping
 from noetic_py.core.items import ItemBase
-from noetic_py.engine.graph import children
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, transfer_tools
 from noetic_py.steps.loop import EverySpec
@@ -62,7 +61,7 @@ def _holds_many(value: object) -> TypeIs[Iterable[object]]:
 
 
 def _steps_in_step(step: AnyStep) -> Iterator[object]:
-    yield from (child for _, child in children(step))
+    yield from (child for _, child in children_of(step))
     spec: object = step.spec
     match spec:
         case EverySpec():
@@ -160,12 +159,12 @@ def _of_step(step: Step[Any, Any, Any, Any]) -> Iterator[str]:
     yield repr((step.timeout, step.replay, step.budget, step.version))
     if step.version is not None:
         # The author's word stands for the source of the step's own functions, and for nothing below.
-        yield from (fingerprint(child) for _, child in children(step))
+        yield from (fingerprint(child) for _, child in children_of(step))
         return
     spec: object = step.spec
     if isinstance(spec, HandoffSpec):
         yield repr(spec.limit)
-        yield from (fingerprint(child) for _, child in children(step))
+        yield from (fingerprint(child) for _, child in children_of(step))
         return
     if isinstance(spec, HandoffSourceSpec) and spec.inner is not None:
         yield fingerprint(spec.inner)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from types import CodeType, CoroutineType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
@@ -20,7 +21,6 @@ from noetic_py.errors import ConfigError
 from noetic_py.journal.delta import known_fields
 from noetic_py.journal.layer_states import StoredCells
 from noetic_py.journal.records import Decision
-from noetic_py.steps.handoff import HANDOFF_KINDS
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from noetic_py.core.control import Control
     from noetic_py.core.items import Item
     from noetic_py.core.log import ItemLog
-    from noetic_py.engine.journaling.fold import Node
+    from noetic_py.engine.kind import Kind, Node
     from noetic_py.engine.state import Execution
-    from noetic_py.engine.unawaited import Calls
     from noetic_py.journal.records import Segment, StepFinished
     from noetic_py.steps.flow import Mode
     from noetic_py.steps.handoff import HistoryFilter
 
 __all__ = [
     "NO_ITEMS",
+    "Calls",
     "Frame",
     "acting",
     "cut_again",
@@ -51,10 +51,14 @@ __all__ = [
     "note_cut",
     "recorded_cut",
     "settle_cuts",
+    "unfinished",
     "waited",
 ]
 
 NO_ITEMS: tuple[Item, ...] = ()
+
+Calls: TypeAlias = "tuple[CoroutineType[Any, Any, Any], CodeType, int, Calls | None]"
+"""A call: its coroutine, the code that made it and its instruction; and the calls before it."""
 
 
 class Frame(Context[Any, Any]):
@@ -73,8 +77,8 @@ class Frame(Context[Any, Any]):
 
     # What every step reads: a default of the class would be looked up in the instance and in each base class before.
     __slots__ = (
-        "__dict__", "calls", "clean", "lease", "mark", "noted", "on_stack", "opened", "output", "prepared", "running",
-        "segments", "shown", "start", "step", "up", "written", "x",
+        "__dict__", "calls", "clean", "kind", "lease", "mark", "noted", "on_stack", "opened", "output", "prepared",
+        "running", "segments", "shown", "start", "step", "up", "written", "x",
     )  # fmt: skip
 
     # Most steps never need most of these: a class default costs a step nothing.
@@ -152,6 +156,7 @@ class Frame(Context[Any, Any]):
         self.touched = False
         self.x: Execution = x
         self.step = step
+        self.kind: Kind = x.run.kinds[step.kind]
         self.up = parent
         self.lease = lease
         self.mark = self.written = self.start = length
@@ -201,7 +206,7 @@ class Frame(Context[Any, Any]):
     @property
     def handover(self) -> Any:
         """To whom a hook hands over in this step's place; `None` when none does."""
-        return self.loop_stops[-1][0] if self.loop_stops and self.step.kind in HANDOFF_KINDS else None
+        return self.loop_stops[-1][0] if self.loop_stops and self.kind.hands_over else None
 
     def rewind(self) -> None:
         """Go back to the step's start: its state and its place in the log."""
@@ -384,3 +389,15 @@ def _scopes() -> Iterator[Any]:
                 scope = scope._parent_scope
     except AttributeError:
         return
+
+
+def unfinished(calls: Calls | None) -> Calls | None:
+    """The calls that have not ended: tasks of a body may make calls side by side, for as long as it runs."""
+    kept: list[Calls] = []
+    while calls is not None:
+        if calls[0].cr_frame is not None:
+            kept.append(calls)
+        calls = calls[3]
+    for each in reversed(kept):
+        calls = (*each[:3], calls)
+    return calls

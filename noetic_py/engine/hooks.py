@@ -29,15 +29,14 @@ from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.core.state import merge_state
 from noetic_py.core.values import copy_value
 from noetic_py.engine.cancellation import failure_of, in_time
-from noetic_py.engine.execute import HANDLERS, AnyStep, execute
+from noetic_py.engine.execute import AnyStep, execute
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.state import DOORS
 from noetic_py.engine.tool_arguments import Received
 from noetic_py.errors import CheckpointError, ConcurrentStepCall, ConfigError, HookFailed, ModelError, Stopped
 from noetic_py.memory.history import paired
 from noetic_py.memory.layer import MemoryLayer, answers
 from noetic_py.models.model import ModelRequest, ModelResponse
-from noetic_py.steps.handoff import HANDOFF_KINDS, Handoff, HandoffOutput
+from noetic_py.steps.handoff import Handoff, HandoffOutput
 
 __all__ = [
     "after_model",
@@ -49,6 +48,7 @@ __all__ = [
     "hand_over",
     "hooked_rounds",
     "on_model_error",
+    "with_hooks",
 ]
 
 
@@ -81,7 +81,7 @@ async def apply(frame: Frame, hook: Hook[Any, Any], effects: Effects) -> None:
     if effects.finished:
         _finish(frame)
     if frame.cuts_short is not None and hook.event.startswith("before"):
-        DOORS.cut_short(*frame.cuts_short, frame)
+        frame.x.run.interpreter.cut_short(*frame.cuts_short, frame)
         # What the hook was called before is not begun.
         await checkpoint()
 
@@ -89,7 +89,7 @@ async def apply(frame: Frame, hook: Hook[Any, Any], effects: Effects) -> None:
 def cut_after(frame: Frame) -> None:
     """A step whose hooks have asked for the end of a loop has done its work: that is kept, and what follows is not."""
     if frame.cuts_short is not None:
-        DOORS.cut_short(*frame.cuts_short, None)
+        frame.x.run.interpreter.cut_short(*frame.cuts_short, None)
 
 
 async def _save(frame: Frame, hook: Hook[Any, Any], artifact: Saved, index: int) -> None:
@@ -123,9 +123,9 @@ def hand_over(frame: Frame, asked: HandOff | Handoff[Any]) -> None:
     loops: list[Frame] = []
     node: Frame | None = frame
     while node is not None and node.x.whole is frame.x.whole:
-        if node.step.kind in HANDOFF_KINDS:
+        if node.kind.hands_over:
             break
-        if node.step.kind in ("loop", "every"):
+        if node.kind.stoppable:
             loops.append(node)
         node = node.up
     targets: dict[str, AnyStep] = {}
@@ -313,8 +313,12 @@ def _output(
 # --------------------------------------------------------------------------------------------------- steps and rounds
 
 
-async def around(body: Body, value: Any, frame: Frame) -> Any:
-    """Run a step's body between its hooks."""
+def with_hooks(body: Body) -> Body:
+    """A body between the hooks of its step."""
+    return partial(_between_hooks, body)
+
+
+async def _between_hooks(body: Body, value: Any, frame: Frame) -> Any:
     step = frame.step
     call = StepCall(step.id, step.kind, step.tags, copy_value(value), frame.attempt)
     for hook in _hooks(frame, "before_step", step.tags):
@@ -344,15 +348,14 @@ async def _round(hooks: Sequence[AnyHook], body: AnyStep, value: Any, frame: Fra
     """Run a loop's body, and then the hooks, in a recorded step of the engine's own: a run that goes on calls none."""
     output = await execute(body, value, frame, name)
     last, index = frame.last_output, int(name[len(body.id) + 1 : -1])
-    await execute(_ROUND, (hooks, Round(frame.step.id, index, copy_value(output))), frame, frame_name(_ROUND.id, index))
+    done = Round(frame.step.id, index, copy_value(output))
+    await execute(_ROUND, partial(_after_round, hooks, done), frame, frame_name(_ROUND.id, index))
     # The round's own output is still the loop's last one.
     frame.last_output = last
     return output
 
 
-async def run_round(value: tuple[Sequence[AnyHook], Round], frame: Frame) -> None:
-    """Call them."""
-    hooks, done = value
+async def _after_round(hooks: Sequence[AnyHook], done: Round, frame: Frame) -> None:
     for hook in hooks:
         await _told(frame, hook, done)
 
@@ -366,6 +369,3 @@ async def _told(frame: Frame, hook: AnyHook, *subject: Any) -> None:
 
 # No id of a user's can hold brackets, so no step of theirs has this place.
 _ROUND: AnyStep = Step(id="hooks[round]", kind="hook")
-
-HANDLERS["hook"] = run_round
-DOORS.hooked = lambda body: partial(around, body)

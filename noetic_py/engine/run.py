@@ -12,7 +12,7 @@ import anyio
 from attrs import evolve, frozen
 
 from noetic_py.context.scope import Domain
-from noetic_py.context.step import SequenceSpec, Step
+from noetic_py.context.step import SequenceSpec, Step, asks_model
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
 from noetic_py.core.events import RunFinished
@@ -23,31 +23,17 @@ from noetic_py.core.logs import Where, log
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.trace import place_of, recorded_span
 from noetic_py.core.tracebacks import trim
-from noetic_py.engine import detached as _detached
-from noetic_py.engine import detached as _relaunch
-from noetic_py.engine import execute as _derived
 from noetic_py.engine.cancellation import Parked, failure_of, is_late
 from noetic_py.engine.execute import AnyStep, as_error, execute, open_wrap_up, restore, settle_failure
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.graph import members
-from noetic_py.engine.journaling import ledger as _checkpoint
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import voided
 from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
 from noetic_py.engine.journaling.run_history import Past, open_requests, request_of, told
 from noetic_py.engine.journaling.writer import Kept
-from noetic_py.engine.kinds import channels as _channels
-from noetic_py.engine.kinds import every as _schedule
-from noetic_py.engine.kinds import flow as _flow
-from noetic_py.engine.kinds import handoff as _handoff
-from noetic_py.engine.kinds import loop as _loop
-from noetic_py.engine.kinds import model as _model
-from noetic_py.engine.kinds import spawn as _spawn
-from noetic_py.engine.kinds import suspension as _suspension
-from noetic_py.engine.kinds import tool as _tool
 from noetic_py.engine.kinds.model import input_items, unsaid
 from noetic_py.engine.kinds.model_round import known_of
-from noetic_py.engine.layers import store as _upkeep
+from noetic_py.engine.kinds.spawn import head
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.state import Execution, Run
@@ -63,17 +49,11 @@ from noetic_py.journal.records import (
     StepFinished,
 )
 from noetic_py.steps.flow import BranchSpec
-from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec
+from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import MemorySpec
 
 __all__ = ["Run", "RunPlan", "run_flow"]
-
-# Importing a room of the interpreter registers the kinds it interprets.
-INTERPRETERS = (
-    _channels, _checkpoint, _derived, _detached, _flow, _handoff, _loop, _model, _relaunch, _schedule, _spawn,
-    _suspension, _tool, _upkeep,
-)  # fmt: skip
 
 
 @frozen(eq=False)
@@ -109,7 +89,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     if run.early is not None:
         x.request(run.early)
     lease.on_warning = x.warned
-    root = _spawn.head(x, None, _ROOT, plan.domain)
+    root = head(x, None, _ROOT, plan.domain)
     root.opened = True
     history = plan.domain.log.fork()
     how = "started" if plan.past is None else "resumed"
@@ -287,7 +267,7 @@ async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
     output = await execute(plan.step, plan.value, root, plan.step.id)
     if x.run.detached:
         await x.run.join_detached()
-    if x.run.waits and open_requests(x.run.journal):
+    if x.run.waits and open_requests(x.run.journal, x.run.kinds):
         raise Parked
     return output
 
@@ -388,11 +368,11 @@ def _verdict(run: Run, flow: AnyStep) -> tuple[str | None, LoopStop | None]:
     path, reason, loop_stop = run.verdict or ((), None, None)
     step: AnyStep | None = flow if path[:1] == (flow.id,) else None
     for frame in path[1:]:
-        step = None if step is None else _last_step(step, frame)
-    return (reason, loop_stop) if step is not None and step.kind == "loop" else (None, None)
+        step = None if step is None else _last_step(run, step, frame)
+    return (reason, loop_stop) if step is not None and run.kinds[step.kind].judged else (None, None)
 
 
-def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
+def _last_step(run: Run, step: AnyStep, frame: str) -> AnyStep | None:
     """The child at a frame, when the step ends with it."""
     spec: object = step.spec
     if isinstance(spec, SequenceSpec):
@@ -401,11 +381,11 @@ def _last_step(step: AnyStep, frame: str) -> AnyStep | None:
         return next((each for each in (*(spec.cases or {}).values(), spec.default) if each and each.id == frame), None)
     if isinstance(spec, HandoffSourceSpec):
         return spec.inner
-    if isinstance(spec, MemorySpec) and step.kind == "with_memory":
+    if isinstance(spec, MemorySpec) and not run.kinds[step.kind].execution:
         return spec.step
     if isinstance(spec, HandoffSpec):
         name, _, _ = frame.partition("#")
-        return next((each for each in members(step) if each.id == name and each.kind != "handing"), None)
+        return next((each for each in members(spec) if each.id == name and each.body is None), None)
     return None
 
 
@@ -424,8 +404,8 @@ def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Se
 def _asks_first(flow: AnyStep) -> bool:
     """Whether a flow begins with a model that is given its input."""
     while isinstance(flow.spec, SequenceSpec | LoopSpec):
-        flow = flow.spec.steps[0] if isinstance(flow.spec, SequenceSpec) else flow.spec.body
-    return flow.kind == "model"
+        flow = flow.spec.entry()
+    return asks_model(flow)
 
 
 @frozen(eq=False)
@@ -451,7 +431,7 @@ async def _result(
     output, stop, error = ending.output, ending.stop, ending.error
     status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
     reason, loop_stop = _why(run, plan, ending)
-    waits = open_requests(run.journal) if status == "suspended" else {}
+    waits = open_requests(run.journal, run.kinds) if status == "suspended" else {}
     if stop is not None and stop.kind == "suspend":
         stop, reason = None, told(list(waits.values()))
     try:
@@ -472,7 +452,7 @@ async def _result(
 
     def transcript() -> Transcript:
         log = history.fork()
-        log.extend(items_below(journal, (), cause) or said)
+        log.extend(items_below(journal, run.kinds, (), cause) or said)
         # What it waits for is told in full beside it.
         why = "it waits for an answer" if status == "suspended" else reason
         view = log.rendered(f"{status}: {why}" if why else status)

@@ -8,7 +8,7 @@ from functools import partial
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
 from threading import get_ident
 from types import CodeType, CoroutineType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import anyio
 import anyio.from_thread
@@ -27,11 +27,8 @@ from noetic_py.core.state import NO_CELLS, Cells, SavedState
 from noetic_py.core.trace import Trace, trace_of_run
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
-from noetic_py.engine.body import Bare
-from noetic_py.engine.frame import Frame, acting, frame_around, frame_of
+from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfinished
 from noetic_py.engine.limits import Family
-from noetic_py.engine.progress import Keeper
-from noetic_py.engine.unawaited import unfinished
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.journal.delta import known_fields
 from noetic_py.journal.layer_states import StoredCells
@@ -41,21 +38,23 @@ if TYPE_CHECKING:
 
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import Hook
-    from noetic_py.context.step import Body, Step
-    from noetic_py.core.progress import ProgressEntry
+    from noetic_py.context.step import Step
+    from noetic_py.core.progress import ProgressEntry, ProgressKeeper
     from noetic_py.core.requests import Ask
     from noetic_py.core.runtime import Runtime
     from noetic_py.core.session_key import SessionKey
     from noetic_py.core.view import LayerUsage, View
-    from noetic_py.engine.journaling.deliveries import Taken
-    from noetic_py.engine.journaling.fold import Node
     from noetic_py.engine.journaling.writer import RunWriter
-    from noetic_py.engine.layers.handles import Layers
-    from noetic_py.engine.layers.store import Upkeep
+    from noetic_py.engine.layers.bundle import Layers
+    from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, Taken
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
     from noetic_py.models.model import JsonValue, Model, ModelSettings
 
-__all__ = ["Execution", "Resources", "Run"]
+__all__ = ["UNTIMED", "Bare", "Execution", "Resources", "Run"]
+
+Bare: TypeAlias = bool | Literal["untimed"]
+"""Whether a step runs without anything around its body, and then whether it is not even timed."""
+UNTIMED: Final = "untimed"
 
 Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions, str | None], DetachedWork]"
 
@@ -107,40 +106,16 @@ class Resources:
         return self._storage
 
 
-class Doors:
-    """How a body's call gets to the interpreter, which stands above and puts itself here when it is loaded."""
-
-    enter: Callable[[Frame, Step[Any, Any, Any, Any], object], Any]
-    section: Callable[[Sequence[Step[Any, Any, Any, Any]], ShareState], Step[Any, Any, Any, Any]]
-    send: Callable[[Frame, Channel[Any], object, float | None], Awaitable[None]]
-    receive: Callable[[Frame, Channel[Any], float | None], Awaitable[Any]]
-    receive_now: Callable[[Frame, Channel[Any]], Any]
-    ask: Callable[[Frame, Ask[Any]], Awaitable[Any]]
-    checkpoint: Callable[[Frame], Awaitable[None]]
-    bind: Callable[[Frame, bool], Any]
-    upkeep: Callable[[Execution], Upkeep]
-    detach: Callable[[Frame, Step[Any, Any, Any, Any], object, DetachOptions, bool], DetachedWork]
-    relaunch: Callable[[Frame, Step[Any, Any, Any, Any], Node], None]
-    hooked: Callable[[Body], Body]
-    asked: Callable[[Run, Control, str], None]
-    derived: Callable[[Step[Any, Any, Any, Any], Derived], Step[Any, Any, Any, Any]]
-    cut_short: Callable[[Frame, object, Frame | None], None]
-    reconcile: Callable[[Frame, Any], Awaitable[object]]
-
-
-DOORS = Doors()
-
-
 class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "context_turns", "custody",
-        "depth", "detached", "early", "executed", "family", "flow", "hooked", "in_flight", "journal", "left", "mail",
-        "memory", "metadata", "model_settings", "noticed", "on_diverge", "once", "progress", "relaunched", "request_id",
-        "resources", "root", "run_id", "running_since", "runtime", "sent", "services", "session", "spent", "stopped",
-        "stopping", "store", "thread_id", "timed", "trace", "tracer", "turns", "unpriced", "user_id", "verbose",
-        "verdict", "view", "waits",
+        "depth", "detached", "early", "executed", "family", "flow", "hooked", "in_flight", "interpreter", "journal",
+        "kinds", "left", "mail", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once", "progress",
+        "relaunched", "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent", "services",
+        "session", "spent", "stopped", "stopping", "store", "thread_id", "timed", "trace", "tracer", "turns",
+        "unpriced", "user_id", "verbose", "verdict", "view", "waits",
     )  # fmt: skip
 
     # Where in the conversation that it begins with a message stands that no run has answered.
@@ -156,6 +131,9 @@ class Run:
     # What its journal says was spent before this process had the run, and the stops that were asked for before that.
     spent: list[Spent]
     stopped: list[Control]
+    journal: list[JournalRecord]
+    sent: set[tuple[str, ...]]
+    detached: list[Beside]
 
     def __init__(
         self,
@@ -165,6 +143,7 @@ class Run:
         user_id: str | None,
         request_id: str | None,
         resources: Resources,
+        interpreter: Interpreter,
         services: Services,
         metadata: Mapping[str, JsonValue],
         model_settings: ModelSettings,
@@ -174,11 +153,11 @@ class Run:
     ) -> None:
         self.run_id, self.thread_id, self.user_id, self.request_id = run_id, thread_id, user_id, request_id
         self.resources, self.runtime = resources, resources.runtime
-        self.services = services
+        self.interpreter, self.kinds, self.services = interpreter, interpreter.kinds, services
         self.metadata, self.model_settings = metadata, model_settings
         self.bus, self.attrs, self.progress, self.begun = bus, Attributes(), {}, set()
         self.tracer, self.trace, self.asked, self.memory = tracer, trace, None, ContextMemory()
-        self.journal: list[JournalRecord] = []
+        self.journal = []
         # Where the journal is stored, in a durable run.
         self.store: RunWriter | None = None
         self.on_diverge: OnDiverge = "fail"
@@ -207,10 +186,8 @@ class Run:
         self.mail: dict[str, list[Entry]] = {}
         # Messages that may have to go back, while there are any.
         self.custody: list[Taken] | None = None
-        # The sends that a second attempt is not to repeat.
-        self.sent: set[tuple[str, ...]] = set()
-        # Executions beside the flow, while there are any.
-        self.detached: list[Beside] = []
+        # The sends that a second attempt is not to repeat; and executions beside the flow, while there are any.
+        self.sent, self.detached = set(), []
         # Those from before this process had the run that it has looked after, their starters being done; by path.
         self.relaunched: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.
@@ -359,7 +336,7 @@ class Run:
         if not root.takes(control):
             return False
         if control.kind in ("complete", "wrap_up", "abort"):
-            DOORS.asked(self, control, key)
+            self.interpreter.note_stop(self, control, key)
         return root.request(control)
 
 
@@ -386,20 +363,11 @@ class Spent:
     sure: bool = True
 
 
-class Beside(Protocol):
-    """An execution that goes on beside the run's flow."""
-
-    child: Execution
-    scope: anyio.CancelScope
-    done: anyio.Event
-    path: tuple[str, ...]
-
-
 class Execution:
     """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
 
     __slots__ = (
-        "_began", "_parent", "_turns", "_upkeep", "_whole", "born", "closing", "depth", "frame", "id", "input",
+        "_began", "_layer_store", "_parent", "_turns", "_whole", "born", "closing", "depth", "frame", "id", "input",
         "last_layer_usage", "last_step", "layers", "lease", "metadata", "over", "request_id", "run", "run_id", "scope",
         "services", "stop", "thread_id", "tool_failures", "user_id", "wraps",
     )  # fmt: skip
@@ -435,7 +403,7 @@ class Execution:
         inherited: Layers = run.resources.layers if parent is None else parent.x.layers
         self.layers: Layers = inherited if layers is None else layers
         self.last_layer_usage: LayerUsage | None = None
-        self._upkeep: Upkeep | None = None
+        self._layer_store: LayerStore | None = None
         # The states that its parent's layers had when it began.
         self.born: Cells = NO_CELLS if parent is None else parent.domain.cells
         # Whether its layers are being closed, which no stop keeps from happening.
@@ -512,9 +480,9 @@ class Execution:
     def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
         frame = frame_around(ctx)
         if reads or not self.layers:
-            return DOORS.bind(frame, reads)
+            return self.run.interpreter.bind(frame, reads)
         if frame.bundle is None:
-            frame.bundle = DOORS.bind(frame, reads)
+            frame.bundle = self.run.interpreter.bind(frame, reads)
         return frame.bundle
 
     @property
@@ -523,16 +491,16 @@ class Execution:
         return self.run.attrs
 
     @property
-    def progress(self) -> Keeper:
+    def progress(self) -> ProgressKeeper:
         """How far the run's steps have come."""
-        return Keeper(self.run)
+        return self.run.interpreter.progress(self.run)
 
     @property
-    def upkeep(self) -> Upkeep:
-        """What is done for its layers."""
-        if self._upkeep is None:
-            self._upkeep = DOORS.upkeep(self)
-        return self._upkeep
+    def layer_store(self) -> LayerStore:
+        """The store's side of its layers."""
+        if self._layer_store is None:
+            self._layer_store = self.run.interpreter.layer_store(self)
+        return self._layer_store
 
     @property
     def session(self) -> SessionKey | None:
@@ -636,7 +604,7 @@ class Execution:
     def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
         loop, value = self.stop_loop_around(frame_around(ctx), value)
         if now:
-            self.run.in_its_thread(partial(DOORS.cut_short, loop, value, acting(frame_around(ctx))))
+            self.run.in_its_thread(partial(self.run.interpreter.cut_short, loop, value, acting(frame_around(ctx))))
 
     def stop_loop_around(self, frame: Frame, value: object) -> tuple[Frame, object]:
         """Ask the nearest loop around a step to end after its round; gives that loop, and its value.
@@ -646,7 +614,7 @@ class Execution:
         """
         node: Frame | None = frame
         while node is not None and node.x.whole is self.whole:
-            if node.step.kind in ("loop", "every"):
+            if node.kind.stoppable:
                 value = copy_value(value)
                 node.stop_loop_with(value, frame.at)
                 return node, value
@@ -689,9 +657,9 @@ class Execution:
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /
     ) -> Coroutine[Any, Any, Any]:
         if ctx.__class__ is not Frame and isinstance(ctx, Derived):
-            step, ctx = DOORS.derived(step, ctx), frame_around(ctx)
+            step, ctx = self.run.interpreter.derived(step, ctx), frame_around(ctx)
         frame: Any = ctx if ctx.__class__ is Frame else frame_of(ctx)
-        made: CoroutineType[Any, Any, Any] = DOORS.enter(frame, step, value)
+        made: CoroutineType[Any, Any, Any] = self.run.interpreter.call(frame, step, value)
         before = frame.calls
         if before is not None and before[0].cr_frame is None:
             # It has ended: only calls that nothing has awaited yet are kept.
@@ -710,31 +678,34 @@ class Execution:
     def gather(
         self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
     ) -> Awaitable[list[Any]]:
-        entered: Awaitable[list[Any]] = DOORS.enter(frame_of(ctx), DOORS.section(steps, state), None)
+        interpreter = self.run.interpreter
+        entered: Awaitable[list[Any]] = interpreter.call(frame_of(ctx), interpreter.section(steps, state), None)
         return entered
 
     def send(
         self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
     ) -> Awaitable[None]:
-        return DOORS.send(frame_around(ctx), channel, value, timeout)
+        return self.run.interpreter.send(frame_around(ctx), channel, value, timeout)
 
     def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
-        return DOORS.receive(frame_around(ctx), channel, timeout)
+        return self.run.interpreter.receive(frame_around(ctx), channel, timeout)
 
     def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
-        return self.run.in_its_thread(partial(DOORS.receive_now, frame_around(ctx), channel))
+        return self.run.in_its_thread(partial(self.run.interpreter.receive_now, frame_around(ctx), channel))
 
     def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
-        return DOORS.ask(frame_around(ctx), question)
+        return self.run.interpreter.ask(frame_around(ctx), question)
 
     def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
-        return DOORS.checkpoint(frame_around(ctx))
+        return self.run.interpreter.checkpoint(frame_around(ctx))
 
     def spawn_detached(
         self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
     ) -> DetachedWork:
         own = self.run.is_here()
-        return self.run.in_its_thread(partial(DOORS.detach, frame_around(ctx), step, value, options, own))
+        return self.run.in_its_thread(
+            partial(self.run.interpreter.detach, frame_around(ctx), step, value, options, own)
+        )
 
     def warned(self, dimension: str, spent: Decimal, limit: Decimal) -> None:
         """A lease of this execution has passed its `warn_at`."""

@@ -13,18 +13,18 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.codec.text import dump
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.spelling import text_or_none
-from noetic_py.engine.graph import members
-from noetic_py.engine.journaling.fold import Node, tree
+from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.replay import output_of
+from noetic_py.engine.kind import Node
 from noetic_py.engine.limits import wrap_up_step
-from noetic_py.engine.state import DOORS, Run
+from noetic_py.engine.state import Run
 from noetic_py.engine.types import expected_output
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import Decision, Path
 from noetic_py.steps.flow import BranchSpec
-from noetic_py.steps.handoff import HANDOFF_KINDS, HandoffOutput, HandoffSourceSpec, HandoffSpec
+from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
@@ -241,9 +241,6 @@ def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec
     return Control("complete", value=value_of(asked.value, flow, codec), reason=asked.reason, by=asked.by)
 
 
-DOORS.asked = note
-
-
 AnyStep = Step[Any, Any, Any, Any]
 
 
@@ -255,7 +252,7 @@ def wrap_up_of(run: Run, flow: AnyStep, path: Path = ()) -> AnyStep | None:
         flow: The run's flow, or what goes on beside it.
         path: What it stands below.
     """
-    for step, _ in _giving(flow, tree(run.journal, path).children.get(flow.id)):
+    for step, _ in _giving(flow, tree(run.journal, run.kinds, path).children.get(flow.id)):
         budgets = (step.budget, getattr(step.spec, "budget", None))
         for budget in budgets:
             found = wrap_up_step(budget)
@@ -272,7 +269,7 @@ def value_so_far(run: Run, flow: AnyStep, path: Path = ()) -> Any:
         flow: As for `wrap_up_of`.
         path: Likewise.
     """
-    for step, node in _giving(flow, tree(run.journal, path).children.get(flow.id)):
+    for step, node in _giving(flow, tree(run.journal, run.kinds, path).children.get(flow.id)):
         if node is None:
             break
         if node.finished is not None:
@@ -318,7 +315,7 @@ def _below(step: AnyStep, node: Node) -> tuple[AnyStep, Node] | None:
         case HandoffSourceSpec() if spec.inner is not None:
             found = _named(node, spec.inner, spec.inner.id)
         case HandoffSpec():
-            found = [each for member in members(step) for each in _calls(node, member)]
+            found = [each for member in members(spec) for each in _calls(node, member)]
         case _:
             pass
     open_ = [each for each in found if each[1].finished is None or not _handed(each[1])]
@@ -328,7 +325,7 @@ def _below(step: AnyStep, node: Node) -> tuple[AnyStep, Node] | None:
 def _handed(node: Node) -> bool:
     """Whether a step of a chain has handed over to another one, which goes on in its place."""
     output: object = None if node.finished is None else node.finished.output
-    if isinstance(output, Stored) and node.kind in HANDOFF_KINDS:
+    if isinstance(output, Stored) and node.kind.hands_over:
         tree: Any = output.tree
         return tree["to"] is not None
     return isinstance(output, HandoffOutput)

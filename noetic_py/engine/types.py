@@ -11,20 +11,18 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import attrs
 from typing_extensions import TypeIs
 
-from noetic_py.context.step import SequenceSpec, Step
+from noetic_py.context.step import Step, children_of, entry_of, exit_of, function_of
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import is_model, is_named_tuple
 from noetic_py.core.codec.text import dump
 from noetic_py.core.items import ItemBase
 from noetic_py.core.values import copy_value
-from noetic_py.engine.graph import children
-from noetic_py.engine.layers.handles import layers_for
+from noetic_py.engine.layers.bundle import layers_for
 from noetic_py.errors import CodecError
 from noetic_py.steps.flow import ParallelSpec
-from noetic_py.steps.handoff import Handoff, HandoffSourceSpec, HandoffSpec
-from noetic_py.steps.loop import LoopSpec
+from noetic_py.steps.handoff import Handoff, HandoffSourceSpec
 from noetic_py.steps.model import ModelSpec
-from noetic_py.steps.spawn import MemorySpec, SpawnSpec
+from noetic_py.steps.spawn import MemorySpec
 
 __all__ = ["declared_input", "declared_output", "expected_output", "known_types", "types_in"]
 
@@ -33,45 +31,16 @@ AnyStep = Step[Any, Any, Any, Any]
 
 def declared_input(step: AnyStep) -> Any:
     """The type that a step's input is declared to have, `object` where none is declared."""
-    spec = step.spec
-    match spec:
-        case SequenceSpec():
-            return declared_input(spec.steps[0])
-        case LoopSpec():
-            return declared_input(spec.body)
-        case SpawnSpec():
-            return declared_input(spec.step)
-        case HandoffSpec():
-            return declared_input(spec.first)
-        case HandoffSourceSpec() if spec.inner is not None:
-            return declared_input(spec.inner)
-        case HandoffSourceSpec():
-            return _input_of(spec.fn)
-        case _ if step.kind == "code":
-            return _input_of(spec)
-        case _:
-            return object
+    function, entry = function_of(step), entry_of(step)
+    if function is not None:
+        return _input_of(function)
+    return object if entry is None else declared_input(entry)
 
 
 def _giving(step: AnyStep) -> AnyStep:
     """The step whose output is the step's."""
-    spec = step.spec
-    match spec:
-        case (SpawnSpec() as started, _):
-            # Work beside the flow.
-            return _giving(started.step)
-        case SequenceSpec():
-            return _giving(spec.steps[-1])
-        case LoopSpec():
-            return _giving(spec.body)
-        case SpawnSpec():
-            return _giving(spec.step)
-        case HandoffSpec():
-            return _giving(spec.first)
-        case HandoffSourceSpec() if spec.inner is not None:
-            return _giving(spec.inner)
-        case _:
-            return step
+    last = exit_of(step)
+    return step if last is None else _giving(last)
 
 
 def expected_output(step: AnyStep) -> Any:
@@ -85,16 +54,11 @@ def expected_output(step: AnyStep) -> Any:
 def declared_output(step: AnyStep) -> Any:
     """The type that a step's output is declared to have, `object` where none is declared."""
     step = _giving(step)
-    spec = step.spec
-    match spec:
-        case HandoffSourceSpec():
-            return without_handoffs(_hints(spec.fn).get("return", object))
-        case ModelSpec() if len(spec.outputs) == 1:
-            return spec.outputs[0]
-        case _ if step.kind == "code":
-            return _hints(spec).get("return", object)
-        case _:
-            return object
+    spec, function = step.spec, function_of(step)
+    if function is not None:
+        given = _hints(function).get("return", object)
+        return without_handoffs(given) if isinstance(spec, HandoffSourceSpec) else given
+    return spec.outputs[0] if isinstance(spec, ModelSpec) and len(spec.outputs) == 1 else object
 
 
 def read_as(kind: Any, tree: Any, codec: Codec) -> Any:
@@ -161,19 +125,19 @@ def _annotated(step: AnyStep, seen: set[int]) -> Iterator[Any]:
     if id(step) in seen:
         return
     seen.add(id(step))
-    spec = step.spec
-    if step.kind == "code":
-        yield from _hints(spec).values()
-    elif isinstance(spec, HandoffSourceSpec):
+    spec, function = step.spec, function_of(step)
+    if isinstance(spec, HandoffSourceSpec):
         yield from map(without_handoffs, _hints(spec.fn).values())
         yield from (each.input for each in spec.targets.ways().values() if each.input is not None)
+    elif function is not None:
+        yield from _hints(function).values()
     elif isinstance(spec, ModelSpec):
         yield from spec.outputs
     elif isinstance(spec, MemorySpec):
         yield from layers_for(spec.memory).state_types
     elif isinstance(spec, ParallelSpec) and spec.merge is not None:
         yield from _hints(spec.merge).values()
-    for _, child in children(step):
+    for _, child in children_of(step):
         yield from _annotated(child, seen)
 
 

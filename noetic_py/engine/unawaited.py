@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType, CoroutineType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from noetic_py.core.unawaited import not_a_value
 from noetic_py.errors import NoeticError, NotAwaited
@@ -14,25 +14,10 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.engine.frame import Frame
 
-__all__ = ["NO_VALUES", "Calls", "explained", "refuse", "unfinished"]
+__all__ = ["NO_VALUES", "explained", "refuse"]
 
 NO_VALUES = (Handoff, CoroutineType)
 """Classes of what no step may return."""
-
-Calls: TypeAlias = "tuple[CoroutineType[Any, Any, Any], CodeType, int, Calls | None]"
-"""A call: its coroutine, the code that made it and its instruction; and the calls before it."""
-
-
-def unfinished(calls: Calls | None) -> Calls | None:
-    """The calls that have not ended: tasks of a body may make calls side by side, for as long as it runs."""
-    kept: list[Calls] = []
-    while calls is not None:
-        if calls[0].cr_frame is not None:
-            kept.append(calls)
-        calls = calls[3]
-    for each in reversed(kept):
-        calls = (*each[:3], calls)
-    return calls
 
 
 def refuse(frame: Frame, output: Any) -> None:

@@ -44,6 +44,7 @@ from noetic_py.engine.journaling.run_history import (
     told,
 )
 from noetic_py.engine.journaling.writer import TTL, Kept, RunWriter
+from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.limits import budget_of, limits_of
 from noetic_py.engine.run import RunPlan
@@ -201,7 +202,7 @@ async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec, kind:
         RunNotFound: There is no such run.
         CodecError: The state is of a newer version of that type, or could not be made one of it.
     """
-    return past_of(await read_journal(backend, run_id, codec), run_id, kind, codec)
+    return past_of(await read_journal(backend, run_id, codec), KINDS, run_id, kind, codec)
 
 
 async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, state: object) -> None:
@@ -222,7 +223,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
     waits = ended is not None and ended.status == "suspended"
     if state is not None:
         journal = await read_journal(backend, run_id, PlainCodec())
-        records.append(dump_record(replaced(journal[: new.at], state, codec), codec))
+        records.append(dump_record(replaced(journal[: new.at], KINDS, state, codec), codec))
         if ended is not None and waits:
             # What a run waits for is told by its last record.
             records.append(dump_record(ended, codec))
@@ -259,7 +260,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         ReplayDiverged: The step is another one than the run was started with.
         AnswerError: An answer is not taken.
     """
-    past = answer(past, run.run_id, options.get("answers", ()), run.runtime.now())
+    past = answer(past, KINDS, run.run_id, options.get("answers", ()), run.runtime.now())
     started = past.started
     opening = started.opening
     if opening is None or started.flow != step.id:
@@ -322,13 +323,13 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
     try:
         codec = PlainCodec()
         journal = await read_journal(backend, run_id, codec)
-        made = answers_for(run_id, tree(journal), answers, now)
+        made = answers_for(run_id, tree(journal, KINDS), answers, now)
         if not made:
             return len(journal)
         last = journal[-1] if journal else None
         if not isinstance(last, RunEnded) or last.status != "suspended":
             raise RequestNotFound(f"run {run_id!r} is not suspended", hint="look at harness.runs.get(run_id).status")
-        still = open_requests([*journal, *made])
+        still = open_requests([*journal, *made], KINDS)
         ended = RunEnded((), "suspended", told(list(still.values())), None, tuple(still))
         written: list[JournalRecord] = [*made, ended]
         records = [dump_record(each, codec) for each in written]

@@ -151,11 +151,13 @@ class Planner:
         return run
 
     def _run(self, run_id: str, options: Mapping[str, Any], **ids: Any) -> Run:
+        from noetic_py.engine.interpreter import INTERPRETER
         from noetic_py.engine.state import Run
 
         run = Run(
             run_id=run_id,
             resources=self.resources,
+            interpreter=INTERPRETER,
             services=Services(at_home(options.get("services") or {}, self.resources), *self.services),
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(run_id),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 from typing_extensions import Unpack
 
 from noetic_py.context.context import Context
-from noetic_py.context.step import Body, Step, StepOptions, check_id, read_options
+from noetic_py.context.step import Body, Step, StepOptions, check_id, function_of, read_options
 from noetic_py.core.codec.structure import type_name
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import M, R, S, T
@@ -190,10 +190,11 @@ def wrong_input(step: Step[Any, Any, Any, Any], value: object, giver: str | None
         value: What it was given.
         giver: Where that comes from, as the message says it: `"step 'search'"`.
     """
-    if step.kind != "code":
+    function = function_of(step)
+    if function is None:
         return None
-    parameter = next(iter(inspect.signature(step.spec).parameters.values()), None)
-    wanted = None if parameter is None else _hint(step.spec, parameter)
+    parameter = next(iter(inspect.signature(function).parameters.values()), None)
+    wanted = None if parameter is None else _hint(function, parameter)
     given, giver = (value, giver) if step.bound is None else (step.bound.value, "bind()")
     try:
         if parameter is None or wanted is parameter.empty or _may_be(given, wanted):
@@ -203,7 +204,7 @@ def wrong_input(step: Step[Any, Any, Any, Any], value: object, giver: str | None
     kind = type_name(wanted)
     return (
         f"step {step.id!r} was given {type_name(type(given))}{f' from {giver}' if giver else ''}, and its parameter "
-        f"{parameter.name!r} is declared as {kind} ({where_defined(step.spec)}); give it {kind}, or convert the value "
+        f"{parameter.name!r} is declared as {kind} ({where_defined(function)}); give it {kind}, or convert the value "
         "before"
     )
 

@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, get_args, get_origin, overload
 
 from attrs import field, frozen
+from typing_extensions import override
 
 from noetic_py.context.context import Context, ReadContext
-from noetic_py.context.step import ADDED, HandOn, Step, check_id, in_sequence, require_step
+from noetic_py.context.step import ADDED, HandOn, Spec, Step, check_id, in_sequence, require_step
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T
 from noetic_py.errors import ConfigError, NoeticError
@@ -22,7 +23,7 @@ Mode: TypeAlias = Literal["all", "race", "settle"]
 
 
 @frozen(eq=False)
-class BranchSpec:
+class BranchSpec(Spec):
     """A route, and the cases it chooses from; without cases the route gives the step itself."""
 
     route: Callable[..., Any]
@@ -30,9 +31,20 @@ class BranchSpec:
     cases: Mapping[Any, AnyStep] | None
     default: AnyStep | None
 
+    outline = ("{", "}")
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        cases = [(repr(key), each) for key, each in (self.cases or {}).items()]
+        return cases + ([("otherwise", self.default)] if self.default is not None else [])
+
+    @override
+    def label(self, step: AnyStep) -> str:
+        return Spec.label(self, step) + (": step chosen while running" if self.cases is None else "")
+
 
 @frozen(eq=False)
-class ParallelSpec:
+class ParallelSpec(Spec):
     """Paths that run at once.
 
     Attributes:
@@ -58,6 +70,30 @@ class ParallelSpec:
     concurrency: int | None = None
     each: AnyStep | None = None
     state: ShareState = field(default="copy", metadata=ADDED)
+
+    outline = ("[/", "/]")
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [("each", self.each)] if self.each is not None else [("", each) for each in self.paths]
+
+    @override
+    def label(self, step: AnyStep) -> str:
+        kind = step.kind if self.mode == "all" else self.mode
+        label = step.id if step.id == kind else f"{step.id} ({kind})"
+        return label + (": paths made while running" if self.make is not None else "")
+
+
+@frozen(eq=False)
+class GatherSpec(Spec):
+    """The steps of one `ctx.gather`, and whether they share their state."""
+
+    steps: tuple[AnyStep, ...]
+    state: ShareState = field(default="copy", metadata=ADDED)
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [("", each) for each in self.steps]
 
 
 @frozen(eq=False)

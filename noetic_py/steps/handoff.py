@@ -7,10 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from attrs import define, evolve, field, frozen
-from typing_extensions import TypeIs
+from typing_extensions import TypeIs, override
 
 from noetic_py.context.context import Context
-from noetic_py.context.step import Body, Step, is_whole, require_step
+from noetic_py.context.step import (
+    Body,
+    Spec,
+    Step,
+    asks_model,
+    children_of,
+    entry_of,
+    function_of,
+    is_whole,
+    require_step,
+)
 from noetic_py.core.items import Item
 from noetic_py.core.types import O_co, T
 from noetic_py.errors import ConfigError, ToolFailed
@@ -22,7 +32,6 @@ if TYPE_CHECKING:
     from noetic_py.tools.definition import Approval
 
 __all__ = [
-    "HANDOFF_KINDS",
     "MAX_HANDOFFS",
     "Handoff",
     "HandoffOutput",
@@ -40,6 +49,7 @@ __all__ = [
     "inner_of",
     "is_handoff",
     "is_transfer",
+    "members",
     "one_too_many",
     "targets_of",
     "transfer_tools",
@@ -52,8 +62,6 @@ HistoryFilter: TypeAlias = Callable[[Sequence[Item]], Sequence[Item]]
 """Says what of the conversation before a handoff the models of its target are shown."""
 MAX_HANDOFFS = 1000
 """How many handoffs may follow one another when nothing else is said."""
-HANDOFF_KINDS = frozenset({"handing", "agent"})
-"""The kinds of steps that may hand over: a function, and what a model is asked in."""
 HandoffTargets: TypeAlias = "Iterable[AnyStep | HandoffTo] | Callable[[], Iterable[AnyStep | HandoffTo]]"
 """The steps that a step may hand over to, or a function that gives them, for those that are defined further down."""
 
@@ -146,8 +154,7 @@ def handoff_to(
 
 
 def _described(step: AnyStep) -> str:
-    first = inner_of(step)
-    function = first.spec if first.kind == "code" else getattr(first.spec, "fn", None)
+    function = function_of(inner_of(step))
     # Since Python 3.13 None has a docstring of its own, so a step without a function is asked for first.
     said = ("" if function is None else function.__doc__ or "").strip().partition("\n\n")[0]
     about = " ".join(said.split())
@@ -156,20 +163,8 @@ def _described(step: AnyStep) -> str:
 
 def inner_of(step: AnyStep) -> AnyStep:
     """The step that is the first to get a step's input."""
-    spec: Any = step.spec
-    match step.kind:
-        case "handoff":
-            return inner_of(spec.first)
-        case "agent":
-            return inner_of(spec.inner)
-        case "loop":
-            return inner_of(spec.body)
-        case "sequence":
-            return inner_of(spec.steps[0])
-        case "spawn" | "with_memory":
-            return inner_of(spec.step)
-        case _:
-            return step
+    inner = entry_of(step)
+    return step if inner is None else inner_of(inner)
 
 
 @define(eq=False)
@@ -230,7 +225,7 @@ class Transfers:
 
 
 @frozen(eq=False)
-class HandoffSourceSpec:
+class HandoffSourceSpec(Spec):
     """What a step that may hand over does itself, and whom it may hand over to.
 
     Attributes:
@@ -243,15 +238,45 @@ class HandoffSourceSpec:
     targets: Targets
     inner: AnyStep | None = None
 
+    @override
+    def entry(self) -> AnyStep | None:
+        return self.inner
+
+    @override
+    def exit(self) -> AnyStep | None:
+        return self.inner
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [] if self.inner is None else [("", self.inner)]
+
+    @override
+    def label(self, step: AnyStep) -> str:
+        return Spec.label(self, step) if self.fn is None else step.id
+
 
 @frozen(eq=False)
-class HandoffSpec:
+class HandoffSpec(Spec):
     """A chain of handoffs: the step that it begins with, and how many handoffs it may have."""
 
     first: AnyStep
     targets: Targets
     limit: int
     checked: list[bool] = field(factory=list[bool])
+
+    typed_by_entry = True
+
+    @override
+    def entry(self) -> AnyStep:
+        return self.first
+
+    @override
+    def exit(self) -> AnyStep:
+        return self.first
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [("hands to" if number else "", each) for number, each in enumerate(members(self))]
 
     def changed(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of the step of the chain, once its first step has these options."""
@@ -264,6 +289,50 @@ class HandoffSpec:
             first = evolve(first, **fields)
         own = {name: value for name, value in fields.items() if name in ("id", "named", "tags")}
         return {"spec": HandoffSpec(first, self.targets, self.limit), **own}
+
+
+def members(spec: HandoffSpec) -> list[AnyStep]:
+    """All steps that a chain of handoffs may run, the one that it begins with first; each once.
+
+    Raises:
+        ConfigError: One of them has the chain itself inside, so that it would be nested ever deeper; code `"handoff"`.
+    """
+    found = _members(spec)
+    if not spec.checked:
+        waiting = [each for each in found if not isinstance(each.spec, HandoffSourceSpec)]
+        seen: set[int] = set()
+        while waiting:
+            step = waiting.pop()
+            if id(step) in seen:
+                continue
+            seen.add(id(step))
+            below = (
+                _members(step.spec) if isinstance(step.spec, HandoffSpec) else [each for _, each in children_of(step)]
+            )
+            if spec.first in below:
+                raise ConfigError(
+                    f"<handoff step {spec.first.id!r}> hands over to a step that has it inside",
+                    code="handoff",
+                    hint="hand over to the step itself, which goes on in the same chain, or put a loop around it",
+                )
+            waiting += below
+        spec.checked.append(True)
+    return found
+
+
+def _members(spec: HandoffSpec) -> list[AnyStep]:
+    found: dict[int, AnyStep] = {id(spec.first): spec.first}
+    waiting = [spec.targets]
+    while waiting:
+        for each in waiting.pop(0).steps().values():
+            inner: object = each.spec
+            member = inner.first if isinstance(inner, HandoffSpec) else each
+            if id(member) in found:
+                continue
+            found[id(member)] = member
+            if isinstance(inner, HandoffSpec):
+                waiting.append(inner.targets)
+    return list(found.values())
 
 
 def with_handoffs(step: AnyStep, handoffs: Any, limit: Any) -> AnyStep:
@@ -350,7 +419,7 @@ def agent(inner: AnyStep, targets: Targets, limit: int) -> AnyStep:
 def asked_by_model(step: AnyStep) -> HandoffSpec | None:
     """The chain that a step is, when a model in it may hand over; `None` otherwise."""
     spec: object = step.spec
-    return spec if isinstance(spec, HandoffSpec) and spec.first.kind == "agent" else None
+    return spec if isinstance(spec, HandoffSpec) and spec.first.body is None else None
 
 
 def _naming_targets(body: Body, targets: Targets) -> Body:
@@ -422,7 +491,7 @@ def one_too_many(tool: Tool[..., Any, Any, Any]) -> Tool[..., Any, Any, Any]:
 def _tool(way: HandoffTo) -> Tool[..., Any, Any, Any]:
     step = way.step
     wanted = _wanted(way)
-    begins_with_model = inner_of(step).kind == "model"
+    begins_with_model = asks_model(inner_of(step))
 
     async def transfer(ctx: Context[Any, Any]) -> Any:
         return Handoff(step, None)
@@ -444,7 +513,7 @@ def _wanted(way: HandoffTo) -> Any:
         return way.input
     first = inner_of(way.step)
     # What may begin with nothing goes on from the conversation.
-    if first.kind == "model" or first.goes_on or first.bound is not None:
+    if asks_model(first) or first.goes_on or first.bound is not None:
         return None
     return given_type(first)
 

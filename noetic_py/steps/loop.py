@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, get_args, overload
 
 from attrs import evolve, field, frozen
+from typing_extensions import override
 
 from noetic_py.channels import Channel, is_channel
 from noetic_py.context.context import Context
-from noetic_py.context.step import ADDED, Step, check_id, is_seconds, is_whole, require_step
+from noetic_py.context.step import ADDED, Spec, Step, check_id, is_seconds, is_whole, require_step
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import M, OnError, R, S, T
 from noetic_py.errors import ConfigError
@@ -23,7 +24,7 @@ AtLimit: TypeAlias = Literal["raise", "end"]
 
 
 @frozen(eq=False)
-class LoopSpec:
+class LoopSpec(Spec):
     """A loop's parts; see [`loop`][noetic_py.loop]."""
 
     body: AnyStep
@@ -34,6 +35,20 @@ class LoopSpec:
     inbox: Channel[Any] | None
     park_timeout: float
     at_limit: AtLimit = field(default="raise", metadata=ADDED)
+
+    outline = ("([", "])")
+
+    @override
+    def entry(self) -> AnyStep:
+        return self.body
+
+    @override
+    def exit(self) -> AnyStep:
+        return self.body
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [("again", self.body)]
 
 
 @overload
@@ -179,7 +194,7 @@ def _check_inbox(inbox: object, park_timeout: object) -> None:
 
 
 @frozen(eq=False)
-class EverySpec:
+class EverySpec(Spec):
     """A schedule's parts; see [`every`][noetic_py.every]."""
 
     body: AnyStep

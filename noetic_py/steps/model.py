@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from noetic_py.context.context import Context, ReadContext, current_context
 from noetic_py.context.hooks import Hook
-from noetic_py.context.step import Retry, Step, is_whole, read_options
+from noetic_py.context.step import Retry, Spec, Step, is_whole, read_options
 from noetic_py.core.budget import Budget
 from noetic_py.core.items import ModelInput
 from noetic_py.core.spelling import known_keywords
@@ -104,7 +104,7 @@ Instructions: TypeAlias = str | Callable[[ReadContext[MD, SD]], str | Awaitable[
 
 
 @frozen(eq=False)
-class ModelSpec:
+class ModelSpec(Spec):
     """The parts of a model round; see [`call_model`][noetic_py.call_model]."""
 
     model: str | Model | None
@@ -117,6 +117,9 @@ class ModelSpec:
     max_parallel_tools: int | None = field(default=None, metadata={"fingerprint": False})
     # What is made of the types when they are first needed, because it takes pydantic.
     cache: dict[str, Any] = field(factory=dict[str, Any])
+
+    outline = ("(", ")")
+    asks_model = True
 
 
 @overload

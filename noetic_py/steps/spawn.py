@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from attrs import frozen
+from typing_extensions import override
 
-from noetic_py.context.step import Step, check_id, read_options, require_step
+from noetic_py.context.step import Spec, Step, check_id, read_options, require_step
 from noetic_py.core.budget import Budget
 from noetic_py.core.memory import Memory
 from noetic_py.core.spelling import known_keywords
@@ -15,11 +16,11 @@ from noetic_py.core.types import M2, S2, M, R, S, Share, ShareItems, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.flow import AnyStep
 
-__all__ = ["DERIVED", "MemorySpec", "SpawnSpec", "spawn", "with_memory"]
+__all__ = ["MemorySpec", "SpawnSpec", "spawn", "with_memory"]
 
 
 @frozen(eq=False)
-class SpawnSpec:
+class SpawnSpec(Spec):
     """A spawn's parts; see [`spawn`][noetic_py.spawn]."""
 
     step: AnyStep
@@ -28,38 +29,26 @@ class SpawnSpec:
     timeout: float | None
     budget: Budget | None
 
+    outline = ("[[", "]]")
+
+    @override
+    def entry(self) -> AnyStep:
+        return self.step
+
+    @override
+    def exit(self) -> AnyStep:
+        return self.step
+
+    @override
+    def children(self) -> Sequence[tuple[str, AnyStep]]:
+        return [("child", self.step)]
+
 
 @frozen(eq=False)
 class MemorySpec(SpawnSpec):
     """A spawn, or a step, that has other memory than its parent."""
 
     memory: Memory
-
-
-@frozen
-class Shared:
-    """What of its parent's a spawn shares: its kind says it, so that a journal alone can be read."""
-
-    items: bool
-    state: bool
-
-
-NOTHING_SHARED = Shared(items=False, state=False)
-SPAWNS: Mapping[str, Shared] = {
-    "spawn": NOTHING_SHARED,
-    "spawn_shared": Shared(items=True, state=False),
-    "spawn_state": Shared(items=False, state=True),
-    "spawn_whole": Shared(items=True, state=True),
-    "with_memory": Shared(items=True, state=True),
-}
-"""The kinds of spawns."""
-DERIVED: Mapping[str, Shared] = {
-    "derived": NOTHING_SHARED,
-    "derived_items": Shared(items=True, state=False),
-    "derived_state": Shared(items=False, state=True),
-    "derived_whole": Shared(items=True, state=True),
-}
-"""The kinds of a part of an execution that has a derived context."""
 
 
 @overload
@@ -155,7 +144,7 @@ def spawn(
         spec = MemorySpec(inner, state, items, timeout, budget, _check_memory(memory, "spawn"))
     made: AnyStep = Step(
         id=check_id(id) if id is not None else f"spawn:{inner.id}",
-        kind=_kind(Shared(items == "share", state == "share")),
+        kind=_kind(items=items == "share", state=state == "share"),
         spec=spec,
         goes_on=False,
         named=id is not None,
@@ -204,5 +193,8 @@ def _check_memory(memory: object, where: str) -> Memory:
     return memory
 
 
-def _kind(shared: Shared) -> str:
-    return next(kind for kind, shares in SPAWNS.items() if shares == shared)
+def _kind(*, items: bool, state: bool) -> str:
+    """The kind of a spawn says what it shares, so that a journal alone can be read."""
+    if items:
+        return "spawn_whole" if state else "spawn_shared"
+    return "spawn_state" if state else "spawn"

@@ -9,7 +9,7 @@ from typing import Any, overload
 from attrs import frozen
 
 from noetic_py.context.context import Context
-from noetic_py.context.step import Step, check_id, require_step
+from noetic_py.context.step import Spec, Step, check_id, function_of, require_step
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import M, R, S, T
 from noetic_py.core.values import copy_value
@@ -20,7 +20,7 @@ __all__ = ["ToolSpec", "call_tool", "given_type", "is_of_step", "step_tool"]
 
 
 @frozen(eq=False)
-class ToolSpec:
+class ToolSpec(Spec):
     """A tool step's parts; see [`call_tool`][noetic_py.call_tool]."""
 
     tool: Tool[..., Any, Any, Any]
@@ -137,10 +137,8 @@ def given_type(step: Step[Any, Any, Any, Any]) -> Any:
     Raises:
         ConfigError: The annotation names something that does not exist; code `"step-tool"`.
     """
-    if step.kind == "handoff":
-        return given_type(step.spec.first)
-    if step.kind in ("code", "handing"):
-        function = step.spec if step.kind == "code" else step.spec.fn
+    function = function_of(step)
+    if function is not None:
         try:
             hints = inspect.get_annotations(function, eval_str=True)
         except Exception as error:
@@ -152,6 +150,5 @@ def given_type(step: Step[Any, Any, Any, Any]) -> Any:
         first = next(iter(inspect.signature(function).parameters), None)
         if first in hints:
             return hints[first]
-    if step.kind == "sequence":
-        return given_type(step.spec.steps[0])
-    return str
+    entry = step.spec.entry() if isinstance(step.spec, Spec) and step.spec.typed_by_entry else None
+    return str if entry is None else given_type(entry)

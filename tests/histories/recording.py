@@ -17,8 +17,10 @@ from noetic_py import FunctionCall, FunctionCallOutput, Harness, Item, Message, 
 from noetic_py.checkpoints import SqliteBackend
 from noetic_py.core.codec import to_wire_json
 from noetic_py.core.codec.text import is_list, is_mapping
-from noetic_py.engine.journaling.fold import Node, tree
+from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.engine.kind import Node
+from noetic_py.engine.kinds import KINDS
 from noetic_py.journal.records import AttemptFailed, JournalRecord
 from noetic_py.runner.lease import codec_for
 from noetic_py.testing import FaultyBackend, ScriptedModel
@@ -259,7 +261,7 @@ def tried_again(records: list[JournalRecord]) -> list[str]:
 
 def finished_bodies(records: list[JournalRecord], run_id: str) -> set[str]:
     """The paths of the steps that the journal holds as finished, and not as void."""
-    return {"/".join(node.path) for node in _nodes(tree(records)) if node.finished is not None}
+    return {"/".join(node.path) for node in _nodes(tree(records, KINDS)) if node.finished is not None}
 
 
 def _nodes(node: Node) -> Iterator[Node]:

@@ -22,6 +22,7 @@ from noetic_py.core.log import ItemLog
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import items_below, tree, visible
 from noetic_py.engine.journaling.run_history import read_journal
+from noetic_py.engine.kinds import KINDS
 from noetic_py.journal.delta import apply_changes, known_fields, mismatch
 from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import (
@@ -224,7 +225,7 @@ def read_back(journal: Sequence[JournalRecord], state_type: Any, cause: Path = (
         state_type: What the state is read as.
         cause: Where the failure that ended the run came from, when one did.
     """
-    items = list(ItemLog(items_below(journal, (), cause)).rendered("interrupted"))
+    items = list(ItemLog(items_below(journal, KINDS, (), cause)).rendered("interrupted"))
     assert pairing_error(items) is None, pairing_error(items)
     started = journal[0]
     assert isinstance(started, RunBegun)
@@ -233,7 +234,7 @@ def read_back(journal: Sequence[JournalRecord], state_type: Any, cause: Path = (
     codec = Codec()
     stored = started.opening.state.tree
     state = StateBag(codec.decode(stored)) if state_type is StateBag else codec.decode(stored, state_type)
-    index = tree(journal)
+    index = tree(journal, KINDS)
     index.cause = index.cause or cause
     for own in visible(index):
         differs = mismatch(known_fields(state, codec), own.delta)

@@ -262,7 +262,7 @@ class Trial:
         state = self.ctx.state
         assert state.a == state.b, state
         assert state in allowed or state in self.states, state
-        log = ItemLog(items_below(self.run.journal, ()))
+        log = ItemLog(items_below(self.run.journal, self.run.kinds, ()))
         assert told(log) == told(self.ctx.items)
         assert pairing_error(log.rendered("cancelled")) is None
         finished = [event for event in self.events if isinstance(event, RunFinished)]

@@ -316,7 +316,7 @@ async def attempt(wanted: Moment) -> str:
     status = check_end(trial, result)
     assert trial.handle is not None
     run = trial.handle._run
-    items = list(ItemLog(items_below(run.journal, ())).rendered("x") if result is None else result.items)
+    items = list(ItemLog(items_below(run.journal, run.kinds, ())).rendered("x") if result is None else result.items)
     # A body that asked for the stop keeps what it had begun, and waits in the middle of it.
     asked = wanted.how in ("complete", "abort") and trial.stopped
     if not asked:

@@ -8,39 +8,20 @@ could still make its taker void and go on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from attrs import define, frozen
+from attrs import frozen
 
 from noetic_py.engine.frame import Frame
+from noetic_py.engine.protocol import Giver, Taken
 from noetic_py.engine.state import Run
 from noetic_py.steps.flow import ParallelSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
-from noetic_py.steps.spawn import DERIVED, SPAWNS
 
 if TYPE_CHECKING:
     from noetic_py.channels import Entry, Reader
 
-__all__ = ["Taken", "give_back", "going_on", "keep", "keep_former", "release"]
-
-
-class Giver(Protocol):
-    """Where a message goes back to."""
-
-    def give_back(self, *entries: Entry) -> None:
-        """Undo takes."""
-        ...
-
-
-@define(eq=False)
-class Taken:
-    """A message, who took it, and the step whose end makes that final; unknown for one taken by another process."""
-
-    path: tuple[str, ...]
-    frame: Frame | None
-    until: Frame | None
-    reader: Giver
-    entry: Entry
+__all__ = ["give_back", "going_on", "keep", "keep_former", "release"]
 
 
 @frozen
@@ -56,10 +37,6 @@ class Former:
             self.run.put_back(self.name, entry)
 
 
-# A failure below these is their own, unless they have an on_error.
-_PASS_ON = frozenset({"run", "sequence", "branch", "loop", "every", "handoff", *SPAWNS, *DERIVED})
-
-
 def going_on(frame: Frame) -> Iterator[Frame]:
     """A frame and those around it that have not ended, from the inside; around detached work is what started it."""
     node: Frame | None = frame
@@ -70,7 +47,7 @@ def going_on(frame: Frame) -> Iterator[Frame]:
         above = node.up
         if starter is not None:
             above, starter = starter, None
-        elif node.virtual and node.step.kind == "detached":
+        elif node.virtual and node.kind.beside:
             # Its own frame, the next one, hangs from the run: what started it is known by its execution alone.
             starter = _starter(node)
         node = above
@@ -119,7 +96,7 @@ def _is_race(node: Frame) -> bool:
 
 def _handles(node: Frame) -> bool:
     """Whether the step can go on although one below it was cancelled or has failed."""
-    if node.step.kind not in _PASS_ON:
+    if not node.kind.passes_on:
         return True
     return isinstance(node.step.spec, (LoopSpec, EverySpec)) and node.step.spec.on_error is not None
 

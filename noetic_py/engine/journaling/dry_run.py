@@ -7,15 +7,14 @@ from typing import Any
 
 from noetic_py.context.step import SequenceSpec, Step
 from noetic_py.engine.fingerprint import fingerprint
-from noetic_py.engine.graph import members
-from noetic_py.engine.journaling.fold import Node
 from noetic_py.engine.journaling.run_history import Past
+from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.stops import asked_in
 from noetic_py.errors import ReplayDiverged
 from noetic_py.journal.records import AttemptFailed, Path, StepFinished, StepStopped
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
-from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec
+from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import EverySpec, LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
@@ -72,7 +71,7 @@ def _look(above: Node, step: AnyStep, name: str) -> Iterator[PlannedStep]:
     path = (*above.path, name)
     node = above.children.get(name)
     if node is not None and node.finished is not None:
-        yield _recorded(node.finished, step, path)
+        yield _recorded(node.kind, node.finished, step, path)
     elif name in above.failed:
         yield PlannedStep(path, step.kind, "replay", f"fails again: {above.failed[name][0].error}")
     elif name in above.intents and step.reconcile is None:
@@ -86,10 +85,10 @@ def _look(above: Node, step: AnyStep, name: str) -> Iterator[PlannedStep]:
         yield from _below(node, step)
 
 
-def _recorded(record: StepFinished, step: AnyStep, path: Path) -> PlannedStep:
+def _recorded(kind: Kind, record: StepFinished, step: AnyStep, path: Path) -> PlannedStep:
     why = None
-    if record.kind != step.kind:
-        why = f"a {record.kind} step is recorded, and the flow has a {step.kind} step"
+    if not kind.is_named(step.kind):
+        why = f"a {kind.name} step is recorded, and the flow has a {step.kind} step"
     elif record.fingerprint and record.fingerprint != fingerprint(step):
         why = "the step's code or options have changed since it ran"
     return PlannedStep(path, step.kind, "replay" if why is None else "differ", why)
@@ -108,14 +107,18 @@ def _below(node: Node, step: AnyStep) -> Iterator[PlannedStep]:
         if name in declared or (other.finished is None and name not in node.failed):
             continue
         if isinstance(step.spec, (SequenceSpec, LoopSpec, SpawnSpec)) and not _is_own(other):
-            yield PlannedStep(other.path, other.kind, "differ", "is recorded, and the flow does not call it any more")
+            yield PlannedStep(
+                other.path, other.kind.name, "differ", "is recorded, and the flow does not call it any more"
+            )
         else:
-            yield PlannedStep(other.path, other.kind, "replay", "when its step calls it again; it was not compared")
+            yield PlannedStep(
+                other.path, other.kind.name, "replay", "when its step calls it again; it was not compared"
+            )
 
 
 def _is_own(node: Node) -> bool:
     """Whether it is a step of the engine's own, which no flow declares."""
-    return node.name == "wrap_up" or node.kind in ("memory", "hook")
+    return node.name == "wrap_up" or not node.kind.declared
 
 
 def _out_of_place(node: Node, frames: Sequence[str]) -> tuple[str, str] | None:
@@ -148,7 +151,7 @@ def _declared(node: Node, step: AnyStep) -> Sequence[Declared]:
             return ((spec.inner.id, spec.inner),)
         case HandoffSpec():
             # As far as it is recorded: what follows is what the steps say.
-            known = {each.id: each for each in members(step)}
+            known = {each.id: each for each in members(spec)}
             return [(name, known[own]) for name in node.children if (own := name.partition("#")[0]) in known]
         case _:
             return ()

@@ -15,7 +15,6 @@ from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
 from noetic_py.engine.journaling import deliveries, ledger
 from noetic_py.engine.journaling.fold import BEGUN
 from noetic_py.engine.progress import forget
-from noetic_py.engine.state import DOORS
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
 from noetic_py.journal.delta import changes, known_fields, require_readable
 from noetic_py.journal.records import AttemptFailed, Decision, Segment, StepFinished, StepOpened, StepStopped, Voided
@@ -389,7 +388,7 @@ def stopped(frame: Frame) -> None:
         else:
             kept = _last_segment(frame)
         flush(frame.up)
-    elif frame.step.kind == "answer" and (partial := run.shutdown) is not None:
+    elif frame.kind.part and (partial := run.shutdown) is not None:
         # A resumed run asks again. Until then the conversation shows what was asked, and how far the answer had come.
         kept = frame.heard if partial == "save" else NO_ITEMS
         flush(frame.up)
@@ -485,6 +484,3 @@ async def checkpoint(frame: Frame) -> None:
     settle_cuts(frame)
     ledger.write_down(frame)
     await store.commit(frame.x.run.journal, force=True)
-
-
-DOORS.checkpoint = checkpoint

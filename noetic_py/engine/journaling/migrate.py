@@ -15,7 +15,8 @@ from attrs import evolve
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.text import dump, is_dict
 from noetic_py.core.state import StateBag
-from noetic_py.engine.journaling.fold import OPEN, Node, Own, ended_with, tree
+from noetic_py.engine.journaling.fold import OPEN, ended_with, tree
+from noetic_py.engine.kind import Kinds, Node, Own
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.journal.delta import (
     Known,
@@ -38,7 +39,6 @@ from noetic_py.journal.records import (
     StepFinished,
     StepStopped,
 )
-from noetic_py.steps.spawn import DERIVED, SPAWNS
 
 __all__ = [
     "as_stored",
@@ -98,7 +98,7 @@ def _revise_layers(records: list[JournalRecord], revised: StateRevised) -> None:
             record.output = Stored(revised.layers)
 
 
-def migrated(records: list[JournalRecord], kind: type[Any] | None, codec: Codec) -> StateRevised | None:
+def migrated(records: list[JournalRecord], kinds: Kinds, kind: type[Any] | None, codec: Codec) -> StateRevised | None:
     """What a newer version of the state's type makes of a journal; `None` when it is of this version.
 
     Raises:
@@ -120,7 +120,7 @@ def migrated(records: list[JournalRecord], kind: type[Any] | None, codec: Codec)
         return decoded(made, kind, codec)
 
     begun, deltas = field_trees(stored), dict[int, tuple[Change, ...]]()
-    _walk(tree(records), begun, lambda fields: known_fields(newer(fields), codec), deltas)
+    _walk(tree(records, kinds), begun, lambda fields: known_fields(newer(fields), codec), deltas)
     return StateRevised((), version, codec.encode(newer(begun)), deltas)
 
 
@@ -159,7 +159,7 @@ def migrate_fields(kind: type[Any], fields: Trees, version: int) -> Trees:
     return made
 
 
-def replaced(records: list[JournalRecord], state: object, codec: Codec) -> StateRevised:
+def replaced(records: list[JournalRecord], kinds: Kinds, state: object, codec: Codec) -> StateRevised:
     """What makes of a journal one at whose end the flow's state is another one.
 
     Raises:
@@ -168,10 +168,10 @@ def replaced(records: list[JournalRecord], state: object, codec: Codec) -> State
     """
     now = known_fields(state, codec)
     _check_type(_tree(opening_of(records)), state, codec)
-    older = migrated(records, _kind(state), codec)
+    older = migrated(records, kinds, _kind(state), codec)
     if older is not None:
         revise([*records, older])
-    revision = _ending_with(records, now, _kind(state), codec)
+    revision = _ending_with(records, kinds, now, _kind(state), codec)
     return revision if older is None else evolve(revision, deltas={**older.deltas, **revision.deltas})
 
 
@@ -201,9 +201,9 @@ def _kind(state: object) -> type[Any] | None:
 
 
 def _ending_with(
-    records: list[JournalRecord], state: Mapping[str, Known], kind: type[Any] | None, codec: Codec
+    records: list[JournalRecord], kinds: Kinds, state: Mapping[str, Known], kind: type[Any] | None, codec: Codec
 ) -> StateRevised:
-    root, opening = tree(records), opening_of(records)
+    root, opening = tree(records, kinds), opening_of(records)
     stored = _tree(opening)
     last: tuple[Own, Trees] | None = None
     for own, fields in _kept(root, field_trees(stored)):
@@ -242,7 +242,7 @@ def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, Known
             if entry.delta:
                 deltas[entry.position] = changes(newer(fields), newer(after))
             fields = after
-        elif node.kind == "every":
+        elif node.kind.firings:
             # One firing begins with what the last one left; what all have done is the schedule's own change.
             beside = _walk(entry, beside, newer, deltas)
         elif _in_place(node, entry):
@@ -254,10 +254,10 @@ def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, Known
 
 def _in_place(node: Node, entry: Node) -> bool:
     """Whether what a child does to the state is done to its parent's own."""
-    if node.kind in ("parallel", "gather") or entry.kind in ("tool_call", "detached"):
+    if node.kind.paths or entry.kind.apart:
         return False
-    if entry.kind in SPAWNS or entry.kind in DERIVED:
-        return (SPAWNS.get(entry.kind) or DERIVED[entry.kind]).state
+    if entry.kind.shares is not None:
+        return entry.kind.shares.state
     return entry.cause is None or entry.shown or ended_with(node, entry)
 
 
@@ -281,7 +281,7 @@ def _kept(node: Node, fields: Trees) -> Iterator[tuple[Own, Trees]]:
             if node.finished is not None:
                 yield entry, fields
             fields = changed_fields(fields, entry.delta)
-        elif _in_place(node, entry) and node.kind != "every":
+        elif _in_place(node, entry) and not node.kind.firings:
             for own, before in _kept(entry, fields):
                 yield own, before
                 fields = changed_fields(before, own.delta)

@@ -19,9 +19,10 @@ from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import Frame, innermost, settle_cuts
 from noetic_py.engine.journaling import ledger
-from noetic_py.engine.journaling.fold import COMPOSITES, OPEN, Node, Own, inside, left_by, recall, recall_verdict, tree
+from noetic_py.engine.journaling.fold import OPEN, inside, left_by, recall, recall_verdict, tree
 from noetic_py.engine.journaling.ledger import count_turns, recover
-from noetic_py.engine.state import DOORS, Execution, Run
+from noetic_py.engine.kind import Kind, Node, Own
+from noetic_py.engine.state import Execution, Run
 from noetic_py.engine.types import declared_input, declared_output, known_types, one_value, read_as
 from noetic_py.errors import (
     CheckpointError,
@@ -34,16 +35,15 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.delta import apply_changes, digest_of, known_fields, mismatch
 from noetic_py.journal.layer_states import StoredCells, apply_cells, unlike
-from noetic_py.journal.record_codec import SameAsChild, Stored, dump_usage, read_usage
+from noetic_py.journal.record_codec import SameAsChild, Stored
 from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, Path, StepFinished
-from noetic_py.models.model import ModelResponse
 from noetic_py.steps.flow import Mode
-from noetic_py.steps.handoff import HANDOFF_KINDS, HandoffOutput, HandoffSourceSpec
-from noetic_py.steps.spawn import DERIVED
+from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 __all__ = [
     "NOTHING",
     "ReplayedOutput",
+    "ask_step",
     "begin",
     "call",
     "count_turns",
@@ -105,7 +105,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         return None
     call(parent, name)
     child = node.children.get(name)
-    if child is not None and child.finished is not None and step.kind not in DERIVED:
+    if child is not None and child.finished is not None and not child.kind.derived:
         # The context of a derived part is made anew, so that its step puts there again what it has left.
         left = left_by(child, own=own)
         differs = _differs(step, value, parent, child.finished, domain, left)
@@ -117,7 +117,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
     failed = node.failed.get(name)
     if failed is not None:
         raise _fail_again(failed[0], step, child, parent, domain, path)
-    if parent.step.kind in _IN_ORDER and parent.x.run.on_diverge == "fail":
+    if parent.kind.in_order and parent.x.run.on_diverge == "fail":
         _check_order(parent, node, name)
     return None
 
@@ -133,10 +133,6 @@ def call(frame: Frame, name: str) -> None:
     if frame.visited is None:
         frame.visited = set()
     frame.visited.add(name)
-
-
-# What calls one child after the other, and nothing new before all that is recorded.
-_IN_ORDER = frozenset({"sequence", "loop", "branch", "every", "handoff", "agent"})
 
 
 def _check_order(parent: Frame, node: Node, name: str) -> None:
@@ -171,7 +167,7 @@ def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Do
         return None
     if isinstance(record, AttemptFailed):
         raise record.error
-    child = tree(run.journal, path)
+    child = tree(run.journal, run.kinds, path)
     child.finished = record
     left = left_by(child, own=domain is not parent.domain)
     differs = _difference(step, value, parent, record) or _other_state(run, domain, left)
@@ -223,7 +219,7 @@ def _fail_again(
 
 def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) -> str | None:
     """In what the step that is called now differs from the recorded one."""
-    if record.kind != step.kind:
+    if not parent.x.run.kinds[record.kind].is_named(step.kind):
         return f"a {record.kind} step is recorded, and a {step.kind} step is called"
     if record.fingerprint and record.fingerprint != fingerprint(step):
         return "the step's code or options have changed since it ran"
@@ -286,7 +282,7 @@ def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool 
     What is a composite's own is not void when a later owner goes on, so its children keep their places. `held` says
     that changes of the state were not written when the child ended.
     """
-    if always or parent.step.kind not in COMPOSITES or not (parent.clean and parent.opened):
+    if always or not parent.kind.composite or not (parent.clean and parent.opened):
         ledger.flush_items(parent, path) if held else ledger.flush(parent)
         parent.x.run.journal.append(ChildReplayed(path))
 
@@ -299,7 +295,7 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     recall_verdict(run, child)
     _ask_loops_again(parent, child)
     if run.relaunched is not None:
-        DOORS.relaunch(parent, step, child)
+        run.interpreter.recover_detached(parent, step, child)
     output = output_of(child, step, run)
     parent.last_output = (path[-1], output, _stored_output(child))
     return output
@@ -361,7 +357,7 @@ def _recalled(x: Execution, cells: Cells, left: list[Own]) -> Cells:
         for part in left:
             cells = apply_cells(cells, part.memory, x.layers.state_type, store.codec)
             if part.memory:
-                x.upkeep.replayed.append(cells)
+                x.layer_store.replayed.append(cells)
     return cells
 
 
@@ -370,10 +366,9 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
     record = node.finished
     if record is None or run.store is None:
         return None
-    if record.kind in ("tool_call", "send"):
-        return record.items[-1] if record.items else None
-    if node.answer is not None and record.kind in ("ask", "result"):
-        return node.answer.value
+    kind = run.kinds[record.kind]
+    if kind.load is not None:
+        return kind.load(node, run.store.codec)
     output = record.output
     if isinstance(output, SameAsChild):
         child = node.children.get(output.name)
@@ -382,11 +377,12 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
         return output_of(child, step, run)
     if not isinstance(output, Stored):
         return output
-    if record.kind in HANDOFF_KINDS:
-        return _handed(output, step, run.store.codec)
-    if record.kind == "answer":
-        return _answer(output, record, run.store.codec)
-    return _typed(output, step, run.store.codec)
+    return _read(kind, output, step, run.store.codec)
+
+
+def _read(kind: Kind, output: Stored, step: AnyStep, codec: Codec) -> Any:
+    """An output from its stored form."""
+    return _handed(output, step, codec) if kind.hands_over else _typed(output, step, codec)
 
 
 def _unhanded(output: Any) -> Any:
@@ -418,11 +414,6 @@ def output_type(step: AnyStep) -> Any:
     return declared_output(step)
 
 
-def _answer(output: Stored, record: StepFinished, codec: Any) -> ModelResponse:
-    usage, cost, stop_reason, model, response_id = codec.decode(output.tree)
-    return ModelResponse(record.items, read_usage(usage), cost, stop_reason, model, response_id)
-
-
 def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
     """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
     found: list[tuple[Path, object]] = []
@@ -431,7 +422,7 @@ def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
         asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
         if asked:
             value = asked[-1]
-            found.append((node.at, _unhanded(value) if node.step.kind in HANDOFF_KINDS else value))
+            found.append((node.at, _unhanded(value) if node.kind.hands_over else value))
         node = node.up
     return tuple(found)
 
@@ -459,13 +450,13 @@ def _ask_loops_again(parent: Frame, child: Node) -> None:
             node = node.up
         if node is None or not isinstance(value, Stored):
             continue
-        if node.step.kind in HANDOFF_KINDS:
+        if node.kind.hands_over:
             node.stop_loop_with(_handed(value, node.step, store.codec), child.path)
         else:
             known = _typed(value, node.step, store.codec)
             node.stop_loop_with(known, child.path)
             if path in record.cut:
-                DOORS.cut_short(node, known, None)
+                parent.x.run.interpreter.cut_short(node, known, None)
 
 
 def _typed(value: Stored, step: AnyStep, codec: Codec) -> Any:
@@ -606,14 +597,17 @@ async def begin(frame: Frame, value: Any) -> ReplayedOutput | None:
     return None
 
 
-async def _reconcile(frame: Frame, value: Any) -> Any:
+async def ask_step(frame: Frame, value: Any) -> Any:
+    """What the step's own `reconcile` says of an input."""
     ask = frame.step.reconcile
-    if ask is None:
+    return NOT_DONE if ask is None else await call_apart(frame, ask, copy_value(value), frame.read_only())
+
+
+async def _reconcile(frame: Frame, value: Any) -> Any:
+    if frame.step.reconcile is None:
         raise StepOutcomeUnknown(path=frame.at)
     try:
-        if frame.step.kind == "work" or (frame.step.kind == "tool" and ask is frame.step.spec.tool.reconcile):
-            return await DOORS.reconcile(frame, value)
-        return await call_apart(frame, ask, copy_value(value), frame.read_only())
+        return await (frame.kind.reconcile or ask_step)(frame, value)
     except (Stopped, CheckpointError):
         raise
     except Exception as error:
@@ -649,7 +643,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> Any:
     try:
         record.delta = ledger.capture(frame)
         record.memory = ledger.capture_cells(frame)
-        record.fingerprint = fingerprint(step) if step.kind not in _UNNAMED else ""
+        record.fingerprint = fingerprint(step) if frame.kind.declared else ""
         record.digest = frame.digest
         record.output, output, tree = _output(frame, value, output, store.codec)
         record.attempt = frame.attempt
@@ -674,35 +668,23 @@ def prepare(frame: Frame, value: Any, output: Any) -> Any:
     return output
 
 
-# The engine's own steps: what they are follows from the step around them.
-_UNNAMED = frozenset(
-    {*DERIVED, "answer", "tool_call", "send", "gather", "detached", "memory", "hook", "ask", "work", "result"}
-)
-
-
 def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, Any, Any]:
     """What is stored as the output, not twice what stands elsewhere; what is handed on; and its stored form.
 
     Raises:
         CodecError: It cannot be stored, or not be read back.
     """
-    step = frame.step
-    if step.kind == "answer":
-        usage = dump_usage(output.usage)
-        return [usage, output.cost, output.stop_reason, output.model, output.response_id], output, NOTHING
-    if step.kind == "send":
-        return [value.channel.name, value.value], output, NOTHING
-    if step.kind in ("tool_call", "ask", "result"):
-        # Of a call the item, and of a question the answer is recorded.
-        return None, output, NOTHING
+    step, kind = frame.step, frame.kind
+    if kind.dump is not None:
+        return kind.dump(value, output), output, NOTHING
     last = frame.last_output
     if last is not None and output is not None and last[1] is output and _unchanged(step, last, codec):
-        return SameAsChild(last[0]), output if step.body is None else _own(step, output, last[2], codec), last[2]
+        return SameAsChild(last[0]), output if step.body is None else _own(frame, output, last[2], codec), last[2]
     try:
-        tree = codec.encode(_unhanded(output) if step.kind in HANDOFF_KINDS else output)
+        tree = codec.encode(_unhanded(output) if kind.hands_over else output)
     except CodecError as error:
         raise within(error, "output") from error
-    return None if output is None else Stored(tree), _own(step, output, tree, codec), tree
+    return None if output is None else Stored(tree), _own(frame, output, tree, codec), tree
 
 
 def _unchanged(step: AnyStep, last: tuple[str, Any, Any], codec: Codec) -> bool:
@@ -713,7 +695,7 @@ def _unchanged(step: AnyStep, last: tuple[str, Any, Any], codec: Codec) -> bool:
     return tree is not NOTHING and dump(codec.encode(output)) == dump(tree)
 
 
-def _own(step: AnyStep, output: Any, tree: Any, codec: Codec) -> Any:
+def _own(frame: Frame, output: Any, tree: Any, codec: Codec) -> Any:
     """An output as it is read from its record, so that every process goes on with the same value.
 
     Raises:
@@ -722,8 +704,7 @@ def _own(step: AnyStep, output: Any, tree: Any, codec: Codec) -> Any:
     if output.__class__ in ATOMS or tree is NOTHING:
         return output
     try:
-        stored = Stored(tree)
-        read = _handed(stored, step, codec) if step.kind in HANDOFF_KINDS else _typed(stored, step, codec)
+        read = _read(frame.kind, Stored(tree), frame.step, codec)
     except CodecError as error:
         raise within(unreadable(error), "output") from error
     return one_value(output, read, tree)
@@ -732,7 +713,7 @@ def _own(step: AnyStep, output: Any, tree: Any, codec: Codec) -> Any:
 def _orphans(frame: Frame) -> list[Node]:
     """The children that are recorded, and that the body has not called this time."""
     node = frame.node
-    if node is None or frame.step.kind in ("parallel", "model"):
+    if node is None or frame.kind.skips:
         return []
     called = frame.visited or set()
     return [
@@ -756,27 +737,14 @@ def disown(frame: Frame, failure: NoeticError) -> None:
             ledger.voided(frame.x.run, (*frame.at, name))
 
 
-_DERIVED = frozenset({"answer", "gather", "detached", "parallel_path", "memory", "hook", "result"})
-
-
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:
     """A digest of what the step was given, where that is not derived from what is recorded."""
     store = frame.x.run.store
-    if store is None or step.kind in _DERIVED:
+    essence = frame.x.run.kinds[step.kind].essence
+    if store is None or essence is None:
         return None
-    essence = value
-    if step.kind == "tool_call":
-        call = value.call
-        essence = [call.call_id, call.name, call.arguments]
-    elif step.kind == "send":
-        essence = [value.channel.name, value.value]
-    elif step.kind == "ask":
-        essence = value.prompt
-    elif step.kind == "work":
-        # Whichever call of the model's it is: a round that is tried again has other ones.
-        essence = [value.tool.name, value.plain]
     try:
-        return digest_of(dump(store.codec.encode(essence)))
+        return digest_of(dump(store.codec.encode(essence(value))))
     except CodecError as error:
         raise CodecError(
             f"the input of a step in a durable run cannot be stored: {error.message}", path=frame.at, hint=error.hint

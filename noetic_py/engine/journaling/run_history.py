@@ -20,9 +20,10 @@ from noetic_py.core.control import Control
 from noetic_py.core.requests import Answer, PendingRequest
 from noetic_py.core.session_key import is_stream
 from noetic_py.engine.journaling.deliveries import keep_former
-from noetic_py.engine.journaling.fold import Begun, Node, forget_failure, tree
+from noetic_py.engine.journaling.fold import Begun, forget_failure, tree
 from noetic_py.engine.journaling.ledger import note_outcome
 from noetic_py.engine.journaling.migrate import migrated, revise
+from noetic_py.engine.kind import Kinds, Node
 from noetic_py.engine.progress import progress_of
 from noetic_py.engine.state import Run, Spent
 from noetic_py.engine.tool_arguments import check_changed, plain
@@ -46,7 +47,6 @@ from noetic_py.journal.records import (
     Voided,
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
-from noetic_py.steps.spawn import SPAWNS
 
 if TYPE_CHECKING:
     from noetic_py.core.items import JsonValue
@@ -67,9 +67,9 @@ __all__ = [
 ]
 
 
-def open_requests(journal: Sequence[JournalRecord]) -> dict[int, Pending]:
+def open_requests(journal: Sequence[JournalRecord], kinds: Kinds) -> dict[int, Pending]:
     """What a run waits for, by the position of its record, in the order of the layout."""
-    return dict(sorted(((position, record) for record, position in _open(tree(journal))), key=_place))
+    return dict(sorted(((position, record) for record, position in _open(tree(journal, kinds))), key=_place))
 
 
 _INDEX = re.compile(r"[\[#](\d{1,9})\]?\Z")
@@ -122,7 +122,7 @@ def _open(node: Node) -> Iterator[tuple[Pending, int]]:
         yield node.asked
     for child in node.lasting:
         # Below a step that is done only what it has started beside the flow may still wait.
-        goes_on = not done or child.finished is not None or child.kind == "detached"
+        goes_on = not done or child.finished is not None or child.kind.beside
         if goes_on and child.name not in node.failed:
             yield from _open(child)
 
@@ -292,11 +292,12 @@ async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) ->
             return found
 
 
-def past_of(records: list[JournalRecord], run_id: str, kind: type[Any] | None, codec: Codec) -> Past:
+def past_of(records: list[JournalRecord], kinds: Kinds, run_id: str, kind: type[Any] | None, codec: Codec) -> Past:
     """Read a journal.
 
     Args:
         records: What it holds.
+        kinds: All kinds of steps.
         run_id: The run.
         kind: The type that its state has now.
         codec: What reads it.
@@ -310,32 +311,32 @@ def past_of(records: list[JournalRecord], run_id: str, kind: type[Any] | None, c
         raise RunNotFound(f"run {run_id!r} has no beginning", hint="it was never committed; start it again")
     ended = records[-1] if isinstance(records[-1], RunEnded) else None
     revise(records)
-    revision = migrated(records, kind, codec)
+    revision = migrated(records, kinds, kind, codec)
     if revision is not None:
         revise([*records, revision])
-    index = tree(records)
+    index = tree(records, kinds)
     if ended is not None and ended.status in _GO_ON:
         for record, _ in list(index.failed.values()):
             forget_failure(index, record)
     return Past(started, records, index, ended, revision)
 
 
-def answer(past: Past, run_id: str, answers: Iterable[Answer], now: datetime) -> Past:
+def answer(past: Past, kinds: Kinds, run_id: str, answers: Iterable[Answer], now: datetime) -> Past:
     """Let a run go on with answers to what it waits for.
 
     Raises:
         AnswerError: One is not taken; then none is.
     """
     made = answers_for(run_id, past.index, answers, now)
-    return evolve(past, index=tree([*past.records, *made]), answered=made) if made else past
+    return evolve(past, index=tree([*past.records, *made], kinds), answered=made) if made else past
 
 
 def take_over(run: Run, past: Past) -> None:
     """Let a run go on where its journal ends."""
     run.journal.extend(past.records)
     run.journal.extend(past.answered)
-    steps = Begun()
-    run.spent = _spent(past.records, steps)
+    steps = Begun(run.kinds)
+    run.spent = _spent(past.records, run.kinds, steps)
     run.begun = steps.attempts
     run.once = _once(past.records)
     run.turns = sum(spent.used.model_calls for spent in run.spent)
@@ -347,22 +348,19 @@ def take_over(run: Run, past: Past) -> None:
     )
     run.stopped = _stops(past.records)
     run.progress.update(progress_of(past.records))
-    run.family.iterations += _iterations(past.records)
+    run.family.iterations += _iterations(past.records, run.kinds)
     _deliver(run, past)
     if past.ended is None or past.ended.status not in OVER:
         run.journal.extend(each for each in (past.revision, past.layers) if each is not None)
-    if any(isinstance(record, StepOpened) and record.kind == "detached" for record in past.records):
+    if any(isinstance(record, StepOpened) and run.kinds[record.kind].beside for record in past.records):
         run.relaunched = set()
-    run.sent = {record.path for record in past.records if isinstance(record, StepFinished) and record.kind == "send"}
+    run.sent = {each.path for each in past.records if isinstance(each, StepFinished) and run.kinds[each.kind].sends}
 
 
-_REPEATING = frozenset({"loop", "handoff"})
-
-
-def _iterations(records: Sequence[JournalRecord]) -> int:
+def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
     """How often the bodies of loops and the steps of chains of handoffs have ended, in attempts that are void too."""
-    kinds = (StepOpened, StepFinished, AttemptFailed)
-    loops = {record.path for record in records if isinstance(record, kinds) and record.kind in _REPEATING}
+    named = (StepOpened, StepFinished, AttemptFailed)
+    loops = {record.path for record in records if isinstance(record, named) and kinds[record.kind].rounds}
     ended = (record for record in records if isinstance(record, (StepFinished, AttemptFailed)))
     return sum(
         record.path[:-1] in loops and record.path[-1] != "wrap_up" and getattr(record, "final", True)
@@ -370,10 +368,11 @@ def _iterations(records: Sequence[JournalRecord]) -> int:
     )
 
 
-def _spent(records: Sequence[JournalRecord], steps: Begun) -> list[Spent]:
+def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[Spent]:
     """What every attempt has used: finished, failed, stopped and void ones, each once; `steps` counts them."""
     begun: dict[Path, list[CallStarted]] = {}
-    spawns = {record.path for record in records if getattr(record, "kind", None) in _EXECUTIONS}
+    named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
+    spawns = {record.path for record in records if isinstance(record, named) and kinds[record.kind].execution}
     found: list[Spent] = []
     for record in records:
         counted = steps.read(record)
@@ -415,8 +414,6 @@ def _execution(path: Path, spawns: set[Path]) -> Path:
 
 
 _NOTHING = Usage(NO_USAGE, None, 0)
-# A part of an execution that has other memory is none.
-_EXECUTIONS = frozenset({*SPAWNS, "detached"}) - {"with_memory"}
 
 
 def _stops(records: Sequence[JournalRecord]) -> list[Control]:
@@ -453,7 +450,7 @@ def _deliver(run: Run, past: Past) -> None:
     sent: set[Path] = set()
     for record in past.records:
         # A second attempt's send is recorded, and has sent nothing.
-        if isinstance(record, StepFinished) and record.kind == "send" and record.path not in sent:
+        if isinstance(record, StepFinished) and run.kinds[record.kind].sends and record.path not in sent:
             sent.add(record.path)
             name, value = record.output.tree if isinstance(record.output, Stored) else (None, None)
             if name is None:

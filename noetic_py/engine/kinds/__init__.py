@@ -1,1 +1,31 @@
-"""How each kind of step runs."""
+"""How each kind of step runs, one file a kind or a family of kinds, and the table of all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from noetic_py.engine.kind import Kinds
+from noetic_py.engine.kinds import (
+    approval,
+    channels,
+    derived,
+    every,
+    flow,
+    handoff,
+    loop,
+    model,
+    model_round,
+    plain,
+    spawn,
+    suspension,
+    tool,
+)
+
+__all__ = ["KINDS"]
+
+_FILES = (
+    approval, channels, derived, every, flow, handoff, loop, model, model_round, plain, spawn, suspension, tool,
+)  # fmt: skip
+
+KINDS: Final = Kinds({kind.name: kind for file in _FILES for kind in file.KINDS})
+"""All kinds of steps, by name."""

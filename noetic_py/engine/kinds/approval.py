@@ -9,15 +9,16 @@ from attrs import evolve, frozen
 
 from noetic_py.context.step import Step
 from noetic_py.core.items import FunctionCall
-from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import fingerprint_of
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.kinds.suspension import Request, answer_to, check
+from noetic_py.engine.kind import Kind
+from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, not_stored
 from noetic_py.engine.tool_arguments import Received, plain, rules_for
 from noetic_py.errors import Rejected, RequestExpired, ToolArgumentsInvalid
 from noetic_py.tools import Tool
 
-__all__ = ["ONCE", "Wanted", "as_asked", "later_result", "may_ask", "once", "refused", "with_changed"]
+__all__ = ["KINDS", "ONCE", "Wanted", "as_asked", "later_result", "may_ask", "once", "refused", "with_changed"]
 
 # The work of a tool as a step of its own: one that takes long is not started twice, and one that may be done only once
 # is marked so when no approval is needed any more.
@@ -167,4 +168,4 @@ async def run_result(value: tuple[Wanted, str], frame: Frame) -> Any:
     return answered.value
 
 
-HANDLERS["result"] = run_result
+KINDS = (Kind("result", run_result, declared=False, essence=None, dump=not_stored, load=answer_of),)

@@ -18,16 +18,16 @@ from noetic_py.channels import Channel, LiveChannel, Reader
 from noetic_py.context.step import Step
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
-from noetic_py.engine.execute import HANDLERS, call_from_body
+from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, acting, waited
 from noetic_py.engine.journaling.deliveries import going_on, keep
-from noetic_py.engine.state import DOORS
+from noetic_py.engine.kind import Kind
 from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError
 
 if TYPE_CHECKING:
     from noetic_py.channels import Entry
 
-__all__ = ["receive", "receive_now", "send", "take"]
+__all__ = ["KINDS", "receive", "receive_now", "send", "take"]
 
 
 @frozen(eq=False)
@@ -175,5 +175,10 @@ def _check_timeout(timeout: object, where: str, frame: Frame) -> None:
         )
 
 
-DOORS.send, DOORS.receive, DOORS.receive_now = send, receive, receive_now
-HANDLERS["send"] = run_send
+def _message(put: Put, output: object = None) -> list[Any]:
+    return [put.channel.name, put.value]
+
+
+KINDS = (
+    Kind("send", run_send, declared=False, sends=True, essence=_message, dump=_message, load=lambda node, codec: None),
+)

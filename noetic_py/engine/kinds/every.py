@@ -8,13 +8,14 @@ from typing import Any
 import anyio
 
 from noetic_py.context.scope import Domain, branch_at
-from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
+from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.loop import Inbox, on_error, rounds
 from noetic_py.engine.progress import forget_round
 from noetic_py.steps.loop import EverySpec
 
-__all__ = ["run_every"]
+__all__ = ["KINDS", "run_every"]
 
 
 async def run_every(value: Any, frame: Frame) -> None:
@@ -63,4 +64,4 @@ async def _rest(frame: Frame, seconds: float, wake: Inbox | None, tick: int) -> 
         group.cancel_scope.cancel()
 
 
-HANDLERS["every"] = run_every
+KINDS = (Kind("every", run_every, composite=True, in_order=True, passes_on=True, firings=True, stoppable=True),)

@@ -7,10 +7,10 @@ from logging import WARNING
 from typing import Any
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from noetic_py.context.scope import Domain, branch_at
-from noetic_py.context.step import ADDED, SequenceSpec, Step, is_step, require_step
+from noetic_py.context.step import SequenceSpec, Step, is_step, require_step
 from noetic_py.core.items import Message
 from noetic_py.core.logs import log
 from noetic_py.core.reducers import reducers_of
@@ -19,21 +19,21 @@ from noetic_py.core.types import ShareState
 from noetic_py.core.values import copy_value
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.cancellation import Parked, failure_of, lost_task
-from noetic_py.engine.execute import HANDLERS, AnyStep, as_error, execute, forget_loop_stops
+from noetic_py.engine.execute import AnyStep, as_error, execute, forget_loop_stops
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.journaling.deliveries import give_back
+from noetic_py.engine.kind import Kind
 from noetic_py.engine.layers.lifecycle import fork_layers, join_returned
 from noetic_py.engine.merge import Written, join_declared, join_states, lost_fields
 from noetic_py.engine.progress import forget
-from noetic_py.engine.state import DOORS
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, ParallelFailed, ReplayDiverged, RouteError
-from noetic_py.steps.flow import BranchSpec, Mode, ParallelSpec, Settled, check_shared
+from noetic_py.steps.flow import BranchSpec, GatherSpec, Mode, ParallelSpec, Settled, check_shared
 
 _WITH_STATES = 3
 """How many arguments a `merge` takes that looks at the paths' states."""
 
-__all__ = ["Outcomes", "Path", "first_of", "gather_step", "run_paths"]
+__all__ = ["KINDS", "Outcomes", "Path", "first_of", "gather_step", "run_paths"]
 
 
 async def run_sequence(value: Any, frame: Frame) -> Any:
@@ -111,6 +111,8 @@ class Path:
     step: AnyStep
     value: Any
     name: str
+    # Whether layers say what it begins with, as they do of a child.
+    seeded: bool = True
 
 
 @define(eq=False)
@@ -186,7 +188,7 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
         return
     own = outcomes.domains[index] = frame.domain.fork(branch_at((*frame.at, path.name)))
     try:
-        if frame.x.layers and path.step.kind != "tool_call":
+        if frame.x.layers and path.seeded:
             await fork_layers(frame, index, own)
         outcomes.values[index] = await execute(path.step, path.value, frame, path.name, own)
     except Parked:
@@ -383,14 +385,6 @@ async def _merge(frame: Frame, spec: ParallelSpec, results: list[Any], outcomes:
     return copy_value(await call_apart(frame, merge, *(results, frame, states)[: max(1, spec.merge_arity)]))
 
 
-@frozen(eq=False)
-class GatherSpec:
-    """The steps of one `ctx.gather`, and whether they share their state."""
-
-    steps: tuple[AnyStep, ...]
-    state: ShareState = field(default="copy", metadata=ADDED)
-
-
 def gather_step(steps: Sequence[AnyStep], state: ShareState) -> AnyStep:
     """The section that `ctx.gather` runs.
 
@@ -414,5 +408,9 @@ async def run_gather(value: Any, frame: Frame) -> list[Any]:
     return values
 
 
-DOORS.section = gather_step
-HANDLERS.update(sequence=run_sequence, branch=run_branch, parallel=run_parallel, gather=run_gather)
+KINDS = (
+    Kind("sequence", run_sequence, composite=True, in_order=True, passes_on=True),
+    Kind("branch", run_branch, composite=True, in_order=True, passes_on=True),
+    Kind("parallel", run_parallel, composite=True, paths=True, at_once=True, skips=True),
+    Kind("gather", run_gather, declared=False, essence=None, composite=True, paths=True, at_once=True),
+)

@@ -9,21 +9,21 @@ from noetic_py.context.step import frame as frame_name
 from noetic_py.core.events import HandedOver
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, ItemView
-from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.graph import members
+from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.loop import counted
 from noetic_py.errors import HandoffLimit
 from noetic_py.memory.history import paired
-from noetic_py.steps.handoff import HandoffOutput, HandoffSpec, HistoryFilter
+from noetic_py.steps.handoff import HandoffOutput, HandoffSpec, HistoryFilter, members
 
-__all__ = ["run_agent", "run_handoff", "shown_history"]
+__all__ = ["KINDS", "run_agent", "run_handoff", "shown_history"]
 
 
 async def run_handoff(value: Any, frame: Frame) -> Any:
     """Run the step that hands over, and whatever it and those after it hand over to."""
     whole: HandoffSpec = frame.step.spec
-    members(frame.step)
+    members(whole)
     step, targets = whole.first, whole.targets
     occurrences: dict[str, int] = {}
     for _ in range(whole.limit + 1):
@@ -72,5 +72,9 @@ def shown_history(frame: Frame) -> ItemView:
     return ItemLog(items).rendered("interrupted") if filters else whole
 
 
-HANDLERS["handoff"] = run_handoff
-HANDLERS["agent"] = run_agent
+KINDS = (
+    Kind("handoff", run_handoff, composite=True, in_order=True, passes_on=True, rounds=True),
+    # A function that may hand over, and a step in which a model may.
+    Kind("handing", counted=True, hands_over=True),
+    Kind("agent", run_agent, composite=True, in_order=True, hands_over=True),
+)

@@ -21,22 +21,22 @@ from noetic_py.core.types import OnError
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine import limits as bounds
 from noetic_py.engine.body import call_apart
-from noetic_py.engine.execute import HANDLERS, as_error, execute, restore_log
+from noetic_py.engine.execute import as_error, execute, restore_log
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import hooked_rounds
 from noetic_py.engine.journaling.fold import AT_LIMIT
 from noetic_py.engine.journaling.ledger import decided, write_down
 from noetic_py.engine.journaling.replay import NOTHING, recorded
+from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.channels import take
 from noetic_py.engine.progress import forget_round
-from noetic_py.engine.state import DOORS
 from noetic_py.errors import ChannelClosed, ConfigError, LoopLimit, NoeticError, NoOutput
 from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.records import Decision
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.until import Predicate, Snapshot, Until, Verdict
 
-__all__ = ["Inbox"]
+__all__ = ["KINDS", "Inbox"]
 
 
 class Inbox:
@@ -364,5 +364,6 @@ async def _prepare(frame: Frame, prepare: Callable[..., Any], output: Any, verdi
     return value
 
 
-HANDLERS["loop"] = run_loop
-DOORS.cut_short = cut_short
+KINDS = (
+    Kind("loop", run_loop, composite=True, in_order=True, passes_on=True, rounds=True, stoppable=True, judged=True),
+)

@@ -11,16 +11,18 @@ from attrs import evolve, frozen
 
 from noetic_py.context.context import StepMeta
 from noetic_py.context.step import frame as frame_name
+from noetic_py.core.budget import NO_USAGE
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, ItemBase, Message, Refusal
 from noetic_py.core.validation import admit_value
-from noetic_py.engine.execute import HANDLERS, execute, restore_log
+from noetic_py.engine.execute import execute, restore_log
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.ledger import decided, holds_state, write_down, write_items_down
 from noetic_py.engine.journaling.replay import NOTHING, recorded
+from noetic_py.engine.kind import Kind, Node, Own
 from noetic_py.engine.kinds.flow import Path, first_of, run_paths
 from noetic_py.engine.kinds.model_round import ANSWER, RoundRequest
 from noetic_py.engine.kinds.output import OutputPlan, output_plan
-from noetic_py.engine.kinds.tool import TOOL_CALL, RequestedCall
+from noetic_py.engine.kinds.tool import CALL, TOOL_CALL, RequestedCall
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import appended, is_guided, remember
 from noetic_py.engine.merge import join_cells, join_states
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from noetic_py.models.model import Model, ModelResponse
     from noetic_py.tools import Tool
 
-__all__ = ["Offer", "between_rounds", "input_items", "offer", "run_model", "unsaid"]
+__all__ = ["KINDS", "Offer", "between_rounds", "input_items", "offer", "run_model", "unsaid"]
 
 
 def input_items(value: Any, path: tuple[str, ...]) -> Sequence[Item]:
@@ -307,7 +309,7 @@ def _no_value(frame: Frame) -> None:
     """A round of tool calls only: nothing inside a loop, an error outside."""
     node = frame.up
     while node is not None and not (node.virtual and node.x.whole is node.x):
-        if node.step.kind == "loop" or node.handover is not None:
+        if node.kind.judged or node.handover is not None:
             return
         node = node.up
     raise NoOutput(
@@ -374,6 +376,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
                 call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.withheld.get(call.name)
             ),
             f"{call.name if call.name in tools else 'tool'}[{index}]",
+            seeded=False,
         )
         for index, call in enumerate(calls)
     ]
@@ -404,4 +407,44 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
     return outputs
 
 
-HANDLERS["model"] = run_model
+def _in_call_order(layout: list[Own | Node]) -> list[Own | Node]:
+    """A round's layout: its tool calls in the order of the answer, not of their arrival."""
+    calls = [entry for entry in layout if isinstance(entry, Node) and entry.kind is CALL]
+    if len(calls) < 2:
+        return layout
+    calls.sort(key=lambda entry: int(entry.name.rpartition("[")[2][:-1]))
+    place = next(at for at, entry in enumerate(layout) if entry in calls)
+    others = [entry for entry in layout if not (isinstance(entry, Node) and entry.kind is CALL)]
+    return [*others[:place], *calls, *others[place:]]
+
+
+def _recalled(node: Node) -> StepMeta:
+    """What a finished round has left for the steps after it."""
+    answers = [each for each in node.children.values() if each.kind.part and each.finished is not None]
+    answer = max(answers, key=lambda each: each.position).finished if answers else None
+    if answer is None:
+        return StepMeta()
+    calls = tuple(item for item in answer.items if isinstance(item, FunctionCall))
+    if any(_is_answer(each) for each in node.children.values()):
+        calls = ()
+    return StepMeta(calls, answer.usage or NO_USAGE, answer.cost, answer.items)
+
+
+def _is_answer(call: Node) -> bool:
+    """Whether a call's output stands for the answer of its round."""
+    items = () if call.finished is None or call.kind is not CALL else call.finished.items
+    return any(isinstance(item, FunctionCallOutput) and item.final for item in items)
+
+
+KINDS = (
+    Kind(
+        "model",
+        run_model,
+        counted=True,
+        reported=False,
+        at_once=True,
+        skips=True,
+        ordered=_in_call_order,
+        meta=_recalled,
+    ),
+)

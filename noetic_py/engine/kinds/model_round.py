@@ -18,14 +18,15 @@ from noetic_py.core.budget import NO_USAGE
 from noetic_py.core.events import ReasoningDelta, TextDelta
 from noetic_py.core.items import FunctionCall, Item, Message
 from noetic_py.core.log import ItemView
-from noetic_py.engine.execute import HANDLERS
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import after_model, before_model, cut_after, on_model_error
+from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.handoff import shown_history
-from noetic_py.engine.kinds.provider_call import ProviderCall, RunCalls, Shown, check_reported
 from noetic_py.engine.layers.lifecycle import judged, mend_model_error
 from noetic_py.engine.layers.view import project, projector_of
+from noetic_py.engine.provider_call import ProviderCall, RunCalls, Shown, check_reported
 from noetic_py.errors import ModelError
+from noetic_py.journal.record_codec import Stored, dump_usage, read_usage
 from noetic_py.models.model import (
     CALLS,
     Model,
@@ -45,11 +46,12 @@ from noetic_py.steps.model import ModelSpec
 from noetic_py.tools.confidential import conceal, hidden_in
 
 if TYPE_CHECKING:
+    from noetic_py.core.codec import Codec
     from noetic_py.engine.state import Run
     from noetic_py.models.model import JsonValue
     from noetic_py.tools import Tool
 
-__all__ = ["ANSWER", "RoundRequest", "known_of"]
+__all__ = ["ANSWER", "KINDS", "RoundRequest", "known_of"]
 
 ANSWER: Step[Any, Any, Any, Any] = Step(id="answer", kind="answer")
 
@@ -248,4 +250,20 @@ def _confidential(response: ModelResponse, ask: RoundRequest) -> ModelResponse:
     return evolve(response, items=items) if ask.given else response
 
 
-HANDLERS["answer"] = run_answer
+def _dumped(ask: RoundRequest, response: ModelResponse) -> list[Any]:
+    """An answer without its items, which are those of its record."""
+    usage = dump_usage(response.usage)
+    return [usage, response.cost, response.stop_reason, response.model, response.response_id]
+
+
+def _loaded(node: Node, codec: Codec) -> ModelResponse | None:
+    record = node.finished
+    if record is None or not isinstance(record.output, Stored):
+        return None
+    usage, cost, stop_reason, model, response_id = codec.decode(record.output.tree)
+    return ModelResponse(record.items, read_usage(usage), cost, stop_reason, model, response_id)
+
+
+KINDS = (
+    Kind("answer", run_answer, declared=False, part=True, reported=False, essence=None, dump=_dumped, load=_loaded),
+)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
+from attrs import frozen
+from typing_extensions import override
 
 from noetic_py.context.scope import Domain, branch_at
+from noetic_py.context.step import Spec
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_CELLS, StateBag
 from noetic_py.engine.cancellation import Parked, is_late
 from noetic_py.engine.execute import (
-    HANDLERS,
+    AnyStep,
     close_lease,
     execute,
     open_lease,
@@ -24,16 +27,17 @@ from noetic_py.engine.execute import (
 )
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling import replay
-from noetic_py.engine.layers.handles import layers_for
+from noetic_py.engine.kind import Kind, Shared
+from noetic_py.engine.layers.bundle import layers_for
 from noetic_py.engine.layers.lifecycle import close_layers, join_returned, open_layers, spawn_layers
 from noetic_py.engine.layers.versions import revise_here
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.state import Execution
 from noetic_py.engine.stops import VALUELESS, asked_again, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
-from noetic_py.steps.spawn import SPAWNS, MemorySpec, SpawnSpec
+from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
-__all__ = ["head", "run_child", "run_spawn"]
+__all__ = ["KINDS", "DetachedSpec", "head", "run_child", "run_spawn"]
 
 
 def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
@@ -47,19 +51,24 @@ def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
     return root
 
 
+async def run_with_memory(value: Any, frame: Frame) -> Any:
+    """Run the step as a part of the execution that has other layers."""
+    spec: MemorySpec = frame.step.spec
+    parent, layers = frame.x, layers_for(spec.memory)
+    given = parent.input
+    part = Execution(parent.run, frame.lease, depth=parent.depth, parent=frame, input=given, layers=layers, part=True)
+    try:
+        return await _run(part, frame, spec, value)
+    finally:
+        parent.last_step = part.last_step
+
+
 async def run_spawn(value: Any, frame: Frame) -> Any:
     """Run the child, and make of its end a value or an error of the parent's."""
     spec: SpawnSpec = frame.step.spec
     parent = frame.x
     run, depth = parent.run, parent.depth + 1
     layers = layers_for(spec.memory) if isinstance(spec, MemorySpec) else None
-    if frame.step.kind == "with_memory":
-        given = parent.input
-        part = Execution(run, frame.lease, depth=parent.depth, parent=frame, input=given, layers=layers, part=True)
-        try:
-            return await _run(part, frame, spec, value)
-        finally:
-            parent.last_step = part.last_step
     parent.enter_child()
     lease = BudgetLease(None, frame.lease, depth=depth)
     try:
@@ -204,4 +213,44 @@ def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
     return domain
 
 
-HANDLERS.update(dict.fromkeys(SPAWNS, run_spawn))
+class Work(Protocol):
+    """Work beside the flow."""
+
+    async def run(self, frame: Frame, spec: SpawnSpec, /) -> Any:
+        """Do what its step does when it is executed."""
+        ...
+
+
+@frozen(eq=False)
+class DetachedSpec(Spec):
+    """A step beside the flow, and what has been started with it."""
+
+    spawn: SpawnSpec
+    work: Work
+
+    @override
+    def exit(self) -> AnyStep:
+        return self.spawn.step
+
+
+async def run_detached(value: Any, frame: Frame) -> Any:
+    """The step of the journal that stands for work beside the flow."""
+    spec: DetachedSpec = frame.step.spec
+    return await spec.work.run(frame, spec.spawn)
+
+
+def _spawn(name: str, *, items: bool, state: bool) -> Kind:
+    """A kind of spawn: what it shares is in its name, so that a journal alone can be read."""
+    return Kind(name, run_spawn, composite=True, passes_on=True, execution=True, shares=Shared(items, state))
+
+
+KINDS = (
+    _spawn("spawn", items=False, state=False),
+    _spawn("spawn_shared", items=True, state=False),
+    _spawn("spawn_state", items=False, state=True),
+    _spawn("spawn_whole", items=True, state=True),
+    Kind("with_memory", run_with_memory, composite=True, passes_on=True, shares=Shared(items=True, state=True)),
+    Kind(
+        "detached", run_detached, declared=False, essence=None, composite=True, execution=True, beside=True, apart=True
+    ),
+)

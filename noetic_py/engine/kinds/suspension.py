@@ -21,16 +21,16 @@ from noetic_py.core.codec.text import dump
 from noetic_py.core.events import RequestMade
 from noetic_py.core.requests import Ask
 from noetic_py.engine.cancellation import Parked
-from noetic_py.engine.execute import HANDLERS, call_from_body
+from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, acting
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import request_of
+from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.output import misfit
-from noetic_py.engine.state import DOORS
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
 
-__all__ = ["Request", "answer_to", "check"]
+__all__ = ["KINDS", "Request", "answer_of", "answer_to", "check", "not_stored"]
 
 
 @frozen(eq=False)
@@ -123,9 +123,7 @@ def _why_not(frame: Frame) -> str | None:
         return f"below {frame.step.id!r}, which may run only once: with the answer its body would begin again"
     if frame.wrap_up is not None:
         return "in a wrap-up, when the budget is spent already"
-    if frame.step.kind == "memory":
-        return "by a memory layer, which is not to make its run wait"
-    return None
+    return frame.kind.no_waiting
 
 
 async def _ask(frame: Frame, request: Request, digest: str, problem: str | None) -> None:
@@ -198,5 +196,15 @@ def _fitting(question: Ask[Any], tree: Any) -> Any:
         raise AnswerInvalid(misfit(error)) from None
 
 
-DOORS.ask = ask
-HANDLERS["ask"] = run_ask
+def answer_of(node: Node, codec: object = None) -> Any:
+    """What a request of a step was answered; it is stored with the answer."""
+    return None if node.answer is None else node.answer.value
+
+
+def not_stored(value: object, output: object) -> None:
+    """What a step has given stands in a record of another type."""
+
+
+KINDS = (
+    Kind("ask", run_ask, declared=False, essence=lambda question: question.prompt, dump=not_stored, load=answer_of),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from logging import ERROR, INFO
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from noetic_py.core.logs import log
 from noetic_py.core.values import copy_value
 from noetic_py.engine.body import call_apart, pause, resumed
 from noetic_py.engine.cancellation import failure_of, in_time, is_late
-from noetic_py.engine.execute import HANDLERS, execute
+from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import after_tool, before_tool, cut_after, hand_over
 from noetic_py.engine.journaling import ledger, replay
+from noetic_py.engine.kind import Kind, Node, Own
 from noetic_py.engine.kinds.approval import (
     ONCE,
     Wanted,
@@ -34,9 +36,9 @@ from noetic_py.engine.kinds.approval import (
     refused,
     with_changed,
 )
+from noetic_py.engine.kinds.suspension import not_stored
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
 from noetic_py.engine.spans import tell_failure, tell_tool
-from noetic_py.engine.state import DOORS
 from noetic_py.engine.tool_arguments import Received, changed_arguments, plain, told_of
 from noetic_py.errors import (
     BudgetExceeded,
@@ -67,7 +69,7 @@ from noetic_py.tools.confidential import conceal
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
-__all__ = ["TOOL_CALL", "RequestedCall"]
+__all__ = ["CALL", "KINDS", "TOOL_CALL", "RequestedCall"]
 
 TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
 
@@ -462,16 +464,22 @@ def _changed(frame: Frame, wanted: Wanted) -> Received | None:
     return None if changed is None else Received(wanted.tool, evolve(wanted.received.sent, arguments=changed))
 
 
-async def reconcile(frame: Frame, value: Any) -> object:
-    """What a call that was started before has given, as its step gives it; `NOT_DONE` when it is still to be made."""
-    if frame.step.kind == "work":
-        wanted: Wanted = value
-        received = wanted.received
-    else:
-        spec: ToolSpec = frame.step.spec
-        wanted = _wanted(frame, spec.tool, *await spec.given(value))
-        received = _changed(frame, wanted) or wanted.received
-    tool = wanted.tool
+async def reconcile_work(frame: Frame, wanted: Wanted) -> object:
+    """What a model's call that was started before has given; `NOT_DONE` when it is still to be made."""
+    result = await _reconciled(frame, wanted.tool, wanted.received)
+    return result if result is NOT_DONE else _rendered(frame, wanted, result)
+
+
+async def reconcile_step(frame: Frame, value: Any) -> object:
+    """What the call of a tool step that was started before has given; `NOT_DONE` when it is still to be made."""
+    spec: ToolSpec = frame.step.spec
+    if frame.step.reconcile is not spec.tool.reconcile:
+        return await replay.ask_step(frame, value)
+    wanted = _wanted(frame, spec.tool, *await spec.given(value))
+    return await _reconciled(frame, spec.tool, _changed(frame, wanted) or wanted.received)
+
+
+async def _reconciled(frame: Frame, tool: Tool[..., Any, Any, Any], received: Received) -> object:
     if tool.reconcile is None:
         return NOT_DONE
     result = await call_apart(frame, tool.reconcile, copy_value(received.values), frame.read_only())
@@ -480,7 +488,7 @@ async def reconcile(frame: Frame, value: Any) -> object:
     # It was made, and its process ended before it could say so.
     frame.lease.recover(NOTHING_USED, 0, tool.name)
     frame.used_tool, frame.noted = tool.name, True
-    return _rendered(frame, wanted, result) if frame.step.kind == "work" else result
+    return result
 
 
 def _binding() -> RunBinding | None:
@@ -490,7 +498,40 @@ def _binding() -> RunBinding | None:
 
 
 set_run_binding(_binding)
-HANDLERS["tool_call"] = run_tool_call
-HANDLERS["tool"] = run_tool_step
-HANDLERS["work"] = run_work
-DOORS.reconcile = reconcile
+
+
+def _called_with(value: RequestedCall) -> list[str]:
+    return [value.call.call_id, value.call.name, value.call.arguments]
+
+
+def _work_on(wanted: Wanted) -> list[str]:
+    # Whichever call of the model's it is: a round that is tried again has other ones.
+    return [wanted.tool.name, wanted.plain]
+
+
+def _outputs(node: Node) -> Iterator[Own]:
+    """Of a tool call the conversation gets the output; what else the tool wrote stays on its own path."""
+    if node.finished is not None:
+        outputs = [item for item in node.finished.items[-1:] if isinstance(item, FunctionCallOutput)]
+        yield Own(tuple(outputs))
+
+
+def _output_of(node: Node, codec: object) -> Any:
+    return None if node.finished is None or not node.finished.items else node.finished.items[-1]
+
+
+CALL = Kind(
+    "tool_call",
+    run_tool_call,
+    declared=False,
+    apart=True,
+    essence=_called_with,
+    dump=not_stored,
+    load=_output_of,
+    left=_outputs,
+)
+KINDS = (
+    CALL,
+    Kind("tool", run_tool_step, counted=True, reconcile=reconcile_step),
+    Kind("work", run_work, declared=False, essence=_work_on, reconcile=reconcile_work),
+)

@@ -1,125 +1,32 @@
-"""The layers of an execution: which there are and in which order, and the handles that steps and hooks get of them."""
+"""The handles that steps and hooks get of the layers of an execution."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from noetic_py.context.read import ReadView
-from noetic_py.core.derivation import LayerCopy
 from noetic_py.core.events import Emitted
-from noetic_py.core.memory import Memory
 from noetic_py.core.reducers import Conflict
 from noetic_py.core.values import alike, copier_of
 from noetic_py.engine.frame import Frame, acting
+from noetic_py.engine.layers.bundle import AnyLayer
 from noetic_py.engine.merge import conflict, hint_of, merged
-from noetic_py.engine.state import DOORS
 from noetic_py.errors import ConfigError, LayerError, NoContextError
-from noetic_py.memory.checks import check_memory
-from noetic_py.memory.functions import Called, functions_of
-from noetic_py.memory.layer import MemoryLayer, answers, hooks_of, layers_of
-from noetic_py.memory.routing import has_place, is_routed, route
-from noetic_py.memory.scopes import Scope
+from noetic_py.memory.functions import Called
+from noetic_py.memory.layer import layers_of
+from noetic_py.memory.routing import is_routed, route
 
 if TYPE_CHECKING:
     from noetic_py.context.read import ReadContext
     from noetic_py.context.step import Step
-    from noetic_py.core.codec import Codec
     from noetic_py.core.runtime import Runtime
-    from noetic_py.core.state import Cells
-    from noetic_py.memory.layer import HookName
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
-    from noetic_py.tools import Tool
 
-__all__ = ["NO_LAYERS", "Layers", "Live", "bind", "check_shown", "keeping", "layers_for"]
-
-AnyLayer = MemoryLayer[Any]
-
-
-class Layers:
-    """The layers of a bundle, by what the engine asks of them."""
-
-    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "offering", "tools")
-
-    def __init__(self, memory: Memory) -> None:
-        check_memory(memory)
-        self.memory = memory
-        self.by_id: dict[str, AnyLayer] = {each.id: each for each in layers_of(memory).values()}
-        declared = tuple(self.by_id.values())
-        by_slot = tuple(sorted(declared, key=lambda each: each.slot))
-        self._order: dict[str, tuple[AnyLayer, ...]] = {
-            "init": declared,
-            "store": declared,
-            "on_complete": by_slot,
-            "dispose": tuple(reversed(declared)),
-        }
-        self._hooks: dict[str, tuple[AnyLayer, ...]] = {}
-        # Whether what steps return has to be looked at.
-        self.has_place = has_place(memory)
-        # What stores the values of each layer, made when it is first needed and used by all runs.
-        self.codecs: dict[str, Codec] = {}
-        self._order[""] = by_slot
-        self.tools: tuple[Tool[..., Any, Any, Any], ...] = tuple(
-            made.tool(layer.id)
-            for layer in declared
-            for made in functions_of(type(layer)).values()
-            if made.model and layer.by_model
-        )
-        # Those that have a say in which tools are offered.
-        self.offering: tuple[AnyLayer, ...] = tuple(
-            each for each in declared if answers(type(each), "offered") or answers(type(each), "withheld")
-        )
-
-    def __bool__(self) -> bool:
-        return bool(self.by_id)
-
-    def having(self, hook: HookName) -> Sequence[AnyLayer]:
-        """The layers that have a hook, in the order in which it is called."""
-        found = self._hooks.get(hook)
-        if found is None:
-            order = self._order.get(hook, self._order[""])
-            found = self._hooks[hook] = tuple(each for each in order if hook in hooks_of(type(each)))
-        return found
-
-    @property
-    def by_slot(self) -> Sequence[AnyLayer]:
-        """All of them, by slot."""
-        return self._order[""]
-
-    @property
-    def state_types(self) -> Sequence[Any]:
-        """The types of all states."""
-        return [self.state_type(layer) for layer in self.by_id]
-
-    def of_thread(self, cells: Cells) -> dict[str, LayerCopy]:
-        """The states of those that belong to a thread."""
-        mine = [layer for layer in self.by_id.values() if layer.scope is Scope.THREAD and layer.id in cells]
-        return {layer.id: LayerCopy(layer.schema_version, cells[layer.id]) for layer in mine}
-
-    def state_type(self, layer: str) -> Any:
-        """The type of a layer's state, for reading it back."""
-        found = self.by_id.get(layer)
-        kind = None if found is None else found.state_type
-        return object if kind is None else kind
-
-
-def layers_for(memory: Memory) -> Layers:
-    """The layers of a bundle; put together once.
-
-    Raises:
-        ConfigError: The bundle cannot work.
-    """
-    found: Layers | None = memory.__dict__.get("_layers")
-    if found is None:
-        found = memory.__dict__["_layers"] = Layers(memory)
-    return found
-
-
-NO_LAYERS = Layers(Memory())
+__all__ = ["Live", "bind", "check_shown", "keeping"]
 
 
 class Live:
@@ -168,7 +75,7 @@ class Live:
 
     def copy(self) -> Any:
         """A copy of the state; how one is made is looked up once for each state."""
-        cell, copiers = self.peek(), self._frame.x.upkeep.copiers
+        cell, copiers = self.peek(), self._frame.x.layer_store.copiers
         known = copiers.get(self._layer.id)
         if known is None or known[0] is not cell:
             known = copiers[self._layer.id] = (cell, copier_of(cell))
@@ -206,9 +113,9 @@ class Live:
         except ConfigError as error:
             error.at(self._frame.path)
             raise
-        upkeep = self._frame.x.upkeep
-        upkeep.copiers[self._layer.id] = (value, copier)
-        upkeep.met.setdefault(self._layer.id, now)
+        store = self._frame.x.layer_store
+        store.copiers[self._layer.id] = (value, copier)
+        store.met.setdefault(self._layer.id, now)
         if now is not base:
             try:
                 value = merged(self._layer, base, value, now)
@@ -219,7 +126,7 @@ class Live:
 
     def note(self, call: Called) -> None:
         """A function has changed the state."""
-        self._frame.x.upkeep.note(self._layer, call)
+        self._frame.x.layer_store.note(self._layer, call)
 
     @property
     def ctx(self) -> ReadContext[Any, Any]:
@@ -229,7 +136,7 @@ class Live:
     @property
     def storage(self) -> LayerStorage:
         """The layer's own part of the store."""
-        return self._frame.x.upkeep.storage(self._layer)
+        return self._frame.x.layer_store.storage(self._layer)
 
     @property
     def runtime(self) -> Runtime:
@@ -238,11 +145,11 @@ class Live:
 
     async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
         """Run a step for the layer, below the step in flight."""
-        return await self._frame.x.upkeep.call(self._frame, self._layer, step, input)
+        return await self._frame.x.layer_store.call(self._frame, self._layer, step, input)
 
     async def ask(self, model: str | Model | None, instructions: str, text: str, output: Any) -> Any:
         """Ask a model for the layer, below the step in flight."""
-        return await self._frame.x.upkeep.ask(self._frame, self._layer, model, instructions, text, output)
+        return await self._frame.x.layer_store.ask(self._frame, self._layer, model, instructions, text, output)
 
 
 @frozen(eq=False)
@@ -288,7 +195,7 @@ def _absent(frame: Frame, layer: AnyLayer) -> LayerError:
     )
 
 
-def bind(frame: Frame, *, reads: bool = False) -> Any:
+def bind(frame: Frame, reads: bool = False) -> Any:
     """The bundle of a step's execution, each layer bound to the step."""
     layers = frame.x.layers
     memory = layers.memory
@@ -309,6 +216,3 @@ async def keeping(value: Any, frame: Frame) -> Any:
     if is_routed(output) and await route(bind(frame), output, where=frame.path, given=value) and frame.x.run.bus.active:
         frame.tell(Emitted(frame.path, output))
     return output
-
-
-DOORS.bind = lambda frame, reads: bind(frame, reads=reads)

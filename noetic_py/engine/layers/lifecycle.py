@@ -21,11 +21,12 @@ from noetic_py.core.reducers import Conflict, join_declared, reducers_of
 from noetic_py.core.state import class_of
 from noetic_py.core.values import copy_private
 from noetic_py.engine.cancellation import failure_of, is_late
-from noetic_py.engine.execute import HANDLERS, AnyStep, execute
+from noetic_py.engine.execute import AnyStep, execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import CLOSE, OPEN
 from noetic_py.engine.journaling.ledger import voided
-from noetic_py.engine.layers.handles import AnyLayer, Live
+from noetic_py.engine.layers.bundle import AnyLayer
+from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.versions import versions_of
 from noetic_py.engine.merge import Written, conflict, hint_of, merged
 from noetic_py.engine.state import Execution
@@ -199,11 +200,6 @@ _SPAWN = _phase("memory[spawn]")
 _STORE = _phase("memory[store]")
 
 
-async def run_phase(work: Any, frame: Frame) -> Any:
-    """Do what the phase is there for."""
-    return await work(frame)
-
-
 # ------------------------------------------------------------------------------------------------- opening and closing
 
 
@@ -222,7 +218,7 @@ async def open_layers(x: Execution, root: Frame, main: str) -> None:
         return
     _open_again(root, main)
     await execute(_OPEN, _open, root, _OPEN.id)
-    x.upkeep.first = dict(root.domain.cells)
+    x.layer_store.first = dict(root.domain.cells)
 
 
 def _open_again(root: Frame, main: str) -> None:
@@ -242,7 +238,7 @@ async def _open(frame: Frame) -> object:
     broken: set[str] = set()
     for layer in x.layers.by_id.values():
         try:
-            cells[layer.id] = await x.upkeep.load(layer)
+            cells[layer.id] = await x.layer_store.load(layer)
         except ConfigError:
             raise
         except BaseException as error:
@@ -286,7 +282,7 @@ async def close_layers(x: Execution, root: Frame) -> None:
 async def _close(frame: Frame) -> None:
     for layer in present(frame, "on_complete"):
         await call_hook(frame, layer, "on_complete")
-    await frame.x.upkeep.flush(frame)
+    await frame.x.layer_store.flush(frame)
     for layer in present(frame, "dispose"):
         await call_hook(frame, layer, "dispose")
 
@@ -320,7 +316,7 @@ def _keeps_outputs(frame: Frame, layer: AnyLayer, before: Sequence[Item], made: 
 
 
 def _forget_recalled(frame: Frame, layer: AnyLayer, reread: str) -> None:
-    recalled = frame.x.upkeep.recalled
+    recalled = frame.x.layer_store.recalled
     if reread == "all":
         recalled.clear()
     elif reread == "self":
@@ -405,10 +401,10 @@ async def remember(frame: Frame, response: ModelResponse, name: str) -> None:
         if layers:
             await call_at_once(below, layers, "store", response)
             for layer in layers:
-                below.x.upkeep.recalled.pop(layer.id, None)
-        await below.x.upkeep.flush(below)
+                below.x.layer_store.recalled.pop(layer.id, None)
+        await below.x.layer_store.flush(below)
 
-    if present(frame, "store") or frame.x.upkeep.is_behind(frame.domain.cells):
+    if present(frame, "store") or frame.x.layer_store.is_behind(frame.domain.cells):
         await execute(_STORE, store, frame, name)
 
 
@@ -470,7 +466,7 @@ async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]
             child = Returned(child_id, state, began, domain.log.frozen(), value)
             await call_hook(frame, layer, "on_return", child)
     if layers or frame.domain.cells is not before:
-        await frame.x.upkeep.flush(frame)
+        await frame.x.layer_store.flush(frame)
 
 
 def _merge_returned(frame: Frame, children: Written) -> None:
@@ -504,12 +500,9 @@ async def tell_children(frame: Frame) -> None:
     parent = frame.x.parent_frame
     if parent is None or not (layers := present(frame, "on_parent_update")):
         return
-    seen, now = frame.x.upkeep.parents, parent.domain.cells
+    seen, now = frame.x.layer_store.parents, parent.domain.cells
     for layer in layers:
         before = seen.setdefault(layer.id, now.get(layer.id))
         if layer.id in now and now[layer.id] is not before:
             seen[layer.id] = now[layer.id]
             await call_hook(frame, layer, "on_parent_update", copy_private(now[layer.id]))
-
-
-HANDLERS["memory"] = run_phase

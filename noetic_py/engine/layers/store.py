@@ -21,11 +21,11 @@ from noetic_py.core.reducers import Conflict
 from noetic_py.core.values import alike, copy_private
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.layers.handles import NO_LAYERS, AnyLayer, Live
+from noetic_py.engine.layers.bundle import NO_LAYERS, AnyLayer
+from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import tell_failed
 from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
-from noetic_py.engine.state import DOORS
 from noetic_py.engine.types import types_in
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
 from noetic_py.journal.delta import digest_of
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Execution
     from noetic_py.models.model import Model
 
-__all__ = ["Upkeep", "state_key", "version_of_key", "written_state"]
+__all__ = ["StoredLayers", "state_key", "version_of_key", "written_state"]
 
 
 @frozen(eq=False)
@@ -75,7 +75,7 @@ _LINE = "\n"
 _REPLAYED = 100
 
 
-class Upkeep:
+class StoredLayers:
     """The store's side of an execution's layers.
 
     A state is kept under a key that names the form's version, and with it who wrote it last: a run that goes on after a
@@ -425,9 +425,6 @@ def _new_in(state: Any, before: Any, kind: Any) -> Any:
 def _first_of(layer: AnyLayer) -> Any:
     """A layer's first state: its author may hold on to what it is made of."""
     return copy_private(layer.initial())
-
-
-DOORS.upkeep = Upkeep
 
 
 def _place_of(x: Execution) -> str:

@@ -16,17 +16,17 @@ from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
 from noetic_py.core.codec.text import parse
 from noetic_py.core.types import Version, is_dict, is_list, version_order
 from noetic_py.engine.journaling.detached_starts import LAUNCHED
-from noetic_py.engine.journaling.fold import OPEN, Node, Own, ended_with
+from noetic_py.engine.journaling.fold import OPEN, ended_with
 from noetic_py.engine.journaling.migrate import opening_of
+from noetic_py.engine.kind import Node, Own
 from noetic_py.errors import CodecError, ConfigError, NoeticError
 from noetic_py.journal.layer_states import StoredCells, changed_tree
 from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import LayerDeltas, Segment, StateRevised, StepFinished, StepStopped
-from noetic_py.steps.spawn import SPAWNS
 
 if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame
-    from noetic_py.engine.layers.handles import AnyLayer, Layers
+    from noetic_py.engine.layers.bundle import AnyLayer, Layers
     from noetic_py.journal.records import JournalRecord
 
 __all__ = ["NEWER", "is_older", "migrated", "newest", "revise_here", "revise_layers", "versions_of"]
@@ -191,10 +191,10 @@ class _Walk:
     def below(self, node: Node, forms: _Forms) -> _Forms:
         """All at and below a step; returns what it leaves to its parent."""
         # What has a conversation of its own begins with its parent's layers, and leaves them as they are.
-        apart, inner = node.kind in SPAWNS or node.kind == "every", forms
+        apart, inner = node.kind.begins_apart, forms
         seeds: dict[str, _Forms] = {}
         for child in node.children.values():
-            if child.kind == "detached":
+            if child.kind.beside:
                 self.below(child, self._launched(child))
         for entry in node.layout:
             if isinstance(entry, Own):
@@ -206,7 +206,7 @@ class _Walk:
                 inner = self.below(entry, inner)
             elif (seed := _SEED.fullmatch(entry.name)) is not None:
                 seeds[f"[{seed[1]}]"] = self.below(entry, forms)
-            elif node.kind in ("parallel", "gather") or entry.kind == "tool_call":
+            elif node.kind.paths or entry.kind.apart:
                 self.below(entry, seeds.get(entry.name[entry.name.rfind("[") :], forms))
             elif entry.cause is None or entry.shown or ended_with(node, entry):
                 forms = self.below(entry, forms)

@@ -11,9 +11,9 @@ from noetic_py.core.items import Item, Message
 from noetic_py.core.log import ItemView
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.kinds.provider_call import ready_counter_of
-from noetic_py.engine.layers.handles import AnyLayer
+from noetic_py.engine.layers.bundle import AnyLayer
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, present, tell_children, tell_failed
+from noetic_py.engine.provider_call import ready_counter_of
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.checks import budget_of
 from noetic_py.memory.layer import Recall
@@ -106,7 +106,7 @@ def _query(history: ItemView) -> str:
 
 async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> LayerBlock | None:
     """What a layer recalls; `None` when it could not."""
-    share, kept = shares.layers[layer.id], frame.x.upkeep.recalled
+    share, kept = shares.layers[layer.id], frame.x.layer_store.recalled
     before = frame.domain.cells[layer.id]
     if layer.recall_mode == "eventual" and layer.id in kept:
         given = kept[layer.id]

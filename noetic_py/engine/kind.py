@@ -1,0 +1,273 @@
+"""What a kind of step is, and a step as the journal knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from attrs import define, field, frozen
+
+from noetic_py.context.read import StepMeta
+from noetic_py.context.step import Body
+from noetic_py.core.items import Item
+from noetic_py.errors import CodecError
+from noetic_py.journal.records import Answered, AttemptFailed, Change, LayerDeltas, Path, Pending, StepFinished
+
+__all__ = ["UNNAMED", "Kind", "Kinds", "Node", "Own", "Shared"]
+
+
+@frozen
+class Shared:
+    """What of its parent's a step's child works on: the conversation, the state, both or neither."""
+
+    items: bool
+    state: bool
+
+
+async def _no_interpreter(value: Any, frame: Any) -> Any:
+    raise TypeError(f"{frame.step!r} has no body of its own")
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@frozen(eq=False, repr=False)
+class Kind:
+    """A kind of step: how it runs, how its record is written and read, and what its children are to it.
+
+    The defaults are those of a leaf: it has no children, does its own work, and stores its output as a value.
+
+    Attributes:
+        name: As steps, records and events name it.
+        run: Runs a step of the kind, given its input and its frame; a step that brings a body of its own runs that.
+        counted: Whether a budget of steps counts it.
+        declared: Whether a flow declares such steps; the engine's own have no fingerprint in their records.
+        part: Whether it is shown as a part of the step above it, and as far as it had come when a shutdown cut it off.
+        reported: Whether it is reported when it holds the event loop; the library's own work is not.
+        essence: What of its input identifies a call, for the digest; `None` where the input follows from the records.
+        dump: What is stored for its input and output, where that is not the output as a value.
+        load: Its output from its node in the journal, where `dump` is given.
+        reconcile: Asks whether a step that may run only once has done its work; the step's own `reconcile` when `None`.
+        meta: What `ctx.last_step` says after it, from its node.
+        composite: Whether it does nothing itself: its layout is its children, in order, and stands when it runs again.
+        in_order: Whether it calls one child after the other, and nothing new before all that is recorded.
+        at_once: Whether its children run at once, so that several of them may have failed.
+        skips: Whether it may end without calling every child that is recorded.
+        paths: Whether each child works on a copy of conversation and state, and they are joined at the end.
+        firings: Whether each child works on a copy of the conversation, and on the state of the step itself.
+        shares: What of its parent's the one child works on, for a spawn and a part with a derived context.
+        derived: Whether it stands for a derived context, which is made anew by every process.
+        execution: Whether it is an execution of its own, with counters and a stop of its own.
+        beside: Whether it goes on beside the flow, without a place in the layout of the step that has started it.
+        apart: Whether it works on a conversation and state of its own wherever it is called.
+        left: What the conversation of its parent gets of its node, where that is not all of it.
+        ordered: Its layout in the order of the conversation, where that is not the order of the records.
+        passes_on: Whether a failure below ends it too, so that it does not react to one.
+        rounds: Whether the limit of iterations counts its children.
+        stoppable: Whether `stop_loop` ends it.
+        judged: Whether a condition ends it, so that one round needs no value and the result says why it ended.
+        hands_over: Whether it may hand over, so that its output names a target or is a value.
+        sends: Whether its record says that a message was sent, and which.
+        no_waiting: Why nothing below it can wait for an answer; `None` where it can.
+    """
+
+    name: str
+    run: Body = _no_interpreter
+    counted: bool = False
+    declared: bool = True
+    part: bool = False
+    reported: bool = True
+    essence: Callable[[Any], Any] | None = _itself
+    dump: Callable[[Any, Any], Any] | None = None
+    load: Callable[[Node, Any], Any] | None = None
+    reconcile: Callable[[Any, Any], Awaitable[Any]] | None = None
+    meta: Callable[[Node], StepMeta] | None = None
+    composite: bool = False
+    in_order: bool = False
+    at_once: bool = False
+    skips: bool = False
+    paths: bool = False
+    firings: bool = False
+    shares: Shared | None = None
+    derived: bool = False
+    execution: bool = False
+    beside: bool = False
+    apart: bool = False
+    left: Callable[[Node], Iterator[Own]] | None = None
+    ordered: Callable[[list[Own | Node]], list[Own | Node]] | None = None
+    passes_on: bool = False
+    rounds: bool = False
+    stoppable: bool = False
+    judged: bool = False
+    hands_over: bool = False
+    sends: bool = False
+    no_waiting: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<kind {self.name}>"
+
+    @property
+    def begins_apart(self) -> bool:
+        """Whether its children begin with the layers of its parent, and leave them as they are."""
+        return self.firings or (self.shares is not None and not self.derived)
+
+    @property
+    def is_wall(self) -> bool:
+        """Whether what its children say is not said in its parent's conversation, unless it is shared."""
+        return self.paths or self.firings or self.shares is not None
+
+    def is_named(self, name: str) -> bool:
+        """Whether a record, or a step, names this kind."""
+        return name == self.name
+
+
+UNNAMED = Kind("")
+"""The kind of a step that no record has named yet."""
+
+
+class Kinds(dict[str, Kind]):
+    """All kinds of steps, by name."""
+
+    def __missing__(self, name: str) -> Kind:
+        """Refuse a name that no kind has.
+
+        Raises:
+            CodecError: Always.
+        """
+        raise CodecError(
+            f"{name!r:.60} is not a valid kind of step; expected {', '.join(self)}",
+            hint="read the run with the version of the library that has written it, or a newer one",
+        )
+
+
+@define(eq=False)
+class Own:
+    """A stretch of a body's own work: the items it appended, and how it changed the state and those of layers."""
+
+    items: tuple[Item, ...]
+    delta: tuple[Change, ...] = ()
+    memory: LayerDeltas = ()
+    # Where in the journal it is; -1 for what is no record's own.
+    position: int = -1
+
+
+@define(eq=False)
+class Node:
+    """One step as the journal knows it.
+
+    Attributes:
+        path: The step.
+        kind: Its kind, once a record has named it.
+        layout: Own work and children, in order.
+        children: Every child by name, those that have no place in the layout too.
+        finished: The step's record, once it is done.
+        position: Where in the journal that record is.
+        failed: By name, the children that have failed for good, and where in the journal that is.
+        tries: By name, how many attempts of a child have failed.
+        begun: The children of which a void attempt had written something, so that what stands before them was written;
+            and whether changes of the state were not.
+        decisions: What functions have decided for it, by key.
+        intents: By name, the digests of children that may run only once and whose outcome is not known.
+        takes: The messages that it has taken for good, by the paths of their sends.
+        asked: What it waits for, or has waited for, and where in the journal that is.
+        answer: What was answered.
+    """
+
+    path: Path = ()
+    kind: Kind = UNNAMED
+    layout: list[Own | Node] = field(factory=list["Own | Node"])
+    children: dict[str, Node] = field(factory=dict[str, "Node"])
+    finished: StepFinished | None = None
+    position: int = 0
+    failed: dict[str, tuple[AttemptFailed, int]] = field(factory=dict[str, "tuple[AttemptFailed, int]"])
+    tries: dict[str, int] = field(factory=dict[str, int])
+    begun: dict[str, bool] = field(factory=dict[str, bool])
+    decisions: dict[str, Any] = field(factory=dict[str, "Any"])
+    intents: dict[str, str | None] = field(factory=dict[str, "str | None"])
+    takes: tuple[Path, ...] = ()
+    asked: tuple[Pending, int] | None = None
+    answer: Answered | None = None
+    # Where a failure that ended this step came from; None while it has not failed.
+    cause: Path | None = None
+    # Shown although it failed: what came after it, a wrap-up, was made because it did.
+    shown: bool = False
+    # Whether it has its place in its parent's layout.
+    placed: bool = False
+    # What is shown of it until it runs again.
+    kept: Own | None = None
+    fence: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.path[-1]
+
+    @property
+    def lasting(self) -> Iterator[Node]:
+        """The children whose work counts: of a race that was won the winner."""
+        record = self.finished
+        for name, child in self.children.items():
+            if record is None or record.winner is None or name.endswith(f"[{record.winner}]"):
+                yield child
+
+    def child(self, name: str, *, place: bool = True) -> Node:
+        """A child; made, and put where the layout now ends, when it has no place yet."""
+        found = self.children.get(name)
+        if found is None:
+            found = self.children[name] = Node((*self.path, name))
+        if place and not found.placed:
+            found.placed = True
+            self.layout.append(found)
+        return found
+
+    def put(self, own: Own, before: str | None) -> None:
+        """Own work, at the end of the layout; or before a child, where that has its place already."""
+        child = None if before is None else self.children.get(before)
+        if child is None or not child.placed:
+            self.layout.append(own)
+        else:
+            self.layout.insert(self.layout.index(child), own)
+
+    def holds(self, name: str) -> bool:
+        """Whether a child has ended here before, so that it does not start again."""
+        found = self.children.get(name)
+        return name in self.failed or (found is not None and found.finished is not None)
+
+    def find(self, frames: Path) -> Node:
+        """The step at a path below; made when it is not there."""
+        node = self
+        for name in frames:
+            node = node.child(name, place=False)
+        return node
+
+    def drop(self, name: str) -> None:
+        """An attempt is void: the next one takes its place where the layout then ends."""
+        found = self.children.pop(name, None)
+        if found is not None and found.placed:
+            self.layout.remove(found)
+
+    def forget_kept(self) -> None:
+        """It has run again, so that what was shown of it meanwhile is void."""
+        if self.kept is not None and self.kept in self.layout:
+            self.layout.remove(self.kept)
+        self.kept = None
+
+    def start_again(self, fence: int) -> None:
+        """A later owner has started the body again: what it had written itself is void, its children are not."""
+        if fence <= self.fence:
+            return
+        self.fence = fence
+        if self.kind.composite:
+            self.layout = [entry for entry in self.layout if isinstance(entry, Node)]
+            return
+        self.layout.clear()
+        for child in self.children.values():
+            child.placed = False
+            child.forget_kept()
+
+    def show_last(self, cause: Path) -> None:
+        """Show the steps on the way to the failure after which a wrap-up was run."""
+        last = self.layout[-1] if self.layout else None
+        if isinstance(last, Node) and cause[: len(last.path)] == last.path:
+            last.shown = True
+            last.show_last(cause)

@@ -1,0 +1,191 @@
+"""What a run asks of the parts of the engine that stand above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import define
+
+from noetic_py.context.step import Body, Step
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    import anyio
+
+    from noetic_py.channels import Channel, Entry
+    from noetic_py.context.context import Derived
+    from noetic_py.context.detached import DetachedWork, DetachOptions
+    from noetic_py.core.control import Control
+    from noetic_py.core.progress import ProgressKeeper
+    from noetic_py.core.requests import Ask
+    from noetic_py.core.state import Cells
+    from noetic_py.core.types import ShareState
+    from noetic_py.engine.frame import Frame
+    from noetic_py.engine.kind import Kinds, Node
+    from noetic_py.engine.state import Execution, Run
+    from noetic_py.memory.functions import Called
+    from noetic_py.memory.layer import MemoryLayer
+    from noetic_py.memory.scopes import LayerStorage
+    from noetic_py.models.model import Model
+
+__all__ = ["Beside", "Giver", "Interpreter", "LayerStore", "Taken"]
+
+AnyStep = Step[Any, Any, Any, Any]
+
+
+class Interpreter(Protocol):
+    """What interprets the steps of a run: bodies reach it through their context; what starts a run hands it over."""
+
+    kinds: Kinds
+
+    def call(self, frame: Frame, step: AnyStep, value: object, /) -> Any:
+        """Run a step as a child of a body; gives a coroutine of Python's own, which tells whether it was awaited."""
+        ...
+
+    def section(self, steps: Sequence[AnyStep], state: ShareState, /) -> AnyStep:
+        """The step that runs several steps at once."""
+        ...
+
+    def derived(self, step: AnyStep, ctx: Derived, /) -> AnyStep:
+        """The step that runs a step with a derived context."""
+        ...
+
+    def send(
+        self, frame: Frame, channel: Channel[Any], value: object, timeout: float | None, /
+    ) -> Coroutine[Any, Any, None]:
+        """Send a message from a body."""
+        ...
+
+    def receive(self, frame: Frame, channel: Channel[Any], timeout: float | None, /) -> Coroutine[Any, Any, Any]:
+        """Wait for a message in a body."""
+        ...
+
+    def receive_now(self, frame: Frame, channel: Channel[Any], /) -> Any:
+        """Take a message that is there."""
+        ...
+
+    def ask(self, frame: Frame, question: Ask[Any], /) -> Coroutine[Any, Any, Any]:
+        """Ask from a body, and wait for the answer."""
+        ...
+
+    def checkpoint(self, frame: Frame, /) -> Coroutine[Any, Any, None]:
+        """Commit what a body has done so far."""
+        ...
+
+    def detach(self, frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool, /) -> DetachedWork:
+        """Start a step beside the flow."""
+        ...
+
+    def recover_detached(self, parent: Frame, step: AnyStep, node: Node, /) -> None:
+        """Let the work go on that the steps of a finished child had started beside the flow."""
+        ...
+
+    def with_hooks(self, body: Body, /) -> Body:
+        """A body between the hooks of its step."""
+        ...
+
+    def cut_short(self, loop: Frame, value: object, asking: Frame | None, /) -> None:
+        """End a loop in the middle of a round."""
+        ...
+
+    def note_stop(self, run: Run, control: Control, key: str, /) -> None:
+        """Write that a stop was asked for from outside."""
+        ...
+
+    def progress(self, run: Run, /) -> ProgressKeeper:
+        """The progress of a run's steps."""
+        ...
+
+    def bind(self, frame: Frame, reads: bool, /) -> Any:
+        """The memory bundle as a step has it, or as one that may only read."""
+        ...
+
+    def layer_store(self, x: Execution, /) -> LayerStore:
+        """The store's side of an execution's layers."""
+        ...
+
+
+class LayerStore(Protocol):
+    """The store's side of the layers of one execution.
+
+    Attributes:
+        copiers: How states are copied, by layer.
+        first: The states that the execution began with.
+        met: Those that code of this process has met when it first changed them.
+        replayed: Those that work has left which a run that goes on does not do again.
+        recalled: What layers that recall now and then have recalled last, by layer.
+        parents: Of a child the states that its parent's layers had when it looked last.
+    """
+
+    copiers: dict[str, tuple[Any, Callable[[Any], Any]]]
+    first: dict[str, Any]
+    met: dict[str, Any]
+    replayed: deque[Cells]
+    recalled: dict[str, Any]
+    parents: dict[str, Any]
+
+    def storage(self, layer: MemoryLayer[Any], room: str = "data") -> LayerStorage:
+        """The layer's part of the store."""
+        ...
+
+    async def load(self, layer: MemoryLayer[Any]) -> Any:
+        """The state that the store has of a layer, or its first one."""
+        ...
+
+    def is_behind(self, cells: Cells) -> bool:
+        """Whether the store has not all that layers have."""
+        ...
+
+    async def flush(self, frame: Frame) -> None:
+        """Store what has changed."""
+        ...
+
+    def note(self, layer: MemoryLayer[Any], call: Called) -> None:
+        """A function has changed the state."""
+        ...
+
+    async def call(self, frame: Frame, layer: MemoryLayer[Any], step: AnyStep, value: object) -> Any:
+        """Run a step for a layer."""
+        ...
+
+    async def ask(
+        self,
+        frame: Frame,
+        layer: MemoryLayer[Any],
+        model: str | Model | None,
+        instructions: str,
+        text: str,
+        output: Any,
+    ) -> Any:
+        """Ask a model for a layer."""
+        ...
+
+
+class Beside(Protocol):
+    """An execution that goes on beside the run's flow."""
+
+    child: Execution
+    scope: anyio.CancelScope
+    done: anyio.Event
+    path: tuple[str, ...]
+
+
+class Giver(Protocol):
+    """Where a message goes back to."""
+
+    def give_back(self, *entries: Entry) -> None:
+        """Undo takes."""
+        ...
+
+
+@define(eq=False)
+class Taken:
+    """A message, who took it, and the step whose end makes that final; unknown for one taken by another process."""
+
+    path: tuple[str, ...]
+    frame: Frame | None
+    until: Frame | None
+    reader: Giver
+    entry: Entry
