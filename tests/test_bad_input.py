@@ -1610,3 +1610,35 @@ async def test_channels_and_work_outside_a_run() -> None:
     with pytest.raises(NoContextError, match="spawn_detached") as caught:
         ctx.spawn_detached(echo, "x")
     explains(caught.value)
+
+
+@pytest.mark.parametrize("name", ["thread_id", "request_id", "trace", "name"])
+@pytest.mark.parametrize("value", [3, "a\nb", "x" * 257, "\ud800", b"r", ["r"]])
+async def test_ids_of_a_context_outside_a_run(name: str, value: Any) -> None:
+    if name == "name" and value == "x" * 257:
+        return
+    with pytest.raises(InvalidId) as caught:
+        Context(**{name: value})
+    explains(caught.value)
+
+
+@pytest.mark.parametrize("name", ["request_id", "trace"])
+@pytest.mark.parametrize("value", [3, "", "a\nb", "x" * 257])
+async def test_ids_that_a_context_is_given_later(name: str, value: Any) -> None:
+    ctx = Context(request_id="r")
+    with pytest.raises(InvalidId) as caught:
+        setattr(ctx, name, value)
+    explains(caught.value)
+    assert (ctx.request_id, ctx.trace) == ("r", None)
+
+
+async def test_a_step_is_called_with_a_context_that_goes_into_a_run() -> None:
+    @step
+    async def outer(text: str, ctx: Context) -> str:
+        return await echo(text, ctx.child(preset="copy"))
+
+    async with Harness() as harness:
+        with pytest.raises(NoContextError) as caught:
+            await harness.run(outer, "x")
+    explains(caught.value, "outer")
+    assert "ctx.child(preset='derive')" in str(caught.value)

@@ -15,6 +15,7 @@ from noetic_py.core.derivation import ContextMemory, is_branch, read_memory, wri
 from noetic_py.core.items import ItemBase
 from noetic_py.core.progress import NO_RUN, ProgressKeeper
 from noetic_py.core.runtime import SYSTEM
+from noetic_py.core.session_key import check_callers_id
 from noetic_py.core.state import StateBag
 from noetic_py.core.trace import Trace
 from noetic_py.core.types import is_dict, is_list
@@ -74,8 +75,8 @@ class Outside:
     thread_id: str
     named: bool
     turns: int
-    place: Trace | None
-    request_id: str | None
+    _place: Trace | None
+    _request_id: str | None
 
     def __init__(
         self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None, trace: Trace | None
@@ -83,6 +84,8 @@ class Outside:
         self.adopted, self.trusted, self.turns = False, 0, 0
         self.settled = ctx.domain.log.size
         self.place = trace
+        if thread_id not in (None, ""):
+            check_callers_id(thread_id, "thread_id")
         self.id: str = SYSTEM.new_id()
         self.thread_id, self.named = thread_id or SYSTEM.new_id(), bool(thread_id)
         self.request_id = request_id
@@ -94,12 +97,37 @@ class Outside:
         self._began = SYSTEM.monotonic()
 
     @property
+    def request_id(self) -> str | None:
+        return self._request_id
+
+    @request_id.setter
+    def request_id(self, value: str | None) -> None:
+        if value is not None:
+            check_callers_id(value, "request_id")
+        self._request_id = value
+
+    @property
+    def place(self) -> Trace | None:
+        """The place in a distributed trace that its runs begin at."""
+        return self._place
+
+    @place.setter
+    def place(self, value: Trace | None) -> None:
+        if value is not None and not isinstance(value, Trace):
+            raise InvalidId(
+                f"{value!r:.80} is not a valid trace; expected a Trace", hint="Trace.from_traceparent(header) reads one"
+            )
+        self._place = value
+
+    @property
     def elapsed(self) -> float:
         return SYSTEM.monotonic() - self._began
 
     def _refuse(self, what: str) -> NoContextError:
         return NoContextError(
-            f"{what} needs a run", hint="call it from a step; harness.run(step, input, ctx=ctx) adopts it"
+            f"{what} needs a run",
+            hint="call it with a step's own context, or with ctx.child(preset='derive') of that; a context outside a "
+            "run goes into harness.run(step, input, ctx=ctx)",
         )
 
     def trace(self, ctx: Context[Any, Any], /) -> Trace | None:

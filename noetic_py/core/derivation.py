@@ -97,9 +97,9 @@ def refuse_options(preset: Preset, given: Mapping[str, object]) -> None:
             )
 
 
-def is_branch(name: str) -> bool:
+def is_branch(name: object) -> bool:
     """Whether this can be the dotted name of a branch."""
-    return all(part and part.isprintable() for part in name.split("."))
+    return isinstance(name, str) and all(part and part.isprintable() for part in name.split("."))
 
 
 def branch_below(branch: str, suffix: str) -> str:

@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from noetic_py.errors import InvalidId
 
-__all__ = ["SESSION", "SessionKey", "is_stream", "stream_of"]
+__all__ = ["SESSION", "SessionKey", "check_callers_id", "is_stream", "stream_of"]
 
 SESSION = "session"
 """The status of a session's stream, by which lists of runs know it."""
@@ -32,13 +32,21 @@ def is_stream(run_id: str) -> bool:
 _MAX_ID = 256
 
 
+def check_callers_id(value: object, name: str) -> None:
+    """Refuse what a caller gives as an id and what cannot be one.
+
+    Raises:
+        InvalidId: It is not text, is empty or too long, or holds control characters or a lone surrogate.
+    """
+    if not isinstance(value, str) or not value or len(value) > _MAX_ID or not value.isprintable():
+        raise InvalidId(
+            f"{value!r:.80} is not a valid {name}; expected a printable text of 1 to {_MAX_ID} characters",
+            hint="use a UUID, or a short name",
+        )
+
+
 def _or_none(value: str | None) -> str | None:
     return value or None
-
-
-def _check(value: object, name: str) -> None:
-    if value is not None and (not isinstance(value, str) or len(value) > _MAX_ID or not value.isprintable()):
-        raise InvalidId(f"{name} is not a printable text of at most {_MAX_ID} characters", hint="use a UUID, or a name")
 
 
 @frozen
@@ -61,7 +69,8 @@ class SessionKey:
     def __attrs_post_init__(self) -> None:
         """Refuse what is no id."""
         for name in ("user", "session", "app"):
-            _check(getattr(self, name), name)
+            if (part := getattr(self, name)) not in (None, ""):
+                check_callers_id(part, name)
         if not self.session or not self.session.strip():
             raise InvalidId("session is empty", hint="a UUID for each conversation")
 

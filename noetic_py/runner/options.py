@@ -17,7 +17,7 @@ from noetic_py.core.budget import Budget
 from noetic_py.core.items import ItemBase
 from noetic_py.core.log import ItemLog
 from noetic_py.core.memory import Memory
-from noetic_py.core.session_key import SessionKey, is_stream
+from noetic_py.core.session_key import SessionKey, check_callers_id, is_stream
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.state import StateBag
 from noetic_py.core.tracebacks import where_defined
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from noetic_py.plugins import Plugins
 
 __all__ = [
-    "MAX_ID",
     "ResumeOptions",
     "RunOptions",
     "adopting",
     "check_options",
-    "check_outside_id",
     "check_parts",
     "check_resume_options",
     "checked_backend",
@@ -49,9 +47,6 @@ __all__ = [
     "launch_options",
     "outside_of",
 ]
-
-MAX_ID = 256
-"""The longest id that is taken from outside, in characters."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -161,7 +156,7 @@ def check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
     _check_session(options, ctx)
     for name in ("run_id", "thread_id", "user_id", "request_id", "delivery_id"):
         if name in options:
-            check_outside_id(options[name], name)
+            check_callers_id(options[name], name)
     if is_stream(options.get("run_id", "")):
         raise InvalidId("run_id begins as the streams of sessions do", hint="use a UUID, or a short name")
 
@@ -223,18 +218,6 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
     history = options.get("history")
     if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
         raise ConfigError(f"history={history!r} is no list of items", code="run-option", hint="history=result.items")
-
-
-def check_outside_id(value: object, name: str) -> None:
-    """Refuse an id that cannot be one.
-
-    Raises:
-        InvalidId: It is no text, empty, too long, or holds control characters or a lone surrogate.
-    """
-    if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
-        raise InvalidId(
-            f"{name} is not a printable text of 1 to {MAX_ID} characters", hint="use a UUID, or a short name"
-        )
 
 
 def outside_of(ctx: object) -> Outside:
