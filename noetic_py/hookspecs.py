@@ -163,7 +163,7 @@ class HookCalls:
             found = {name: options for name, options in marked.items() if options is not None}
             functions = {name: getattr(plugin, name) for name in found}
         except Exception as error:  # whatever looking at the plugin raises
-            raise known.refused(f"is none that fits{known.package}: {error}", _FORM) from error
+            raise known.refused(f"is not a valid hook{known.package}: {error}", _FORM) from error
         hooks = sorted({options.get("specname") or name for name, options in found.items()})
         known = evolve(known, hooks=hooks)
         self._check_marks(plugin, known, found)
@@ -177,7 +177,7 @@ class HookCalls:
             if hook not in _HOOKS and not options.get("optionalhook"):
                 close = nearest(hook, _HOOKS)
                 hint = f"did you mean {close}" if close else _FORM
-                raise known.refused(f"is none that fits{known.package}: there is no hook {hook!r}", hint)
+                raise known.refused(f"is not a valid hook{known.package}: there is no hook {hook!r}", hint)
         self._plugins.append(plugin)
         self._calls.append(calls)
         self.loaded.append(known)
@@ -193,7 +193,7 @@ class HookCalls:
             try:
                 self._manager.register(calls, name=known.name)
             except Exception as error:  # pluggy has a class for a hook of another form, and others for other mistakes
-                raise known.refused(f"is none that fits{known.package}: {error}", _FORM) from error
+                raise known.refused(f"is not a valid hook{known.package}: {error}", _FORM) from error
 
     def call(self, hook: str, registry: Registry) -> None:
         """Call a hook of all of them.

@@ -85,7 +85,10 @@ class ModelRegistry:
             PluginError: The prefix is taken, or is none.
         """
         if not _is_prefix(prefix):
-            raise PluginError(f"{prefix!r} is no prefix for models", hint="letters, digits and dashes")
+            raise PluginError(
+                f"{prefix!r} is not a valid prefix for models; expected letters, digits and dashes",
+                hint='register_provider("acme", ...)',
+            )
         _check_factory(factory, self.plugin)
         taken = _twin(self._providers, prefix)
         if taken is not None:
@@ -150,7 +153,10 @@ class ItemTypeRegistry:
         from noetic_py.core.items import extension_types
 
         if cls not in extension_types().values():
-            raise PluginError(f"{cls.__qualname__} is no registered item type", hint='@extension_item("acme:note")')
+            raise PluginError(
+                f"{cls.__qualname__} is not a valid item type; expected a class with @extension_item",
+                hint='@extension_item("acme:note")',
+            )
         self.types.append(cls)
 
 
@@ -177,7 +183,10 @@ class BackendRegistry:
             PluginError: The scheme is taken, or is none.
         """
         if not _is_prefix(scheme):
-            raise PluginError(f"{scheme!r} is no scheme for checkpoints", hint="letters, digits and dashes")
+            raise PluginError(
+                f"{scheme!r} is not a valid scheme for checkpoints; expected letters, digits and dashes",
+                hint='"acme", for checkpoints="acme:..."',
+            )
         _check_factory(factory, self.plugin)
         taken = _twin(self._factories, scheme)
         if taken is not None:
@@ -229,12 +238,18 @@ class LayerRegistry:
 
         given: object = cls
         if not isinstance(given, type) or not issubclass(given, MemoryLayer):
-            raise PluginError(f"{given!r} is no memory layer", hint="a class below MemoryLayer")
+            raise PluginError(
+                f"{given!r} is not a valid memory layer; expected a class below MemoryLayer",
+                hint="class Notes(MemoryLayer[list[str]]): ...",
+            )
         self._declare(name, cls)
 
     def _declare(self, name: str, found: type[MemoryLayer[Any]] | str) -> None:
         if not _is_prefix(name):
-            raise PluginError(f"{name!r} is no name for a memory layer", hint="letters, digits and dashes")
+            raise PluginError(
+                f"{name!r} is not a valid name for a memory layer; expected letters, digits and dashes",
+                hint='"acme-notes"',
+            )
         taken = _twin(self._known, name)
         if taken is not None:
             raise PluginError(
@@ -540,7 +555,9 @@ class Plugins:
         given: Any = self.backends(checkpoints) if isinstance(checkpoints, str) else checkpoints
         if not hasattr(given, "append"):
             raise ConfigError(
-                f"checkpoints={checkpoints!r} is no backend", code="checkpoints", hint='checkpoints="sqlite:runs.db"'
+                f"checkpoints={checkpoints!r} is not a valid backend; expected an address or a CheckpointBackend",
+                code="checkpoints",
+                hint='checkpoints="sqlite:runs.db"',
             )
         return self.transforms.around(given, transforms)
 
@@ -646,7 +663,11 @@ def _wanted(allowed: Iterable[object] | None) -> _Wanted:
     if isinstance(allowed, str):
         raise ConfigError(f"plugins={allowed!r} is a text", code="plugins", hint=f"plugins=[{allowed!r}]")
     if not isinstance(allowed, Iterable):
-        raise ConfigError(f"plugins={allowed!r:.60} is no list", code="plugins", hint='plugins=["openai"]')
+        raise ConfigError(
+            f"plugins={allowed!r:.60} is not a valid list of plugins; expected names and plugins",
+            code="plugins",
+            hint='plugins=["openai"]',
+        )
     everything = list(allowed)
     if any(each is None for each in everything):
         raise ConfigError("plugins holds None", code="plugins", hint="names and plugin objects")
@@ -669,7 +690,7 @@ def _entry_points(names: Sequence[str] | None, left_out: Sequence[str] = ()) -> 
             continue
         if not _is_prefix(point.name.replace("_", "-").replace(".", "-")):
             raise PluginError(
-                f"{point.name!a} ({point.value!a}) is no name for a plugin",
+                f"{point.name!a} ({point.value!a}) is not a valid name for a plugin",
                 hint='uninstall it: a name is ASCII letters, digits, "-", "_" and "."',
             )
         other = next((each for name, each in found.items() if name.lower() == point.name.lower()), None)

@@ -191,7 +191,9 @@ def _keeps(*predicates: object) -> bool:
 def _require(value: object, where: str) -> None:
     if not callable(value):
         raise ConfigError(
-            f"until: {where} got {value!r}, which is no predicate", code="until", hint="until.max_rounds(10)"
+            f"{value!r} is not a valid predicate for {where}; expected a function of a Snapshot",
+            code="until",
+            hint="until.max_rounds(10)",
         )
 
 

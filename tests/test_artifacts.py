@@ -192,7 +192,7 @@ async def test_what_is_no_index_is_told_by_name() -> None:
     await store.save(MINE, "a", b"x")
     for broken in (b"{", b"7", b"[1]", b'["x", []]', b"[1, [[1]]]"):
         await backend.put(("artifacts", "session", "mine"), "a", broken)
-        with pytest.raises(CodecError, match="artifact a: is no index of versions"):
+        with pytest.raises(CodecError, match="artifact a: is not a valid index of versions"):
             await store.load(MINE, "a")
 
 

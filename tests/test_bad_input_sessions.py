@@ -60,7 +60,7 @@ async def test_ids_that_no_part_of_a_session_can_have(id: Any) -> None:
             lambda: it.session(id, "s"),
             lambda: it.session("u", id),
         ):
-            with pytest.raises(errors.InvalidId, match="printable text of at most 256") as caught:
+            with pytest.raises(errors.InvalidId, match="expected a printable text of 1 to 256") as caught:
                 make()
             assert caught.value.hint
         with pytest.raises(errors.InvalidId):
@@ -102,7 +102,7 @@ async def test_what_a_session_brings_itself(options: Any, says: str) -> None:
 @pytest.mark.parametrize("session", ["trip", ("ada", "trip"), {"user": "ada"}], ids=repr)
 async def test_something_that_is_no_key(session: Any) -> None:
     async with harness() as it:
-        with pytest.raises(errors.ConfigError, match="is no SessionKey") as caught:
+        with pytest.raises(errors.ConfigError, match="is not a valid session; expected a SessionKey") as caught:
             await it.run(chat, "x", session=session)
         assert (caught.value.code, "SessionKey(" in (caught.value.hint or "")) == ("run-option", True)
 
@@ -158,7 +158,9 @@ def test_policies_that_are_none(given: Any) -> None:
 
 def test_something_that_is_no_policy() -> None:
     wrong: Any = "queue"
-    with pytest.raises(errors.ConfigError, match="sessions='queue' is no SessionPolicy") as caught:
+    with pytest.raises(
+        errors.ConfigError, match="sessions='queue' is not a valid policy; expected a SessionPolicy"
+    ) as caught:
         Harness(plugins=[], sessions=wrong)
     assert caught.value.code == "session-policy"
 
@@ -396,7 +398,7 @@ async def test_an_edit_that_leaves_no_conversation(items: Any) -> None:
     async with harness(backend) as it:
         session = it.session("ada", "trip")
         await session.run(chat, "x")
-        with pytest.raises(errors.ConfigError, match="the edited items are no conversation") as caught:
+        with pytest.raises(errors.ConfigError, match="the edited items are not a valid conversation") as caught:
             async with session.edit() as edit:
                 edit.items = items
         assert (caught.value.code, bool(caught.value.hint)) == ("session-edit", True)

@@ -332,12 +332,12 @@ def test_no_single_step(inside: Inside) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("def broken(:\n", "no valid Python"),
+        ("def broken(:\n", "is not valid Python"),
         ("import not_there_at_all\n", "ModuleNotFoundError"),
         ("sys.exit(5)\n", 'if __name__ == "__main__"'),
         ("1 / 0\n", "look at flow.py:14"),
         ("@step\ndef sync(x: str) -> str:\n    return x\n", "is not async"),
-        (SHOUT + "state = {}\n", "which is no function"),
+        (SHOUT + "state = {}\n", "; expected a function"),
         (SHOUT + "async def show(result): ...\n", "is async"),
         (SHOUT + "budget = 5\n", "budget = Budget("),
     ],
@@ -422,9 +422,9 @@ def test_our_harness_takes_the_model(inside: Inside) -> None:
 @pytest.mark.parametrize(
     ("harness", "code", "said"),
     [
-        ("harness = 5", 2, "which is no Harness"),
+        ("harness = 5", 2, "is not a valid harness; expected a Harness"),
         ("def harness():\n    raise KeyError('TOKEN')", 1, "KeyError: 'TOKEN'"),
-        ("def harness():\n    return Harness(memory=5)", 2, "is no Memory"),
+        ("def harness():\n    return Harness(memory=5)", 2, "is not a valid memory"),
     ],
 )
 def test_a_bad_harness(inside: Inside, harness: str, code: int, said: str) -> None:

@@ -440,9 +440,9 @@ def test_only_items_have_a_wire_form() -> None:
         pass
 
     base = ItemBase(id="1", status="completed", extra=None)
-    with pytest.raises(CodecError, match="no item"):
+    with pytest.raises(CodecError, match="is not a valid item"):
         to_wire(base)
-    with pytest.raises(CodecError, match="no content part"):
+    with pytest.raises(CodecError, match="is not a valid content part"):
         to_wire(Message.user([Strange()]))
 
 
@@ -894,7 +894,7 @@ def test_an_integer_too_long_for_text_is_refused() -> None:
 
 
 def test_a_stored_error_whose_fields_are_none_is_refused() -> None:
-    with pytest.raises(CodecError, match="is no error: TypeError: its fields are"):
+    with pytest.raises(CodecError, match="is not a valid error: TypeError: its fields are"):
         Codec().loads(b'{"$": "error", "t": "LoopLimit", "m": "no", "f": [1]}')
 
 

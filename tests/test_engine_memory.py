@@ -1162,7 +1162,7 @@ def test_layers_are_registered_by_plugins() -> None:
         harness.memory_layers("x")
     with pytest.raises(errors.PluginError, match="both provide a memory layer 'context-queue'"):
         Harness(plugins=[Twice()])
-    with pytest.raises(errors.PluginError, match="is no memory layer"):
+    with pytest.raises(errors.PluginError, match="is not a valid memory layer"):
         Harness(plugins=[Wrong()])
 
 

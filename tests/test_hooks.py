@@ -121,9 +121,9 @@ def test_two_functions_of_one_name_in_different_places_do_not_clash_and_two_of_o
         ) as e:
             make(hooks=[_log_here(), _log_here()])
         assert e.value.code == "hook"
-        with pytest.raises(ConfigError, match=f"hooks= of {where} holds .*no hook"):
+        with pytest.raises(ConfigError, match=f"in hooks= of {where} is not a valid hook"):
             make(hooks=[_seen])
-        with pytest.raises(ConfigError, match=f"of {where} is no list"):
+        with pytest.raises(ConfigError, match=f"of {where} is not valid; expected a list"):
             make(hooks=7)
 
 
@@ -138,7 +138,7 @@ def _made_with(hooks: Any) -> object:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: hooks.after_model(lambda ctx, response: None), "no async function"),  # type: ignore[arg-type, return-value] # refused
+        (lambda: hooks.after_model(lambda ctx, response: None), "expected an async function"),  # type: ignore[arg-type, return-value] # refused
         (lambda: hooks.after_tool(_seen), "does not take"),  # type: ignore[arg-type] # refused
         (lambda: hooks.after_model(name="")(_seen), "name=''"),
         (lambda: hooks.after_model(name="a\nb")(_seen), "name="),
@@ -193,7 +193,7 @@ async def test_two_plugins_with_a_hook_of_one_name_are_refused_and_so_is_what_is
 
     with pytest.raises(PluginError, match="plugins 'Plugin' and 'Plugin#2' both have a after_model hook"):
         Harness(plugins=[Plugin(), Plugin()])
-    with pytest.raises(PluginError, match=r"plugin 'Wrong' holds .* no hook"):
+    with pytest.raises(PluginError, match=r"plugin 'Wrong' is not a valid hook"):
         Harness(plugins=[Wrong()])
 
 

@@ -374,7 +374,7 @@ MISTAKES = [
     Mistake(
         "settings that are no mapping",
         "async def main(): call_model(settings='hot')  # HERE\n",
-        ("settings='hot' is no mapping", 'settings={"temperature": 0.2}'),
+        ("settings='hot' is not a valid mapping of settings", 'settings={"temperature": 0.2}'),
     ),
     Mistake(
         "a provider that is misspelt",
@@ -453,7 +453,7 @@ MISTAKES = [
     Mistake(
         "a function that is no tool",
         "async def f(x: int) -> int: return x\nasync def main(): call_model(tools=[f])  # HERE\n",
-        ("is no tool", "put @tool on the function"),
+        ("is not a valid tool; expected a function with @tool", "put @tool on the function"),
     ),
     Mistake(
         "a function that is no step",

@@ -246,7 +246,7 @@ async def test_what_is_no_path_is_refused(path: Any) -> None:
     @step
     async def body(_: int, ctx: Context) -> None:
         for progress in (ctx.progress, ctx.read_only().progress):
-            with pytest.raises(errors.ConfigError, match="is no step's path") as told:
+            with pytest.raises(errors.ConfigError, match="is not a valid path of a step") as told:
                 progress.at(path)
             assert told.value.code == "progress-path"
 

@@ -170,7 +170,7 @@ def test_its_text_is_the_same_for_equal_sessions() -> None:
 
 BAD: list[tuple[str, type[Exception], str]] = [
     ('{"schema_version": 2, "new": 1}', errors.SessionLoadError, "schema_version 2, and this library knows 1"),
-    ('{"schema_version": 0}', errors.CodecError, "schema_version: 0 is no version"),
+    ('{"schema_version": 0}', errors.CodecError, "schema_version: 0 is not a valid version"),
     ('{"schema_version": true}', errors.CodecError, "schema_version"),
     ('{"turns": -1}', errors.CodecError, "turns: -1"),
     ('{"turms": 1}', errors.CodecError, "unknown field 'turms'"),
@@ -178,12 +178,12 @@ BAD: list[tuple[str, type[Exception], str]] = [
     ('{"status": []}', errors.CodecError, "status: "),
     ('{"session": ""}', errors.InvalidId, "session"),
     ('{"session": 1}', errors.InvalidId, "session"),
-    ("[]", errors.CodecError, "is no object"),
+    ("[]", errors.CodecError, "is not a valid document; expected a JSON object"),
     ("nothing", errors.CodecError, "not JSON"),
-    ('{"items": {}}', errors.CodecError, "items: is no list"),
+    ('{"items": {}}', errors.CodecError, "items: is not a valid value; expected a list"),
     ('{"items": [1]}', errors.CodecError, "items"),
     ('{"items": [{"$": "quantum"}]}', errors.CodecError, "quantum"),
-    ('{"states": []}', errors.CodecError, "states: is no object"),
+    ('{"states": []}', errors.CodecError, "states: is not a valid document"),
     ('{"states": {"T": {"value": {"$": "quantum"}}}}', errors.CodecError, r"states\.T"),
     ('{"states": {"T": {"value": 1, "version": "x"}}}', errors.CodecError, r"states\.T\.version"),
     ('{"states": {"T": {"worth": 1}}}', errors.CodecError, "unknown field 'worth'"),
@@ -205,7 +205,7 @@ async def test_what_is_no_data_of_a_session_is_refused(text: str, error: type[Ex
 
 async def test_what_is_no_data_at_all_is_refused() -> None:
     async with harness() as h:
-        with pytest.raises(errors.CodecError, match="5 is no data of a session"):
+        with pytest.raises(errors.CodecError, match="5 is not a valid SessionData"):
             await h.sessions.load(5, into=KEY)
 
 

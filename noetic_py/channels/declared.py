@@ -93,7 +93,7 @@ class Channel(Generic[T]):
         strict = not outside and isinstance(declared, type) and issubclass(declared, BaseModel)
         if strict and not isinstance(value, BaseModel):
             # Pydantic makes a model of a mapping even where it is told to be strict.
-            raise self._unfit(f"{type(value).__name__} is no {_spelled(declared)}")
+            raise self._unfit(f"{type(value).__name__} is not a valid {_spelled(declared)}")
         try:
             return self._checker().validate_python(value, strict=None if outside else True)
         except PydanticUserError as error:
@@ -145,7 +145,7 @@ def _spelled(schema: object) -> str:
 
 
 def _unknown(schema: object) -> ConfigError:
-    return refuse(f"schema={schema!r} is no type that pydantic can check", "schema=str")
+    return refuse(f"schema={schema!r} is not a valid schema; expected a type that pydantic can check", "schema=str")
 
 
 def refuse(message: str, hint: str) -> ConfigError:

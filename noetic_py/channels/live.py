@@ -539,7 +539,7 @@ class Board:
             LimitExceeded: The run has too many of them.
         """
         if not is_channel(channel):
-            raise refuse(f"{channel!r} is no channel", 'Channel("jobs", str)')
+            raise refuse(f"{channel!r} is not a valid channel; expected a Channel", 'Channel("jobs", str)')
         found = self._live.get(channel.name)
         if found is None:
             if len(self._live) >= MAX_CHANNELS:

@@ -264,7 +264,9 @@ def _limit(name: str, value: str) -> int | float | str:
         if name == "seconds":
             return float(value)
     except ValueError:
-        raise ConfigError(f"{name}={value!r} is no number", code="budget", hint="--budget steps=20") from None
+        raise ConfigError(
+            f"{name}={value!r} is not a valid limit; expected a number", code="budget", hint="--budget steps=20"
+        ) from None
     if name == "cost":
         return value
     raise ConfigError(
@@ -284,4 +286,6 @@ def read_age(text: str) -> timedelta:
         unit = _UNITS[found[2]]
         if span <= _MOST_DAYS:
             return timedelta(**{unit: span})
-    raise ConfigError(f"{text!r} is no span of time", code="age", hint="30d, 12h, 90m, 45s or 2w")
+    raise ConfigError(
+        f"{text!r} is not a valid age; expected a number with a unit", code="age", hint="30d, 12h, 90m, 45s or 2w"
+    )

@@ -123,7 +123,9 @@ def _load(path: Path) -> ModuleType:
     except NoeticError:
         raise
     except SyntaxError as error:
-        raise ConfigError(f"{path} is no valid Python: {error}", code="flow-file", hint="mend the file") from error
+        raise ConfigError(
+            f"{path} is not valid Python: {error}", code="flow-file", hint="correct the line that it names"
+        ) from error
     except SystemExit as error:
         raise ConfigError(
             f"{path} ended the program while it was loaded",
@@ -186,7 +188,11 @@ def _function(path: Path, names: Mapping[str, object], name: str, example: str) 
     if found is None:
         return None
     if not callable(found) or isinstance(found, Step):
-        raise ConfigError(f"{name} in {path} is {found!r}, which is no function", code="flow-file", hint=example)
+        raise ConfigError(
+            f"{found!r}, which {name} in {path} is, is not a valid {name}; expected a function",
+            code="flow-file",
+            hint=example,
+        )
     if inspect.iscoroutinefunction(found):
         raise ConfigError(f"{name} in {path} is async", code="flow-file", hint=example)
     return found
@@ -230,7 +236,7 @@ async def make_harness(file: FlowFile, model: str | None, checkpoints: Checkpoin
             made = await made
     if not _is_harness(made):
         raise ConfigError(
-            f"harness in {file.path} gives {made!r}, which is no Harness",
+            f"harness in {file.path} gives {made!r}, which is not a valid harness; expected a Harness",
             code="flow-file",
             hint="harness = Harness(...), or def harness(model: str | None) -> Harness",
         )

@@ -308,7 +308,7 @@ class StoredArtifacts:
             following, versions = json.loads(stored.value)
             return _Index(int(following), tuple([_Version(*each) for each in versions])), stored.version
         except (ValueError, TypeError) as error:
-            raise CodecError(f"is no index of versions: {error}", where=f"artifact {name}") from error
+            raise CodecError(f"is not a valid index of versions: {error}", where=f"artifact {name}") from error
 
     async def _replace(
         self, backend: CheckpointBackend, scope: tuple[str, ...], name: str, index: _Index, stood: int

@@ -362,7 +362,11 @@ def _make(kind: HookKind[..., Any], fn: Any, *, name: Any, tags: Any) -> Hook[An
         fn = fn.fn
     where = getattr(fn, "__qualname__", None) or repr(fn)
     if not is_async(fn):
-        raise ConfigError(f"{where} is no async function", code="hook", hint=f"async def for a hook of {kind.event}")
+        raise ConfigError(
+            f"{where} is not a valid hook; expected an async function",
+            code="hook",
+            hint=f"async def for a hook of {kind.event}",
+        )
     try:
         inspect.signature(fn).bind(*range(kind.takes + 1))
     except TypeError as error:
@@ -422,13 +426,13 @@ def read_hooks(given: Any, where: str) -> tuple[Hook[Any, Any], ...]:
         everything: tuple[object, ...] = tuple(given)
     except TypeError:
         raise ConfigError(
-            f"hooks={given!r} of {where} is no list of hooks", code="hook", hint="hooks=[remember]"
+            f"hooks={given!r} of {where} is not valid; expected a list of hooks", code="hook", hint="hooks=[remember]"
         ) from None
     found: dict[tuple[str, str], Hook[Any, Any]] = {}
     for each in everything:
         if not is_hook(each):
             raise ConfigError(
-                f"hooks= of {where} holds {each!r}, which is no hook",
+                f"{each!r} in hooks= of {where} is not a valid hook; expected a function with a hook's decorator",
                 code="hook",
                 hint="put one of noetic_py.context.hooks on the function, such as @hooks.after_model",
             )

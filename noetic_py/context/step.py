@@ -75,7 +75,7 @@ class Retry:
             )
         if isinstance(on, tuple) and not _are_exceptions(on):
             raise ConfigError(
-                f"on={on!r} holds something that is no exception class", code="retry", hint="on=(TimeoutError,)"
+                f"on={on!r} is not valid; expected exception classes", code="retry", hint="on=(TimeoutError,)"
             )
         if isinstance(on, type) or not (isinstance(on, tuple) or callable(on)):
             raise ConfigError(f"on={on!r} is neither a tuple nor a function", code="retry", hint="on=(TimeoutError,)")
@@ -330,7 +330,9 @@ def _check_options(fields: dict[str, Any]) -> None:
     _check_reconcile(fields)
     if fields.get("budget") is not None and not isinstance(fields["budget"], Budget):
         raise ConfigError(
-            f"budget={fields['budget']!r} is no Budget", code="step-option", hint="budget=Budget(steps=10)"
+            f"budget={fields['budget']!r} is not a valid budget; expected a Budget",
+            code="step-option",
+            hint="budget=Budget(steps=10)",
         )
     if fields.get("version") is not None and not isinstance(fields["version"], str):
         raise ConfigError(f"version={fields['version']!r} is not a text", code="step-option", hint='version="2"')
@@ -342,7 +344,9 @@ def _check_reconcile(fields: dict[str, Any]) -> None:
         return
     if not inspect.iscoroutinefunction(reconcile):
         raise ConfigError(
-            f"reconcile={reconcile!r} is no async function", code="step-option", hint="async def look(input, ctx): ..."
+            f"reconcile={reconcile!r} is not valid; expected an async function",
+            code="step-option",
+            hint="async def look(input, ctx): ...",
         )
     if fields.get("replay") != "once":
         raise ConfigError("reconcile= needs replay='once'", code="step-option", hint='replay="once"')

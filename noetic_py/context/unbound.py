@@ -279,20 +279,20 @@ def unpack(data: bytes, state_type: type[Any]) -> Conversation:
 
     tree: object = parse(data, MAX_VALUE_BYTES, "value size")
     if not is_dict(tree) or not _FIELDS <= tree.keys() <= _FIELDS | _ADDED or tree["form"] != _FORM:
-        raise CodecError("is no snapshot of a context", hint="Context.restore(ctx.snapshot())")
+        raise CodecError("is not a valid snapshot of a context", hint="Context.restore(ctx.snapshot())")
     bag = state_type is StateBag
     codec = Codec(() if bag else (state_type,))
     items: object = codec.decode(tree["items"])
     if not is_list(items) or not all(isinstance(item, ItemBase) for item in items):
-        raise CodecError("holds something that is no item", where="items")
+        raise CodecError("holds something that is not an item", where="items")
     turns, thread, request = tree["turns"], tree["thread"], tree["request"]
     if type(turns) is not int or turns < 0:
-        raise CodecError("is no number of turns", where="turns")
+        raise CodecError("is not a valid number of turns", where="turns")
     name = tree.get("name")
     if not isinstance(thread, str) or not thread or not isinstance(request, str | None):
-        raise CodecError("are no ids", where="thread, request")
+        raise CodecError("are not valid ids", where="thread, request")
     if not isinstance(name, str | None) or (name is not None and not is_branch(name)):
-        raise CodecError("is no name", where="name")
+        raise CodecError("is not a valid name", where="name")
     try:
         state = codec.decode(tree["state"], dict if bag else state_type)
     except CodecError as error:

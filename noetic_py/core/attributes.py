@@ -225,7 +225,11 @@ def _is_key(key: object) -> TypeIs[Key[Any]]:
 
 def _name(key: object) -> str:
     if not isinstance(key, str):
-        raise ConfigError(f"{key!r:.60} is no key of an attribute", code="attribute", hint="a text, a Key or a class")
+        raise ConfigError(
+            f"{key!r:.60} is not a valid key of an attribute; expected a text, a Key or a class",
+            code="attribute",
+            hint="a text, a Key or a class",
+        )
     return key
 
 

@@ -150,7 +150,11 @@ class Budget:
         }
         self.per_tool = {}
         if per_tool is not None and not isinstance(per_tool, Mapping):
-            raise ConfigError(f"per_tool={per_tool!r} is no mapping", code="budget", hint='per_tool={"search": 3}')
+            raise ConfigError(
+                f"per_tool={per_tool!r} is not a valid per_tool; expected tools' names and numbers",
+                code="budget",
+                hint='per_tool={"search": 3}',
+            )
         for name, limit in (per_tool or {}).items():
             checked = _count(limit, f"per_tool[{name!r}]")
             if checked is not None:
@@ -167,10 +171,16 @@ class Budget:
         if isinstance(warn_at, bool) or not isinstance(warn_at, (int, float)) or not 0 <= warn_at <= 1:
             raise ConfigError(f"warn_at={self.warn_at!r} is not between 0 and 1", code="budget", hint="warn_at=0.8")
         if self.wrap_up is not None and not hasattr(self.wrap_up, "kind"):
-            raise ConfigError(f"wrap_up={self.wrap_up!r} is no step", code="budget", hint="put @step on the function")
+            raise ConfigError(
+                f"wrap_up={self.wrap_up!r} is not a valid step; expected a Step",
+                code="budget",
+                hint="put @step on the function",
+            )
         if self.reserve is not None and not isinstance(self.reserve, Budget):
             raise ConfigError(
-                f"reserve={self.reserve!r} is no Budget", code="budget", hint="reserve=Budget(tokens=2_000)"
+                f"reserve={self.reserve!r} is not a valid reserve; expected a Budget",
+                code="budget",
+                hint="reserve=Budget(tokens=2_000)",
             )
         if self.wrap_up is not None and self.reserve is None:
             raise ConfigError("wrap_up= needs reserve=", code="budget", hint="reserve=Budget(tokens=2_000)")

@@ -168,4 +168,4 @@ def read_memory(tree: object) -> ContextMemory:
             return ContextMemory(
                 owner, source, {name: LayerCopy(each[0], each[1], stored=True) for name, each in states.items()}
             )
-    raise ValueError("is no memory of a context")
+    raise ValueError("is not a valid memory of a context")

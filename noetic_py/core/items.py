@@ -672,7 +672,7 @@ def extension_item(name: str, /) -> Callable[[type[ExtT]], type[ExtT]]:
     prefix, _, rest = name.partition(":")
     if not (_is_word(prefix) and _is_word(rest)):
         raise ConfigError(
-            f"{name!r} is no name for an item type",
+            f"{name!r} is not a valid name for an item type",
             code="extension-name",
             hint='write a prefix, a colon and a name, in ASCII letters, digits, "_", "-" and ".": "acme:note"',
         )
@@ -683,7 +683,9 @@ def extension_item(name: str, /) -> Callable[[type[ExtT]], type[ExtT]]:
 
     def register(cls: type[ExtT]) -> type[ExtT]:
         if cls is Extension or Extension not in cls.__mro__:
-            raise ConfigError(f"{cls.__qualname__} is no subclass of Extension", code="extension-base")
+            raise ConfigError(
+                f"{cls.__qualname__} is not a valid item type; expected a subclass of Extension", code="extension-base"
+            )
         if name in _CLASSES:
             raise ConfigError(
                 f"{name!r} is registered already, by {_CLASSES[name].__qualname__}", code="extension-duplicate"

@@ -190,7 +190,9 @@ class Progress(ReadProgress):
 def _checked(path: object) -> Path:
     if not is_array(path) or not all(isinstance(frame, str) for frame in path):
         raise ConfigError(
-            f"{path!r:.200} is no step's path", code="progress-path", hint='a tuple of frames, ("flow", "work#1")'
+            f"{path!r:.200} is not a valid path of a step; expected a tuple of frames",
+            code="progress-path",
+            hint='a tuple of frames, ("flow", "work#1")',
         )
     return tuple(path)
 

@@ -87,7 +87,10 @@ class Choice:
         given: tuple[object, ...] = self.kinds
         for kind in given:
             if not (isinstance(kind, type) and issubclass(kind, Event)):
-                raise _refused(f"{kind!r} is no class of events", "select(TextDelta, ToolStarted)")
+                raise _refused(
+                    f"{kind!r} is not a valid kind of events; expected a class below Event",
+                    "select(TextDelta, ToolStarted)",
+                )
         if not isinstance(self.path, tuple):
             raise _refused(f"path={self.path!r}", 'a path is a tuple of names: path=("pipeline", "agent")')
         if self.overflow not in ("drop", "wait") or self.capacity < 1:

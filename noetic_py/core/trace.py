@@ -33,7 +33,7 @@ def _check(value: object, name: str, digits: int) -> None:
     if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdef"):
         raise InvalidId(f"{name} is not {digits} lowercase hexadecimal digits", hint="Trace.from_traceparent(header)")
     if not value.strip("0"):
-        raise InvalidId(f"{name} is all zeros, which means that there is none", hint="leave the trace out")
+        raise InvalidId(f"{name} is all zeros, which is not a valid id", hint="leave the trace out")
 
 
 @frozen
@@ -69,7 +69,7 @@ class Trace:
         found = _HEADER.fullmatch(header.strip())
         if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
             raise InvalidId(
-                "this is no traceparent header",
+                "the text is not a valid traceparent header; expected version-trace_id-span_id-flags",
                 hint="00-<32 hexadecimal digits>-<16 of them>-<2 of them>; without a header leave the trace out",
             )
         return cls(found[2], found[3], bool(int(found[4], 16) & 1))
@@ -92,7 +92,10 @@ class Trace:
         """
         found = [cls.from_traceparent(each) for each in headers if isinstance(each, str)] if is_list(headers) else []
         if len(found) not in (1, 2) or not is_list(headers) or len(headers) != len(found):
-            raise InvalidId("this is no place in a trace", hint="one traceparent header, or two")
+            raise InvalidId(
+                "the value is not a valid place in a trace; expected one traceparent header, or two",
+                hint="one traceparent header, or two",
+            )
         return evolve(found[0], link=found[1]) if len(found) == 2 else found[0]
 
     def below(self, span_id: str) -> Trace:

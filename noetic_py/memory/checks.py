@@ -67,7 +67,10 @@ def _check_layer(layer: MemoryLayer[Any]) -> None:
     for hook, seconds in layer.timeouts.items():
         if hook not in TIMEOUTS or not seconds > 0:
             raise _wrong(
-                layer, f"timeouts={{{hook!r}: {seconds!r}}} is no hook and its seconds", "timeout", "seconds > 0"
+                layer,
+                f"timeouts={{{hook!r}: {seconds!r}}} is not valid; expected a hook and its seconds",
+                "timeout",
+                "seconds > 0",
             )
 
 
@@ -88,7 +91,9 @@ def budget_of(layer: MemoryLayer[Any]) -> tuple[int, int | None]:
         return 0, budget
     if isinstance(layer.budget, tuple) and [type(each) for each in layer.budget] == [int, int]:
         return layer.budget
-    raise _wrong(layer, f"budget={budget!r} is no number of tokens", "budget", '500, (100, 500) or "auto"')
+    raise _wrong(
+        layer, f"budget={budget!r} is not valid; expected a number of tokens", "budget", '500, (100, 500) or "auto"'
+    )
 
 
 def is_idle(layer: MemoryLayer[Any]) -> bool:

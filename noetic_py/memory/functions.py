@@ -193,7 +193,7 @@ def function(
 def _decorated(fn: Any, *, name: str | None, description: str | None, model: bool, needs_approval: bool) -> Any:
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(
-            f"{getattr(fn, '__qualname__', fn)!r} is no async function",
+            f"{getattr(fn, '__qualname__', fn)!r} is not a valid function of a layer; expected an async function",
             code="layer-function",
             hint="@function stands in front of an `async def` of a MemoryLayer",
         )

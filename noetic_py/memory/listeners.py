@@ -422,7 +422,7 @@ class Listeners:
             ConfigError: It is no listener; code `"layer-listener"`.
         """
         if not isinstance(listener, Listener):
-            raise _refused(listener, "is no listener", "@queue.on(Appended) makes one of an async function")
+            raise _refused(listener, "is not a valid listener", "@queue.on(Appended) makes one of an async function")
         if listener not in self._listeners:
             self._listeners.append(listener)
 
@@ -485,9 +485,9 @@ def make_listener(
     if isinstance(fn, Listener):
         fn = fn.fn
     if not _is_event(event):
-        raise _refused(event, "is no event", "queue.on(Appended)")
+        raise _refused(event, "is not a valid event", "queue.on(Appended)")
     if not is_async(fn):
-        raise _refused(fn, "is no async function", "write async def")
+        raise _refused(fn, "is not an async function", "write async def")
     spread, injected = _read(fn, event)
     return Listener(
         event=event,
@@ -508,7 +508,7 @@ def as_tags(tags: Iterable[str]) -> frozenset[str]:
     """
     found = frozenset(tags)
     if isinstance(tags, str) or not all(isinstance(each, str) for each in found):
-        raise ConfigError(f"tags={tags!r} are no texts", code="layer-tags", hint='tags=["session"]')
+        raise ConfigError(f"tags={tags!r} are not valid; expected texts", code="layer-tags", hint='tags=["session"]')
     return found
 
 

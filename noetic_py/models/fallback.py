@@ -50,9 +50,17 @@ class FallbackModel(ModelWrapper):
 
     def __init__(self, *models: Model | str, when: Callable[[ModelError], bool] | None = None) -> None:
         if not models:
-            raise ConfigError("there are no models", code=_CODE, hint="FallbackModel(first, second)")
+            raise ConfigError(
+                "() is not a valid list of models; expected at least one",
+                code=_CODE,
+                hint="FallbackModel(first, second)",
+            )
         if when is not None and not callable(when):
-            raise ConfigError(f"when={when!r} is no function", code=_CODE, hint="when=lambda error: error.retryable")
+            raise ConfigError(
+                f"when={when!r} is not a valid condition; expected a function of an error",
+                code=_CODE,
+                hint="when=lambda error: error.retryable",
+            )
         self.models: tuple[Model | str, ...] = tuple(checked_model(model, code=_CODE) for model in models)
         super().__init__(self.models[0])
         self.when: Callable[[ModelError], bool] = may_differ if when is None else when

@@ -183,7 +183,7 @@ def text(event: Mapping[str, Any], name: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Malformed(f"{name} is no text")
+        raise Malformed(f"{name} is not text")
     return value
 
 
@@ -194,7 +194,7 @@ def mapping(value: object, name: str) -> Mapping[str, Any]:
         Malformed: It is something else.
     """
     if not is_mapping(value):
-        raise Malformed(f"{name} is no object")
+        raise Malformed(f"{name} is not an object")
     return value
 
 
@@ -207,5 +207,5 @@ def array(value: object, name: str) -> list[Any]:
     if value is None:
         return []
     if not is_list(value):
-        raise Malformed(f"{name} is no list")
+        raise Malformed(f"{name} is not a list")
     return value

@@ -180,7 +180,7 @@ def checked_model(model: object, *, code: str = "model-wrapper") -> Model | str:
     if _is_model(model):
         return model
     raise ConfigError(
-        f"{model!r} is no model",
+        f"{model!r} is not a valid model; expected a model or its name",
         code=code,
         hint='give a name such as "openai:gpt-5-mini", or an object that has been made, not its class',
     )

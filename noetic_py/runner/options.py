@@ -168,7 +168,11 @@ def _check_session(options: Mapping[str, Any], ctx: Any) -> None:
             raise ConfigError("delivery_id= is of sessions", code="run-option", hint="add session=")
         return
     if not isinstance(session, SessionKey):
-        raise ConfigError(f"session={session!r} is no SessionKey", code="run-option", hint='SessionKey("ada", "trip")')
+        raise ConfigError(
+            f"session={session!r} is not a valid session; expected a SessionKey",
+            code="run-option",
+            hint='SessionKey("ada", "trip")',
+        )
     given = [name for name in ("history", "thread_id", "user_id") if name in options] + ["ctx"] * (ctx is not None)
     if given:
         raise ConfigError(
@@ -217,7 +221,11 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
         )
     history = options.get("history")
     if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
-        raise ConfigError(f"history={history!r} is no list of items", code="run-option", hint="history=result.items")
+        raise ConfigError(
+            f"history={history!r} is not a valid history; expected a list of items",
+            code="run-option",
+            hint="history=result.items",
+        )
 
 
 def outside_of(ctx: object) -> Outside:
@@ -229,7 +237,9 @@ def outside_of(ctx: object) -> Outside:
     engine = ctx.engine if isinstance(ctx, Context) else None
     if not isinstance(engine, Outside):
         raise ConfigError(
-            f"ctx={ctx!r} is no context to go on with", code="run-option", hint="make one: Context(items=...)"
+            f"ctx={ctx!r} is not a valid ctx; expected a Context made outside a run",
+            code="run-option",
+            hint="make one: Context(items=...)",
         )
     return engine
 
@@ -282,7 +292,9 @@ def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -
         return ItemLog(history)
     except TypeError as error:
         raise ConfigError(
-            f"history= is no list of items: {error}", code="run-option", hint="history=result.items"
+            f"history= is not a valid conversation; expected a list of items: {error}",
+            code="run-option",
+            hint="history=result.items",
         ) from error
 
 
@@ -295,15 +307,29 @@ def check_parts(
         ConfigError: One is of the wrong kind.
     """
     if memory is not None and not isinstance(memory, Memory):
-        raise ConfigError(f"memory={memory!r} is no Memory", code="memory", hint="an instance of a Memory subclass")
+        raise ConfigError(
+            f"memory={memory!r} is not a valid memory; expected an instance of a Memory subclass",
+            code="memory",
+            hint="class Mem(Memory): notes: WorkingMemory = WorkingMemory()",
+        )
     if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
-        raise ConfigError(f"model={model!r} is no model", code="model", hint='model="openai:gpt-5-mini"')
+        raise ConfigError(
+            f"model={model!r} is not a valid model; expected a model or its name",
+            code="model",
+            hint='model="openai:gpt-5-mini"',
+        )
     if budget is not None and not isinstance(budget, Budget):
-        raise ConfigError(f"budget={budget!r} is no Budget", code="budget", hint='budget=Budget(cost="5.00")')
+        raise ConfigError(
+            f"budget={budget!r} is not a valid budget; expected a Budget",
+            code="budget",
+            hint='budget=Budget(cost="5.00")',
+        )
     for tool in tools:
         if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
             raise ConfigError(
-                f"tools= holds {where_defined(tool)}, which is no tool", code="tools", hint="put @tool on the function"
+                f"{where_defined(tool)} in tools= is not a valid tool; expected a function with @tool",
+                code="tools",
+                hint="put @tool on the function",
             )
     check_parallel_tools(max_parallel_tools)
 

@@ -230,7 +230,9 @@ def check_shutdown(timeout: float | None, partial: Partial) -> None:
     """
     if timeout is not None and (not is_seconds(timeout) or timeout <= 0):
         raise ConfigError(
-            f"timeout={timeout!r} is no number of seconds above 0", code="shutdown", hint="None waits for ever"
+            f"timeout={timeout!r} is not a valid timeout; expected a number of seconds above 0",
+            code="shutdown",
+            hint="None waits for ever",
         )
     if partial not in ("save", "discard"):
         raise ConfigError(f"partial={partial!r} is unknown", code="shutdown", hint='"save" or "discard"')

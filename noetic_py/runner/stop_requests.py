@@ -89,7 +89,7 @@ def _letter(found: StoredValue) -> dict[str, Any]:
         if not isinstance(fields["until"], float) or fields["taken"] not in (None, True, False):
             raise TypeError("until and taken")
     except (LookupError, TypeError, CodecError) as error:
-        raise CodecError("is no request to stop a run", where=f"run {found.key}") from error
+        raise CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
     letter: dict[str, Any] = fields
     return letter
 

@@ -136,7 +136,9 @@ class SessionData:
             )
         fields = _object(tree, "the session", _FIELDS)
         if version < 1:
-            raise CodecError(f"{version} is no version", where="schema_version")
+            raise CodecError(
+                f"{version} is not a valid version; expected a whole number from 1", where="schema_version"
+            )
         return cls(
             key=_key(fields),
             items=_items(fields.get("items", [])),
@@ -158,7 +160,7 @@ def _layer_tree(layer: LayerData) -> dict[str, Any]:
 
 def _object(tree: object, where: str, known: Sequence[str] | None = None) -> dict[str, Any]:
     if not is_dict(tree):
-        raise CodecError("is no object", where=where)
+        raise CodecError("is not a valid document; expected a JSON object", where=where)
     unknown = [] if known is None else sorted(tree.keys() - set(known))
     if unknown:
         raise CodecError(
@@ -174,7 +176,7 @@ def _named(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _count(fields: Mapping[str, Any], name: str, default: int) -> int:
     found: object = fields.get(name, default)
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise CodecError(f"{found!r:.60} is no whole number from 0", where=name)
+        raise CodecError(f"{found!r:.60} is not a valid number; expected a whole number from 0", where=name)
     return found
 
 
@@ -194,13 +196,13 @@ def _status(found: Any) -> RunStatus | None:
             known: RunStatus = status
             return known
     if found is not None:
-        raise CodecError(f"{found!r:.60} is no status of a run", where="status")
+        raise CodecError(f"{found!r:.60} is not a valid status of a run", where="status")
     return None
 
 
 def _items(tree: object) -> tuple[Item, ...]:
     if not is_list(tree):
-        raise CodecError("is no list", where="items")
+        raise CodecError("is not a valid value; expected a list", where="items")
     try:
         return read_items(tree, Codec())
     except CodecError as error:
@@ -315,7 +317,11 @@ def target_of(data: SessionData, into: SessionKey | None) -> SessionKey:
     """
     key: object = data.key if into is None else into
     if not isinstance(key, SessionKey):
-        raise ConfigError(f"{key!r} is no SessionKey", code="session-key", hint='into=SessionKey("ada", "trip")')
+        raise ConfigError(
+            f"{key!r} is not a valid session; expected a SessionKey",
+            code="session-key",
+            hint='into=SessionKey("ada", "trip")',
+        )
     return key
 
 
@@ -363,7 +369,7 @@ def _check_items(data: SessionData) -> None:
     except ForgedEvent:
         raise
     except (TypeError, LogError) as error:
-        raise CodecError(f"are no conversation: {error}", where="items") from error
+        raise CodecError(f"are not a valid conversation: {error}", where="items") from error
 
 
 def _check_states(data: SessionData) -> None:

@@ -177,7 +177,7 @@ class MessageQueue:
             )
         if not isinstance(message, str) and not (isinstance(message, Message) and message.role == "user"):
             raise ConfigError(
-                f"{type(message).__name__} is no message of a user",
+                f"{type(message).__name__} is not a valid message of a user; expected text or a Message of role user",
                 code="session-message",
                 hint="a text, or Message.user(...)",
             )
@@ -185,7 +185,8 @@ class MessageQueue:
             admit((message,), entry="session")
         if delivery_id is not None and not (isinstance(delivery_id, str) and 0 < len(delivery_id) <= _MAX_ID):
             raise InvalidId(
-                f"delivery_id= is no text of 1 to {_MAX_ID} characters", hint="the id that the queue gives it"
+                f"delivery_id= is not a valid id; expected a text of 1 to {_MAX_ID} characters",
+                hint="the id that the queue gives it",
             )
 
     # -- looking
@@ -330,4 +331,4 @@ def _read(value: StoredValue) -> QueuedMessage:
             raise TypeError("an id and a way of delivery are expected")
         return QueuedMessage(delivery_id, deliver, message, value.key, value.version)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CodecError(f"is no message: {error}", where=f"message {value.key}") from error
+        raise CodecError(f"is not a valid message: {error}", where=f"message {value.key}") from error

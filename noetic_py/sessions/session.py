@@ -221,7 +221,9 @@ class Session(Generic[M_co]):
         """
         if not is_seconds(poll) or not poll:
             raise ConfigError(
-                f"poll={poll!r} is no number of seconds above 0", code="session-delivery", hint="poll=1.0"
+                f"poll={poll!r} is not a valid poll; expected a number of seconds above 0",
+                code="session-delivery",
+                hint="poll=1.0",
             )
         queue, lock = self._store.queue, self._store.lock
         while not lock.is_closed:
@@ -415,4 +417,7 @@ def _as_data(data: SessionData | str | bytes) -> SessionData:
         return given
     if isinstance(given, str | bytes):
         return SessionData.from_json(given)
-    raise CodecError(f"{given!r:.60} is no data of a session", hint="what session.dump() gave, or its to_json()")
+    raise CodecError(
+        f"{given!r:.60} is not a valid SessionData; expected one or its JSON",
+        hint="what session.dump() gave, or its to_json()",
+    )

@@ -175,7 +175,9 @@ class SessionStore:
     ) -> None:
         if not isinstance(policy, SessionPolicy):
             raise ConfigError(
-                f"sessions={policy!r} is no SessionPolicy", code="session-policy", hint='SessionPolicy(lock="reject")'
+                f"sessions={policy!r} is not a valid policy; expected a SessionPolicy",
+                code="session-policy",
+                hint='SessionPolicy(lock="reject")',
             )
         self.backend: CheckpointBackend = InMemoryBackend(runtime=runtime) if backend is None else backend
         self.durable: bool = backend is not None
@@ -385,7 +387,7 @@ class SessionStore:
                         raise
                     except (TypeError, LogError) as error:
                         raise ConfigError(
-                            f"the edited items are no conversation: {error}",
+                            f"the edited items are not a valid conversation: {error}",
                             code="session-edit",
                             hint="items only, and every output behind its one call",
                         ) from error

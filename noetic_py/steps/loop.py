@@ -154,7 +154,9 @@ def loop(
 def _check_wake(wake: object) -> None:
     if wake is not None and (not is_channel(wake) or wake.mode == "value"):
         raise ConfigError(
-            f"wake={wake!r} is no channel of messages", code="every", hint='wake=Channel("wake", str), not mode="value"'
+            f"wake={wake!r} is not a valid wake; expected a Channel of messages",
+            code="every",
+            hint='wake=Channel("wake", str), not mode="value"',
         )
 
 
@@ -171,7 +173,11 @@ def _check_end(until: object, max_iterations: object, at_limit: object) -> None:
             hint="until=until.no_tool_calls() for an agent, until=until.max_rounds(10) for a number of rounds",
         )
     if not callable(until):
-        raise ConfigError(f"until={until!r} is no predicate", code="loop", hint="until=until.max_rounds(10)")
+        raise ConfigError(
+            f"until={until!r} is not a valid predicate; expected a function of a Snapshot",
+            code="loop",
+            hint="until=until.max_rounds(10)",
+        )
     if not is_whole(max_iterations, 1):
         raise ConfigError(
             f"max_iterations={max_iterations!r} is not 1 or more", code="loop", hint="max_iterations=1000"
@@ -183,7 +189,9 @@ def _check_end(until: object, max_iterations: object, at_limit: object) -> None:
 def _check_inbox(inbox: object, park_timeout: object) -> None:
     if inbox is not None and (not is_channel(inbox) or inbox.mode != "queue"):
         raise ConfigError(
-            f"inbox={inbox!r} is no channel that keeps messages", code="loop", hint='inbox=Channel("inbox", str)'
+            f"inbox={inbox!r} is not a valid inbox; expected a Channel that keeps messages",
+            code="loop",
+            hint='inbox=Channel("inbox", str)',
         )
     if not is_seconds(park_timeout) and park_timeout != float("inf"):
         raise ConfigError(

@@ -297,17 +297,27 @@ def _check(model: Any, output: object, output_retries: object, instructions: obj
             hint='instructions="..."',
         )
     if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
-        raise ConfigError(f"model={model!r} is no model", code="call-model", hint='call_model("openai:gpt-5-mini")')
+        raise ConfigError(
+            f"model={model!r} is not a valid model; expected a model or its name",
+            code="call-model",
+            hint='call_model("openai:gpt-5-mini")',
+        )
     if settings is not None and not hasattr(settings, "keys"):
         raise ConfigError(
-            f"settings={settings!r} is no mapping", code="call-model", hint='settings={"temperature": 0.2}'
+            f"settings={settings!r} is not a valid mapping of settings; expected names and values",
+            code="call-model",
+            hint='settings={"temperature": 0.2}',
         )
     if model is not None and not isinstance(model, str):
         # Of a name it is not known yet what the model takes; it is looked at when the model is asked.
         check_settings(settings or {}, model, "call_model()")
     for each in tools or ():
         if not hasattr(each, "definition") and not hasattr(each, "tools"):
-            raise ConfigError(f"{where_defined(each)} is no tool", code="call-model", hint="put @tool on the function")
+            raise ConfigError(
+                f"{where_defined(each)} is not a valid tool; expected a function with @tool",
+                code="call-model",
+                hint="put @tool on the function",
+            )
     names = [each.wire_name for each in tools or () if hasattr(each, "wire_name")]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -137,7 +137,9 @@ def spawn(
     if items not in ("share", "copy", "new", "view"):
         raise ConfigError(f"items={items!r} is unknown", code="spawn", hint='"new", "copy", "view" or "share"')
     if budget is not None and not isinstance(budget, Budget):
-        raise ConfigError(f"budget={budget!r} is no Budget", code="spawn", hint="budget=Budget(steps=10)")
+        raise ConfigError(
+            f"budget={budget!r} is not a valid budget; expected a Budget", code="spawn", hint="budget=Budget(steps=10)"
+        )
     read_options({"timeout": timeout})
     spec = SpawnSpec(inner, state, items, timeout, budget)
     if memory is not None:

@@ -71,7 +71,9 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
     given: Any = args
     if not _is(tool, Tool):
         raise ConfigError(
-            f"call_tool got {where_defined(tool)}, which is no tool", code="call-tool", hint="put @tool on the function"
+            f"{where_defined(tool)} is not a valid tool for call_tool; expected a function with @tool",
+            code="call-tool",
+            hint="put @tool on the function",
         )
     if not _is(args, Mapping) and not callable(args):
         raise ConfigError(

@@ -82,7 +82,7 @@ def wire_name(name: str) -> str:
     wire = name.replace("/", "__")
     if _WIRE_NAME.fullmatch(wire) is None:
         raise ConfigError(
-            f"{name!r} is no name for a tool",
+            f"{name!r} is not a valid name for a tool",
             code="tool-name",
             hint="up to 64 ASCII letters, digits, '_', '-'; a '/' counts as two",
         )

@@ -41,7 +41,9 @@ def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[Any, Any]] = list(dict(value).items())
     for name, fit in pairs:
         if not _is_text(name) or not _is_text(fit):
-            raise _wrong(f"where {name!r} is {fit!r}, which is no pattern", 'where={"command": "git *"}')
+            raise _wrong(
+                f"{fit!r} is not a valid pattern for {name!r} in where=; expected text", 'where={"command": "git *"}'
+            )
     return tuple(sorted(pairs))
 
 
@@ -53,7 +55,7 @@ def _is_text(value: object) -> bool:
 def _texts(value: Any) -> tuple[str, ...]:
     texts: tuple[Any, ...] = (value,) if isinstance(value, str) else tuple(map(os.fspath, value))
     if not all(map(_is_text, texts)):
-        raise _wrong(f"{value!r} holds something that is no text", 'folders=["/srv/data"]')
+        raise _wrong(f"{value!r} is not a valid list; expected texts", 'folders=["/srv/data"]')
     return texts
 
 

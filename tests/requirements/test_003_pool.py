@@ -122,7 +122,7 @@ async def test_003_32_adding_needs_id_and_description() -> None:
             await pool.add(wrong)
         assert isinstance(caught.value, InvalidEntry)
         assert ("description" in caught.value.message) is (wrong.description is None)
-    with pytest.raises(StateTypeError, match="dict is no ContextItem"):
+    with pytest.raises(StateTypeError, match="dict is not a valid entry; expected a ContextItem"):
         await pool.add({"id": "a"})  # type: ignore[arg-type]  # that is the test
     assert (seen, len(pool)) == ([], 0)
     await pool.add(ContextItem(1, "", ""))
@@ -357,7 +357,7 @@ async def test_003_45_tags() -> None:
     assert tagged.branch().tags == tagged.tags
     assert ContextQueue[str].load(tagged.dump()).tags == tagged.tags
     assert ContextPool.load(ContextPool[int](tags={"x"}).dump()).tags == {"x"}
-    with pytest.raises(NoeticError, match="are no texts"):
+    with pytest.raises(NoeticError, match="are not valid; expected texts"):
         ContextQueue(limit=1, tags="session")
 
 

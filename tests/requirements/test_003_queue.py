@@ -144,7 +144,7 @@ async def test_003_05_append_takes_any_number_of_entries() -> None:
     assert held(queue) == "abc"
     assert queue.entries[2].id == "c"
     seen.clear()
-    with pytest.raises(TypeError, match="int is no ContextItem") as caught:
+    with pytest.raises(TypeError, match="int is not a valid entry; expected a ContextItem") as caught:
         await queue.append(ContextItem("d"), 5)  # type: ignore[arg-type]  # that is the test
     assert isinstance(caught.value, StateTypeError)
     assert held(queue) == "abc"
@@ -391,7 +391,7 @@ async def test_003_26_listeners_are_attached_with_a_decorator() -> None:
     queue.listeners.append(free.on(Appended)(slow))
     await together()
     assert (most, runs) == (3, 3), "without the lock they run side by side"
-    with pytest.raises(ConfigError, match="is no listener"):
+    with pytest.raises(ConfigError, match="is not a valid listener"):
         queue.listeners.append(slow)  # type: ignore[arg-type]  # that is the test
 
 
@@ -407,7 +407,7 @@ def test_003_27_only_async_functions_listen() -> None:
     async def two_of_one(queue: Any, more: Any) -> None: ...
 
     wrong: list[tuple[Any, str]] = [
-        (plain, "is no async function"),
+        (plain, "is not an async function"),
         (too_many, "takes 4 values"),
         (nothing, "takes 0 values"),
     ]
@@ -418,7 +418,7 @@ def test_003_27_only_async_functions_listen() -> None:
     with pytest.raises(ConfigError, match="takes 2 values"):
         queue.on(Cleared)(two_of_one)
     anything: Any = str
-    with pytest.raises(ConfigError, match="is no event"):
+    with pytest.raises(ConfigError, match="is not a valid event"):
         queue.on(anything)(audit)
     assert len(queue.listeners) == 0
 

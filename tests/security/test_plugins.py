@@ -77,7 +77,7 @@ def test_a_name_in_capitals_is_no_other_name(installed: Any, twin: str) -> None:
 )
 def test_a_name_that_only_looks_like_another_is_refused(installed: Any, name: str) -> None:
     installed({name: "{module}"}, MODELS.format(prefix="one"))
-    with pytest.raises(PluginError, match="is no name for a plugin") as caught:
+    with pytest.raises(PluginError, match="is not a valid name for a plugin") as caught:
         load_plugins()
     assert str(caught.value).isascii()
     # One that is not asked for does no harm.
@@ -101,7 +101,7 @@ BREAKS = {
         "failed in register_models",
     ),
     "another version": ("HOOKS_VERSION = 7\n@hookimpl\ndef register_models(registry): ...", "version 7"),
-    "another form": ("@hookimpl\ndef register_models(other): ...", "is none that fits"),
+    "another form": ("@hookimpl\ndef register_models(other): ...", "is not a valid hook"),
     "no mark": ("def register_models(registry): ...", "not marked"),
     "no hook": ("", "has no hook"),
     "a value": ("@hookimpl\ndef register_models(registry): return 1", "gave int back"),
@@ -282,8 +282,8 @@ ODD = {
     "exits": (hooked(leaves), "failed in register_models: SystemExit"),
     "async, for everything": (hooked(late, "noetic_register"), "gave coroutine back in noetic_register"),
     "raises, for everything": (hooked(fails, "noetic_register"), "failed in noetic_register: KeyError"),
-    "other arguments": (hooked(other), "is none that fits"),
-    "unknown hook": (hooked(unknown, "register_everything"), "is none that fits"),
+    "other arguments": (hooked(other), "is not a valid hook"),
+    "unknown hook": (hooked(unknown, "register_everything"), "is not a valid hook"),
     "nothing": (object(), "has no hook"),
     "number": (5, "has no hook"),
 }
@@ -293,7 +293,7 @@ ODD = {
 def test_a_plugin_of_another_form(plugin: object, says: str) -> None:
     with pytest.raises(PluginError, match=says) as caught:
         Harness(plugins=[plugin])
-    assert "0x" not in str(caught.value).partition("Try:")[0] or says == "is none that fits"
+    assert "0x" not in str(caught.value).partition("Try:")[0] or says == "is not a valid hook"
 
 
 def test_the_same_plugin_twice() -> None:

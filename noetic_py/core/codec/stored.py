@@ -199,7 +199,7 @@ def _encode_at(frame: str, value: Any, depth: int) -> Any:
 
 def _encode_float(value: float, _: int) -> float:
     if value - value != 0:
-        raise Unfit(f"{value} is no number that JSON allows", hint="store None, or a Decimal")
+        raise Unfit(f"{value} is not a valid number in JSON", hint="store None, or a Decimal")
     return value
 
 
@@ -347,7 +347,7 @@ def _decode(node: Any) -> Any:
     try:
         return decode(node)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, InvalidOperation) as error:
-        raise Unfit(f"is no {tag}: {type(error).__name__}: {error!s:.200}") from None
+        raise Unfit(f"is not a valid {tag}: {type(error).__name__}: {error!s:.200}") from None
     except NoeticError as error:
         raise Unfit(error.message, hint=error.hint) from error
 
@@ -362,7 +362,7 @@ def _list_of(node: dict[str, Any]) -> list[Any]:
 def _decode_pairs(node: dict[str, Any]) -> Bag:
     pairs = _list_of(node)
     if not all(is_list(pair) and len(pair) == 2 for pair in pairs):
-        raise TypeError("it holds something that is no pair")
+        raise TypeError("it holds something that is not a pair")
     return Bag("dict", pairs)
 
 
@@ -379,7 +379,7 @@ def _zone(name: Any) -> ZoneInfo:
         return ZoneInfo(name)
     except (ValueError, TypeError, KeyError, OSError):
         # Some names are folders or too long for a file's name, and what the system says of them tells where they are.
-        raise ValueError(f"{name!r:.60} is no time zone") from None
+        raise ValueError(f"{name!r:.60} is not a valid time zone") from None
 
 
 def _decode_timedelta(node: dict[str, Any]) -> timedelta:

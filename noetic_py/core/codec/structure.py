@@ -333,7 +333,7 @@ class Structurer:
         try:
             return kind(plain)
         except ValueError:
-            raise Unfit(f"{plain!r:.60} is no {kind.__qualname__}") from None
+            raise Unfit(f"{plain!r:.60} is not a valid {kind.__qualname__}") from None
 
     def _named_tuple(self, kind: Any, value: Any) -> Any:
         kind = self._own(kind, value)
@@ -446,7 +446,7 @@ def _scalar(kind: Any, value: Any) -> Any:
         try:
             return parse(value)
         except (ValueError, InvalidOperation):
-            raise Unfit(f"{value!r:.60} is no {type_name(kind)}") from None
+            raise Unfit(f"{value!r:.60} is not a valid {type_name(kind)}") from None
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
 
 

@@ -56,7 +56,7 @@ def inside(error: CodecError, where: str) -> CodecError:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise CodecError(f"{text[:40]} is no number that JSON allows")
+    raise CodecError(f"{text[:40]} is not a valid number in JSON")
 
 
 def _finite(text: str) -> float:

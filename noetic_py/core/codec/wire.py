@@ -55,7 +55,7 @@ def to_wire(item: ItemBase) -> dict[str, JsonValue]:
     if write is None:
         write = next((write for kind, write in _WRITERS.items() if isinstance(item, kind)), None)
     if write is None:
-        raise CodecError(f"{type(item).__qualname__} is no item")
+        raise CodecError(f"{type(item).__qualname__} is not a valid item; expected an Item")
     return _with_extra(write(item), item.extra)
 
 
@@ -204,7 +204,9 @@ def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, An
         case Refusal():
             wire = {"type": "refusal", "refusal": part.refusal}
         case _:
-            raise CodecError(f"{type(part).__qualname__} is no content part")
+            raise CodecError(
+                f"{type(part).__qualname__} is not a valid content part; expected text, an image, audio or a file"
+            )
     return _with_extra({key: value for key, value in wire.items() if value is not None}, part.extra)
 
 

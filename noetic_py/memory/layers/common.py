@@ -76,7 +76,7 @@ def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
     """
     for name, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise wrong(layer, f"{name}={value!r} is no whole number above 0", code)
+            raise wrong(layer, f"{name}={value!r} is not valid; expected a whole number above 0", code)
 
 
 def at_least(layer: MemoryLayer[Any], code: str, least: float, /, **settings: Any) -> None:
@@ -88,7 +88,12 @@ def at_least(layer: MemoryLayer[Any], code: str, least: float, /, **settings: An
     for name, value in settings.items():
         # Written so that what cannot be compared, such as not-a-number, is refused.
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-            raise wrong(layer, f"{name}={value!r} is no number from {least:g}", code, f"{name}={max(least, 1):g}")
+            raise wrong(
+                layer,
+                f"{name}={value!r} is not valid; expected a number from {least:g}",
+                code,
+                f"{name}={max(least, 1):g}",
+            )
 
 
 def not_blank(layer: MemoryLayer[Any], code: str, /, **settings: Any) -> None:

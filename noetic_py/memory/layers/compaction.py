@@ -117,7 +117,9 @@ class Compaction(MemoryLayer[Compacted]):
         at_least(self, code, 100, most_summary=self.most_summary, most_input=self.most_input)
         not_blank(self, code, instructions=self.instructions)
         if not 0 < self.down_to <= self.above <= 1:
-            what = f"above={self.above!r} and down_to={self.down_to!r} are no shares of a window"
+            what = (
+                f"above={self.above!r} and down_to={self.down_to!r} are not valid shares of a window; expected 0 to 1"
+            )
             raise wrong(self, what, code, "above=0.6, down_to=0.3")
         if not self.tiers or [tier for tier in TIERS if tier in self.tiers] != list(self.tiers):
             raise wrong(self, f"tiers={self.tiers!r} are none, or in another order", code, f"some of {TIERS}")

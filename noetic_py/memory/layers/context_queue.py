@@ -109,7 +109,9 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         entries = self.entries
         if last is not None:
             if last < 0:
-                raise ConfigError(f"last={last} is no number of entries", code="queue-render", hint="last=3")
+                raise ConfigError(
+                    f"last={last} is not valid; expected a number of entries", code="queue-render", hint="last=3"
+                )
             entries = entries[max(0, len(entries) - last) :]
         return "\n".join(str(entry.content) for entry in entries)
 

@@ -61,7 +61,9 @@ def check_limit(limit: object) -> None:
         InvalidLimit: It is not.
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise InvalidLimit("limit must be >= 1", code="layer-limit", hint=f"{limit!r} is no number of entries to keep")
+        raise InvalidLimit(
+            "limit must be >= 1", code="layer-limit", hint=f"{limit!r} is not a number of entries to keep"
+        )
 
 
 def limit_field(_layer: object, _attribute: Attribute[Any], value: object) -> None:
@@ -312,5 +314,6 @@ def check_entry(value: object) -> None:
     """
     if not isinstance(value, ContextItem):
         raise StateTypeError(
-            f"{type(value).__name__} is no ContextItem", hint="ContextItem(content) makes an entry of anything"
+            f"{type(value).__name__} is not a valid entry; expected a ContextItem",
+            hint="ContextItem(content) makes an entry of anything",
         )

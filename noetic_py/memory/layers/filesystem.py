@@ -107,7 +107,7 @@ class Rooted:
         try:
             size = len(path.encode())
         except UnicodeEncodeError:
-            raise self.refused(f"the path {shown} is no text", "name") from None
+            raise self.refused(f"the path {shown} is not text", "name") from None
         if size > _MOST_PATH:
             raise self.refused(f"the path {shown}... is longer than {_MOST_PATH} bytes", "name")
         if path.startswith(("/", "~")) or "\\" in path or not path.isprintable():
@@ -138,7 +138,7 @@ class Rooted:
             raise self.refused(f"there is no {path!a}", "missing") from None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.EEXIST):
-                raise self.refused(f"{path!a} is no plain file or folder, or lies below one", "kind") from None
+                raise self.refused(f"{path!a} is not a plain file or folder, or lies below one", "kind") from None
             raise self.refused(f"{path!a}: {error.strerror or 'the system refuses'}", "system") from error
 
     @contextmanager
@@ -162,7 +162,7 @@ class Rooted:
     def _check(self, found: os.stat_result, path: str) -> os.stat_result:
         """Refuse what is no file of the root's own: links, pipes, devices, a second name of a file elsewhere."""
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise self.refused(f"{path!a} is no plain file", "kind")
+            raise self.refused(f"{path!a} is not a plain file", "kind")
         return found
 
     def _size(self, name: str, folder: int, path: str) -> int | None:
@@ -385,7 +385,7 @@ class Filesystem(MemoryLayer[None]):
     def __attrs_post_init__(self) -> None:
         root = os.fspath(self.root)
         if not root.strip() or "\0" in root:
-            raise wrong(self, f"root={root!r} is no folder", "filesystem-root", 'root="workspace"')
+            raise wrong(self, f"root={root!r} is not valid; expected a folder", "filesystem-root", 'root="workspace"')
         at_least(
             self,
             "filesystem-settings",
@@ -506,7 +506,7 @@ class Filesystem(MemoryLayer[None]):
         try:
             return rooted.read(path).decode()
         except UnicodeDecodeError:
-            raise rooted.refused(f"{path!a} is no text", "text") from None
+            raise rooted.refused(f"{path!a} is not text", "text") from None
 
     def _found(self, text: str, path: str) -> Sequence[str]:
         found: tuple[str, ...] = ()

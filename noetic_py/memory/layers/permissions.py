@@ -73,7 +73,12 @@ class Permissions(MemoryLayer[PermissionState]):
         for rule in self.rules:
             given: object = rule
             if not isinstance(given, PermissionRule):
-                raise wrong(self, f"{given!r} is no PermissionRule", "permissions", 'PermissionRule("allow", "read_*")')
+                raise wrong(
+                    self,
+                    f"{given!r} is not a valid rule; expected a PermissionRule",
+                    "permissions",
+                    'PermissionRule("allow", "read_*")',
+                )
 
     @property
     def mode(self) -> PermissionAction:

@@ -99,9 +99,19 @@ class SemanticRecall(MemoryLayer[Remembered]):
         at_least(self, code, 0, skip_newest=self.skip_newest, words=self.words)
         at_least(self, code, -1, least=self.least)
         if not isinstance(self.embedder, Embedder):
-            raise wrong(self, f"embedder={self.embedder!r} is none", code, "an object with name, dimensions and embed")
+            raise wrong(
+                self,
+                f"embedder={self.embedder!r} is not a valid embedder; expected name, dimensions and embed",
+                code,
+                "an object with name, dimensions and embed",
+            )
         if self.vectors is not None and not isinstance(self.vectors, VectorStore):
-            raise wrong(self, f"vectors={self.vectors!r} is none", code, "a VectorStore, or leave it out")
+            raise wrong(
+                self,
+                f"vectors={self.vectors!r} is not a valid store; expected a VectorStore",
+                code,
+                "a VectorStore, or leave it out",
+            )
         # Shared by all handles of the layer.
         self.__dict__["_passages"] = Passages(self.limit)
         self.__dict__["_local"] = LocalShelf()
@@ -264,7 +274,7 @@ class SemanticRecall(MemoryLayer[Remembered]):
         if len(given) != len(texts) or any(len(each) != self.embedder.dimensions for each in given):
             raise self._failed(f"embedder {name!r} did not give {self.embedder.dimensions} numbers for each text")
         if not all(math.isfinite(value) for each in given for value in each):
-            raise self._failed(f"embedder {name!r} gave a number that is none")
+            raise self._failed(f"embedder {name!r} gave a number that is not finite")
         return [unit(each) for each in given]
 
     async def _answered(self, answer: Awaitable[T]) -> T:

@@ -51,7 +51,12 @@ class StaticContent(MemoryLayer[None]):
                 raise wrong(self, "content= is blank", "static-content", "leave the layer out")
         elif _is_sequence(given):
             if not given or not all(isinstance(item, ItemBase) for item in given):
-                raise wrong(self, "content= is no sequence of items", "static-content", "[Message.developer(...)]")
+                raise wrong(
+                    self,
+                    "content= is not valid; expected a sequence of items",
+                    "static-content",
+                    "[Message.developer(...)]",
+                )
             # Of its own, so that what is anchored does not change.
             self.__dict__["content"] = tuple(given)
         elif not _is_async(given):

@@ -81,7 +81,7 @@ class Rule:
         elif (check is None) == (self.question is None):
             problem = "it needs a check or a question, and not both"
         elif check is not None and not callable(check):
-            problem = "check is no function"
+            problem = "check= is not a valid check; expected a function"
         elif self.question is not None and not self.question.strip():
             problem = "the question is blank"
         elif self.action not in ("block", "guide", "abort"):
@@ -137,7 +137,7 @@ class Steering(MemoryLayer[None]):
         code, names = "steering-settings", [rule.name for rule in self.rules]
         at_least(self, code, 100, most_input=self.most_input)
         if not names:
-            raise wrong(self, "there are no rules", code, "rules=(Rule(...),)")
+            raise wrong(self, "rules=() is not valid; expected at least one Rule", code, "rules=(Rule(...),)")
         if len(set(names)) < len(names):
             raise wrong(self, f"two rules have one name: {', '.join(names)}", code, "names of their own")
 

@@ -96,7 +96,7 @@ class Shape(Generic[ShapeT]):
         given: Any = value
         if attrs.has(self.kind):
             if not isinstance(value, self.kind):
-                raise ValueError(f"{value!r} is no {self.kind.__name__}")
+                raise ValueError(f"{value!r} is not a valid {self.kind.__name__}")
             given = {field.name: getattr(value, field.name) for field in attrs.fields(self.kind)}
         checked = self._adapter.validate_python(given)
         found: dict[str, Any] = self._adapter.dump_python(checked, mode="json", by_alias=True)
@@ -235,7 +235,7 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
                 return shape_of(self.type).make(state)
             except ValueError as error:
                 raise LayerError(
-                    f"layer {self.id!r} has a state that is no {self.type.__name__}: {error}",
+                    f"layer {self.id!r} has a state that is not a valid {self.type.__name__}: {error}",
                     layer=self.id,
                     hint="raise schema_version, and define migrate(self, state, version)",
                 ) from error
@@ -312,6 +312,6 @@ class TaskState(MemoryLayer[dict[str, JsonValue]], Generic[T]):
 def _as_dict(layer: TaskState[Any]) -> dict[str, JsonValue]:
     start: object = {} if layer.start is None else layer.start
     if not is_dict(start):
-        raise wrong(layer, "start= is no dict, and there is no type=", "task-state", "type=")
+        raise wrong(layer, "start= without type= is not valid; expected a dict", "task-state", "type=")
     state: dict[str, JsonValue] = copy_state(start)
     return state

@@ -54,11 +54,12 @@ class ToolGroup:
         """Refuse what is no group."""
         name: object = self.name
         if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise _bad(f"{name!r:.60} is no name of a group of tools", 'ToolGroup("files", [read, write])')
+            raise _bad(f"{name!r:.60} is not a valid name of a group of tools", 'ToolGroup("files", [read, write])')
         for each in self.tools:
             if not isinstance(each, Tool) and not hasattr(each, "tools"):
                 raise _bad(
-                    f"group {name!r} holds {where_defined(each):.120}, which is no tool", "put @tool on the function"
+                    f"{where_defined(each):.120} in group {name!r} is not a valid tool; expected a function with @tool",
+                    "put @tool on the function",
                 )
 
 
@@ -103,7 +104,12 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
         for group in self.groups:
             given: object = group
             if not isinstance(given, ToolGroup):
-                raise wrong(self, f"{given!r:.60} is no ToolGroup", "tool-groups", 'ToolGroup("files", [read, write])')
+                raise wrong(
+                    self,
+                    f"{given!r:.60} is not a valid group; expected a ToolGroup",
+                    "tool-groups",
+                    'ToolGroup("files", [read, write])',
+                )
             if group.name in names:
                 raise wrong(self, f"two groups are named {group.name!r}", "tool-groups")
             names.add(group.name)

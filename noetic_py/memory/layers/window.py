@@ -46,7 +46,12 @@ class HistoryWindow(MemoryLayer[None]):
         limits = {"max_turns": self.max_turns, "max_items": self.max_items, "max_tokens": self.max_tokens}
         given = {name: limit for name, limit in limits.items() if limit is not None}
         if not given:
-            raise wrong(self, "there is no limit", "history-window", "max_turns=, max_items= or max_tokens=")
+            raise wrong(
+                self,
+                "a window without a limit is not valid; expected at least one",
+                "history-window",
+                "max_turns=, max_items= or max_tokens=",
+            )
         check_counts(self, "history-window", **given)
 
     async def project_history(self, items: Sequence[Item]) -> Sequence[Item]:

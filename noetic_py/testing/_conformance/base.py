@@ -81,4 +81,4 @@ async def journal(backend: CheckpointBackend, run_id: str) -> list[bytes] | None
 
 def fails(outcome: object, kind: type[NoeticError]) -> None:
     if not isinstance(outcome, kind):
-        pytest.fail(f"{outcome!r} is no {kind.__name__}")
+        pytest.fail(f"{outcome!r} is not a {kind.__name__}")

@@ -57,7 +57,7 @@ class Glossary(MemoryLayer[dict[str, str]]):
         """
         key = _key(term)
         if not key:
-            raise self._refused("define", f"{term!r} is no term", "give a word or a few")
+            raise self._refused("define", f"{term!r} is not a valid term", "give a word or a few")
         if len(meaning) > self.longest:
             raise self._refused("define", f"the meaning has {len(meaning)} characters of {self.longest}", "shorten it")
         if key not in self.state and len(self.state) >= self.limit:

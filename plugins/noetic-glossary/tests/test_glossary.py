@@ -42,7 +42,7 @@ async def test_terms_are_defined_and_forgotten() -> None:
     assert await glossary.forget("Neap tide")
     assert not await glossary.forget("Neap tide")
     assert glossary.meaning("neap tide") is None
-    for term, meaning, told in (("...", "x", "is no term"), ("a", "x" * 401, "401 characters of 400")):
+    for term, meaning, told in (("...", "x", "is not a valid term"), ("a", "x" * 401, "401 characters of 400")):
         with pytest.raises(ToolArgumentsInvalid, match=told):
             await glossary.define(term, meaning)
 

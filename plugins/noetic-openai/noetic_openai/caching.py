@@ -62,7 +62,9 @@ def caching_of(setting: PromptCache, model: str, server: Server, api: str) -> Ca
     """
     if setting not in get_args(PromptCache):
         raise ConfigError(
-            f"prompt_cache={setting!r} is no setting", code="model-cache", hint=f"one of {get_args(PromptCache)}"
+            f"prompt_cache={setting!r} is not a valid setting",
+            code="model-cache",
+            hint=f"one of {get_args(PromptCache)}",
         )
     if setting == "off":
         return UNTOLD

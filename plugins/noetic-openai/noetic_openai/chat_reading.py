@@ -139,7 +139,7 @@ class ChatReading(AnswerReading):
     def _piece(self, piece: Mapping[str, Any]) -> Iterator[ModelEvent]:
         index = piece.get("index", 0)
         if not isinstance(index, int):
-            raise Malformed("a tool call's index is no number")
+            raise Malformed("a tool call's index is not a number")
         function = mapping(piece.get("function") or {}, "function")
         call_id, name = text(piece, "id"), text(function, "name")
         call = self._calls.get(index)

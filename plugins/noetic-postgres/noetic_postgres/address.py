@@ -79,7 +79,7 @@ def address_of(
     if parameters is None:
         # What the driver says of it quotes it, with its password.
         raise ConfigError(
-            "this is no address of a PostgreSQL database",
+            "the text is not a valid address of a PostgreSQL database",
             code="postgres-address",
             hint='"postgresql://user@host:5432/database"; percent-encode special characters in a password',
         )
@@ -88,7 +88,7 @@ def address_of(
     seconds = timeout if timeout is not None else _number(found, "timeout", 30)
     if not (name.isascii() and name.isidentifier() and len(name) <= _LONGEST and not name.lower().startswith("pg_")):
         raise ConfigError(
-            f"schema={name!r:.80} is no name of a schema",
+            f"schema={name!r:.80} is not a valid name of a schema",
             code="postgres-setting",
             hint="letters, digits and underscores, not beginning with pg_",
         )
@@ -130,7 +130,9 @@ def _number(found: Mapping[str, str], name: str, default: int) -> int:
     text = found.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 9):
         raise ConfigError(
-            f"{name}={text!r:.40} in the address is no number", code="postgres-setting", hint=f"?{name}={default}"
+            f"{name}={text!r:.40} in the address is not a valid number",
+            code="postgres-setting",
+            hint=f"?{name}={default}",
         )
     return int(text)
 

@@ -71,7 +71,7 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
     ),
     (
         ("closed the connection", "could not receive", "could not send", "reset by peer", "refused", "is bad"),
-        ("unreachable", "no connection came about", "look whether the server runs, and at host and port"),
+        ("unreachable", "the server could not be reached", "start the server, or correct host and port in the address"),
     ),
     (
         ("timeout", "timed out"),
@@ -80,7 +80,11 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
 )
 _NO_DATABASE: _Case = ("database", "there is no such database", "create it: createdb NAME")
 _NO_ROLE: _Case = ("auth", "the server refused the user or the password", "look at both")
-_NO_SERVER: _Case = ("unreachable", "no connection came about", "look whether the server runs, and at host and port")
+_NO_SERVER: _Case = (
+    "unreachable",
+    "the server could not be reached",
+    "start the server, or correct host and port in the address",
+)
 
 
 def _unavailable(where: str, case: _Case, code: str = "") -> StoreUnavailable:

@@ -118,7 +118,7 @@ def _checked(embedder: str, vector: Sequence[float]) -> Sequence[float]:
     if not 0 < len(vector) <= _MOST_DIMENSIONS:
         raise _wrong(f"embedder {embedder!r}: {len(vector)} dimensions, and there can be 1 to {_MOST_DIMENSIONS}")
     if not all(math.isfinite(value) and abs(value) < _LARGEST for value in vector):
-        raise _wrong(f"embedder {embedder!r} gave a number that is none")
+        raise _wrong(f"embedder {embedder!r} gave a number that is not finite")
     return vector
 
 

@@ -458,5 +458,5 @@ async def test_a_store_that_is_away_does_no_harm_to_a_run() -> None:
         failed = [event async for event in stream.events if isinstance(event, LayerFailed)]
         assert (await stream.result()).value == "one"
     assert {event.layer for event in failed} == {"past"}
-    assert all("no connection came about" in event.error and "hunter2" not in event.error for event in failed)
+    assert all("the server could not be reached" in event.error and "hunter2" not in event.error for event in failed)
     await store.close()

@@ -153,7 +153,7 @@ def _own_parameters(text: str) -> tuple[str, dict[str, str]]:
 
 def _no_address() -> ConfigError:
     return ConfigError(
-        "this is no address of a Redis server",
+        "the text is not a valid address of a Redis server",
         code="redis-address",
         hint='"redis://user@host:6379/0", "rediss://..." or "unix:///path/to/socket"; percent-encode a password',
     )
@@ -163,7 +163,7 @@ def _number(found: Mapping[str, str], name: str, default: int) -> int:
     text = found.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 9):
         raise ConfigError(
-            f"{name}={text!r:.40} in the address is no number", code="redis-setting", hint=f"?{name}={default}"
+            f"{name}={text!r:.40} in the address is not a valid number", code="redis-setting", hint=f"?{name}={default}"
         )
     return int(text)
 

@@ -82,7 +82,11 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
         ),
     ),
 )
-_NO_SERVER: _Case = ("unreachable", "no connection came about", "look whether the server runs, and at host and port")
+_NO_SERVER: _Case = (
+    "unreachable",
+    "the server could not be reached",
+    "start the server, or correct host and port in the address",
+)
 _CLASSES: tuple[tuple[type[Exception], _Case], ...] = (
     (redis.BusyLoadingError, _STARTING),
     (redis.AuthenticationError, _AUTH),

@@ -47,9 +47,13 @@ def check_role(role: object) -> str:
         ConfigError: It is no text of 1 to 64 ASCII letters, digits and dashes; code `"signing-role"`.
     """
     if not isinstance(role, str) or not 0 < len(role) <= _LONGEST_ROLE or not role.isascii():
-        raise ConfigError(f"{role!r:.80} is no role", code="signing-role", hint="1 to 64 letters, digits and dashes")
+        raise ConfigError(
+            f"{role!r:.80} is not a valid role; expected 1 to 64 letters, digits and dashes", code="signing-role"
+        )
     if not role.replace("-", "").isalnum():
-        raise ConfigError(f"{role!r} is no role", code="signing-role", hint="1 to 64 letters, digits and dashes")
+        raise ConfigError(
+            f"{role!r} is not a valid role; expected 1 to 64 letters, digits and dashes", code="signing-role"
+        )
     return role
 
 
@@ -71,7 +75,11 @@ class Signer:
 
     def __init__(self, key: Ed25519PrivateKey, *, role: str = DEFAULT_ROLE) -> None:
         if not isinstance(key, Ed25519PrivateKey):
-            raise ConfigError(f"a {type(key).__name__} is no Ed25519 private key", code="signing-key", hint=_GENERATE)
+            raise ConfigError(
+                f"a {type(key).__name__} is not a valid key; expected an Ed25519 private key",
+                code="signing-key",
+                hint=_GENERATE,
+            )
         self.role: str = check_role(role)
         self.public: Ed25519PublicKey = key.public_key()
         self._sign = key.sign
@@ -98,7 +106,7 @@ class Signer:
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise ConfigError(
-                "the signing key is no Ed25519 private key in PEM, or its password is wrong or missing",
+                "the signing key is not an Ed25519 private key in PEM, or its password is wrong or missing",
                 code="signing-key",
                 hint=_GENERATE,
             )

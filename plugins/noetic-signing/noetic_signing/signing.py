@@ -78,7 +78,9 @@ class Signing(RecordTransform):
         accept: Collection[str] | None = None,
     ) -> None:
         if policy not in get_args(Policy):
-            raise ConfigError(f"policy={policy!r} is none", code="signing-policy", hint='"strict" or "annotate"')
+            raise ConfigError(
+                f"policy={policy!r} is not a valid policy", code="signing-policy", hint='"strict" or "annotate"'
+            )
         self.strict = policy == "strict"
         self._keys = Keyring(trusted or {})
         self._signer = signer
@@ -86,7 +88,9 @@ class Signing(RecordTransform):
             self._keys.add(signer.public, signer.role)
         elif signer is not None and not callable(signer):
             raise ConfigError(
-                f"{type(signer).__name__} is no Signer", code="signing-key", hint="Signer.from_file(path)"
+                f"{type(signer).__name__} is not a valid signer; expected a Signer",
+                code="signing-key",
+                hint="Signer.from_file(path)",
             )
         if not len(self._keys):
             raise ConfigError("there is no key to sign or to verify with", code="signing-key", hint=_TRUSTED_HINT)
@@ -152,7 +156,7 @@ class Signing(RecordTransform):
             return Finding("unverified", "nobody has signed where it ends")
         signed = _taken_apart(seal)
         if signed is None or signed.rest:
-            return Finding("forged", "its signature is none of this version")
+            return Finding("forged", "its signature is not of this version")
         return self._finding(signed, _about_end(end))
 
     def _signer_of(self, run_id: str) -> Signer:
@@ -181,7 +185,7 @@ class Signing(RecordTransform):
             data = _bytes_of(statement, signed.key, signed.role)
         except ValueError:
             # Nothing that can be signed.
-            return Finding("forged", "its place is none that a record can have")
+            return Finding("forged", "its place is not one that a record can have")
         if not self._keys.fits(signed.key, signed.signature, data):
             return Finding("forged", "the signature is not of this record at this place")
         if signed.role not in roles:
