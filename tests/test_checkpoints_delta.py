@@ -18,7 +18,8 @@ from noetic_py import StateBag, errors
 from noetic_py.core.codec import Codec
 from noetic_py.journal.delta import apply_changes, changes, known_fields, mismatch
 from noetic_py.journal.record_codec import dump_record, load_record
-from noetic_py.journal.records import Change, Segment
+from noetic_py.journal.records import Segment
+from noetic_py.journal.values import Change
 
 CODEC = Codec()
 

@@ -19,8 +19,9 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.control import Control
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.engine.limits import limits_of
-from noetic_py.journal import record_fields, records
-from noetic_py.journal.record_codec import SameAsChild, Stored, dump_record, load_record
+from noetic_py.journal import records, values
+from noetic_py.journal.record_codec import check_journal, dump_record, load_record
+from noetic_py.journal.values import SameAsChild, Stored
 from noetic_py.steps.flow import Settled
 from tests.properties.checks import SEED, examples
 
@@ -47,7 +48,7 @@ items = st.one_of(
 several = st.lists(items, max_size=3).map(tuple)
 deltas = st.lists(
     st.builds(
-        records.Change,
+        values.Change,
         st.sampled_from(["set", "unset", "append"]),
         texts,
         st.none() | texts,
@@ -140,8 +141,8 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
         st.integers(0, 3), tools, st.booleans(),
     ),
     "StepStopped": st.builds(
-        records.StepStopped, places, texts, attempts, several, usages, maybe_money, controls, deltas,
-        st.integers(0, 3), tools, takes,
+        records.StepStopped, places, texts, attempts, several, deltas, usages, maybe_money, controls, takes,
+        calls=st.integers(0, 3), tool=tools,
     ),
     "Decision": st.builds(records.Decision, places, texts, plain),
     "Intent": st.builds(records.Intent, places, st.none() | texts),
@@ -176,7 +177,7 @@ def told(value: Any) -> Any:
         return [kind.__name__, *map(told, value)]
     if kind is dict:
         return [[told(key), told(part)] for key, part in value.items()]
-    if kind.__module__ == records.__name__:
+    if kind.__module__ in (records.__name__, values.__name__):
         names: list[str] = [*vars(value)] if not attrs.has(kind) else [field.name for field in attrs.fields(kind)]
         names += [name for name in vars(kind) if name in vars(records.StepFinished)["__annotations__"]]
         return {name: told(getattr(value, name)) for name in names}
@@ -344,9 +345,9 @@ SAMPLES: list[records.JournalRecord] = [
         records.Opening("f", (Message.user("hi"),), {"a": 1}, None, "q", {"m": 1}, None, BUDGET),
     ),
     records.StepOpened(("a",), "code", 1, 2),
-    records.Segment(("a",), 1, (Message.user("hi"),), (records.Change("set", "a", None, 1),)),
+    records.Segment(("a",), 1, (Message.user("hi"),), (values.Change("set", "a", None, 1),)),
     records.AttemptFailed(("a",), "code", 1, True, errors.LoopLimit(3), TokenUsage(1, 2), Decimal(1), None, 1, "t"),
-    records.StepStopped(("a",), "code", 1, (), None, None, Control("abort", reason="r", path=("a",))),
+    records.StepStopped(("a",), "code", 1, (), (), None, None, Control("abort", reason="r", path=("a",))),
     records.Decision(("a",), "route", "b"),
     records.Intent(("a",), "d"),
     records.CallStarted(("a",), 1, Decimal("0.5"), 1, 1),
@@ -372,12 +373,13 @@ async def test_a_record_that_cannot_be_read_is_named_by_its_number() -> None:
 ODD_OPENINGS: dict[str, dict[str, Any]] = {
     "metadata": {"meta": {"$": "dict", "v": [[1, 2]]}},
     "budget": {"budget": {**(BUDGET or {}), "limits": {"steps": "many"}}},
-    "session": {"session": ["app", "user", "name", -2]},
+    "base.position": {"session": ["app", "user", "name", -2]},
     "trace": {"trace": "00-"},
     "source": {"source": 5},
 }
 BUDGETED: dict[str, Any] = {"f": "f", "i": [], "s": {}, "user": None, "request": None, "meta": {}, "source": None}
 ASKED_FOR: dict[str, Any] = {"kind": "approval", "key": "k", "digest": "d", "asked": "2026-01-01T00:00:00+00:00"}
+FAILED: dict[str, Any] = {"k": "code", "n": 1, "final": True, "e": {}, "u": None, "c": None, "x": None}
 RULE: dict[str, Any] = {"action": "deny", "tool": "*", "where": [["a", "b"]], "within": [], "folders": []}
 WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("StepOpened", ("a",), {}, "form"),
@@ -414,7 +416,8 @@ WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("Decision", ("a",), ["paths", [1]], "value of paths"),
     ("Decision", ("a",), ["cut[b]", [1]], "value of cut[b]"),
     ("Segment", ("a",), [1, [], [], [], 5], "before"),
-    ("StepFailed", ("a",), {"k": "code", "n": 1, "final": True, "e": {}, "h": 1}, "held"),
+    ("StepFailed", ("a",), {"k": "code", "n": 1, "final": True, "e": {}}, "usage"),
+    ("StepFailed", ("a",), FAILED | {"h": 1}, "held"),
     ("Decision", ("a",), ["between", [1]], "value of between"),
     ("Pending", ("a",), {"kind": "wish", "key": "k", "digest": "d", "asked": "2026-01-01T00:00:00+00:00"}, "kind"),
     ("Pending", ("a",), {"kind": "result", "key": "k", "digest": "d", "asked": "soon"}, "asked"),
@@ -465,7 +468,7 @@ def test_rules_of_a_request_come_back() -> None:
 
 
 def test_the_table_has_every_kind_of_record() -> None:
-    assert set(KINDS) == set(record_fields._FIELDS) - {"opening"}
+    assert set(KINDS) == set(records.KINDS)
 
 
 def _finished(path: tuple[str, ...], output: Any = None) -> records.StepFinished:
@@ -484,5 +487,5 @@ def _finished(path: tuple[str, ...], output: Any = None) -> records.StepFinished
 )
 def test_a_record_that_refers_to_one_that_is_not_there_is_named(journal: list[Any], what: str) -> None:
     with pytest.raises(errors.CodecError, match=what):
-        record_fields.check_journal(journal, "r")
-    record_fields.check_journal([SAMPLES[0], _finished(("a", "b")), _finished(("a",), SameAsChild("b"))], "r")
+        check_journal(journal, "r")
+    check_journal([SAMPLES[0], _finished(("a", "b")), _finished(("a",), SameAsChild("b"))], "r")

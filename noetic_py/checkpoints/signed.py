@@ -16,7 +16,7 @@ from noetic_py.checkpoints.checks import check_append, check_id, check_page, no_
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.checkpoints.rules import is_fenced, no_end
 from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
-from noetic_py.journal.record_codec import missing, plain_card
+from noetic_py.journal.envelope import missing, plain_card
 from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of, origins_at
 from noetic_py.journal.stored import Record, RunEntry, Stats, Transaction
 from noetic_py.journal.transforms import Anchor, Finding, JournalEnd, RecordCheck, VerificationReport, refused

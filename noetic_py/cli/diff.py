@@ -20,7 +20,6 @@ from noetic_py.journal.records import (
     AttemptFailed,
     Decision,
     JournalRecord,
-    Path,
     RunBegun,
     RunEnded,
     Segment,
@@ -29,6 +28,7 @@ from noetic_py.journal.records import (
     StepStopped,
     Voided,
 )
+from noetic_py.journal.values import Path
 
 _COMPARED = (RunBegun, Segment, StepFinished, AttemptFailed, StepStopped, Decision, RunEnded)
 # Of every run its own, or no part of what it did.

@@ -76,7 +76,7 @@ def jsonable(value: object) -> Any:
 
 def _outline(value: object) -> Any:
     """What pydantic does not know: items, attrs classes, errors, and anything else by its text."""
-    from noetic_py.journal.record_codec import Stored
+    from noetic_py.journal.values import Stored
 
     if isinstance(value, ItemBase):
         from noetic_py.core.codec import to_wire

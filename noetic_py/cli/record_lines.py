@@ -61,7 +61,7 @@ def record_fields(record: JournalRecord) -> dict[str, Any]:
 
 
 def _field(value: object) -> Any:
-    from noetic_py.journal.record_codec import SameAsChild
+    from noetic_py.journal.values import SameAsChild
 
     if isinstance(value, SameAsChild):
         return {"same_as_child": value.name}

@@ -19,7 +19,6 @@ from noetic_py.journal.records import (
     Decision,
     Intent,
     JournalRecord,
-    Path,
     RunBegun,
     RunEnded,
     StepFinished,
@@ -27,6 +26,7 @@ from noetic_py.journal.records import (
     StepStopped,
     Voided,
 )
+from noetic_py.journal.values import Path
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
@@ -143,7 +143,7 @@ class RunTree:
 
     def output(self, step: StepNode) -> Any:
         """A step's output, looked up at its child when it is the same."""
-        from noetic_py.journal.record_codec import SameAsChild, Stored
+        from noetic_py.journal.values import SameAsChild, Stored
 
         output = step.output
         if isinstance(output, SameAsChild):

@@ -11,7 +11,8 @@ from noetic_py.context.read import StepMeta
 from noetic_py.context.step import Body
 from noetic_py.core.items import Item
 from noetic_py.errors import CodecError
-from noetic_py.journal.records import Answered, AttemptFailed, Change, LayerDeltas, Path, Pending, StepFinished
+from noetic_py.journal.records import Answered, AttemptFailed, Pending, StepFinished
+from noetic_py.journal.values import Change, LayerDeltas, Path
 
 __all__ = ["UNNAMED", "Kind", "Kinds", "Node", "Own", "Shared"]
 

@@ -24,7 +24,8 @@ from noetic_py.journal.records import AttemptFailed, Progressed, StepFinished, V
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Run
-    from noetic_py.journal.records import JournalRecord, Path
+    from noetic_py.journal.records import JournalRecord
+    from noetic_py.journal.values import Path
 
 __all__ = ["MAX_BYTES", "MAX_ENTRIES", "Keeper", "forget", "forget_round", "progress_of"]
 

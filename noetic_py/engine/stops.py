@@ -21,8 +21,8 @@ from noetic_py.engine.state import Run
 from noetic_py.engine.types import expected_output
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.errors.redaction import without_secrets
-from noetic_py.journal.record_codec import Stored
-from noetic_py.journal.records import Decision, Path
+from noetic_py.journal.records import Decision
+from noetic_py.journal.values import Path, Stored
 from noetic_py.steps.flow import BranchSpec
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec

@@ -14,7 +14,7 @@ from noetic_py.core.codec.text import dump, inside, is_dict, is_list
 from noetic_py.core.items import ItemBase
 from noetic_py.core.state import StateBag, restore_state, state_fields
 from noetic_py.errors import CodecError
-from noetic_py.journal.records import Change
+from noetic_py.journal.values import Change
 
 __all__ = [
     "Known",

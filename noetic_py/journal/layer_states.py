@@ -25,7 +25,7 @@ from noetic_py.journal.delta import (
     known_fields,
     state_tree,
 )
-from noetic_py.journal.records import Change, LayerDeltas
+from noetic_py.journal.values import Change, LayerDeltas
 
 __all__ = ["StoredCells", "apply_cells", "changed_tree", "unlike"]
 

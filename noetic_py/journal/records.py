@@ -12,38 +12,76 @@ layout, at the place where the parent's layout then ends; the paths of a section
 Without a durable backend records hold references: nothing is encoded, compared or copied.
 """
 
-from __future__ import annotations
-
+# No postponed annotations: how a field is stored is read from them, and no text is evaluated for it.
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from attrs import define, field, frozen
 
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.control import Control, RunStatus
+from noetic_py.core.derivation import ContextMemory
+from noetic_py.core.items import Item
+from noetic_py.core.log import Origin
 from noetic_py.core.requests import Decided, RequestKind
-
-if TYPE_CHECKING:
-    from noetic_py.core.derivation import ContextMemory
-    from noetic_py.core.items import Item
-    from noetic_py.core.log import Origin
-    from noetic_py.core.trace import Trace
-    from noetic_py.core.types import Version
+from noetic_py.core.trace import Trace
+from noetic_py.core.types import Version
+from noetic_py.journal.decisions import check_decision, check_output
+from noetic_py.journal.fields import ALWAYS, ANYWHERE, CLOSED, NEEDED, OF_THE_RUN, NamedBy, StoredKey, When
+from noetic_py.journal.values import (
+    ANY_JSON,
+    ARGUMENTS,
+    ATTEMPT,
+    CHANGES,
+    CHILD,
+    CONTROL,
+    COST,
+    COUNT,
+    ENCODED,
+    ERROR,
+    FLAG,
+    ITEMS,
+    LAYERS,
+    LIMITS,
+    LOOP_STOPS,
+    MEMORY,
+    METADATA,
+    OBJECT,
+    ORIGINS,
+    PATHS,
+    POSITION,
+    POSITIONS,
+    REVISED_CHANGES,
+    REVISED_LAYERS,
+    RULES,
+    TEXT,
+    TIME,
+    TRACE,
+    TREE,
+    USAGE,
+    VALUE,
+    VERSIONS,
+    Change,
+    LayerDeltas,
+    Path,
+    SameAsChild,
+    Stored,
+    nested,
+    one_of,
+)
 
 __all__ = [
+    "KINDS",
     "Answered",
     "AttemptFailed",
     "Base",
     "CallStarted",
-    "Change",
     "ChildReplayed",
     "Decision",
     "Intent",
     "JournalRecord",
-    "LayerDeltas",
     "Opening",
-    "Path",
     "Pending",
     "Progressed",
     "RunBegun",
@@ -57,43 +95,47 @@ __all__ = [
     "stored_name",
 ]
 
-Path: TypeAlias = tuple[str, ...]
+_KIND = StoredKey("k")
+_USAGE, _COST, _CONTROL, _TOOL = USAGE.or_null(), COST.or_null(), CONTROL.or_null(), TEXT.or_null()
+_TEXT_OR_NULL = TEXT.or_null()
+_ITEMS, _CHANGES, _LAYERS = ITEMS.or_null(), CHANGES.or_null(), LAYERS.or_null()
 
 
-@frozen(eq=False)
-class Change:
-    """How one field of a state was changed.
+def _has_own_output(step: "StepFinished") -> bool:
+    return not isinstance(step.output, SameAsChild)
+
+
+def _has_childs_output(step: "StepFinished") -> bool:
+    return isinstance(step.output, SameAsChild)
+
+
+def _has_layers(revised: "StateRevised") -> bool:
+    return bool(revised.layers)
+
+
+def _has_value(progressed: "Progressed") -> bool:
+    return progressed.what == "set"
+
+
+def _decided(decision: "Decision") -> str:
+    return decision.key.partition("[")[0]
+
+
+@frozen
+class Base:
+    """Where a session stood when one of its turns began.
 
     Attributes:
-        op: `"set"`, `"unset"`, or `"append"` to a list.
-        key: The field.
-        before: A digest of what it was, `None` when it was not there.
-        tree: Stored form of what was set, or of what was appended.
-        kept: Whether the field holds the same object as before, which was changed in place.
+        app: The session's application, `None` when it has none.
+        user: Its user.
+        session: Its name.
+        position: How many records its stream held; -1 where the run holds itself what it began with.
     """
 
-    op: Literal["set", "unset", "append"]
-    key: str
-    before: str | None
-    tree: Any = None
-    kept: bool = False
-
-
-LayerDeltas: TypeAlias = tuple[tuple[str, tuple[Change, ...]], ...]
-"""How layers' states were changed, by the layer's id."""
-
-
-@define(eq=False)
-class RunBegun:
-    """The head of a journal: which flow, with which input, from which conversation."""
-
-    path: Path
-    run_id: str
-    thread_id: str
-    flow: str
-    input: object
-    history: int
-    opening: Opening | None = None
+    app: Annotated[str | None, _TEXT_OR_NULL]
+    user: Annotated[str | None, TEXT]
+    session: Annotated[str, TEXT]
+    position: Annotated[int, POSITION]
 
 
 @define(eq=False)
@@ -119,39 +161,35 @@ class Opening:
         asked: Where in that conversation a message of the user's stands that no run has answered.
     """
 
-    fingerprint: str
-    items: tuple[Item, ...]
-    state: object
-    user_id: str | None
-    request_id: str | None
-    metadata: Mapping[str, Any]
-    source: str | None
-    budget: Mapping[str, Any] | None = None
-    version: int = 1
-    base: Base | None = None
-    depth: int = 0
-    turns: int = 0
-    trace: Trace | None = None
-    origins: Sequence[tuple[int, Origin | None]] = ()
-    asked: int | None = None
-    memory: ContextMemory | None = None
+    fingerprint: Annotated[str, StoredKey("f"), TEXT]
+    items: Annotated[tuple[Item, ...], StoredKey("i"), ITEMS]
+    state: Annotated[object, StoredKey("s"), TREE]
+    user_id: Annotated[str | None, StoredKey("user"), _TEXT_OR_NULL]
+    request_id: Annotated[str | None, StoredKey("request"), _TEXT_OR_NULL]
+    metadata: Annotated[Mapping[str, Any], StoredKey("meta"), METADATA]
+    source: Annotated[str | None, StoredKey("source"), _TEXT_OR_NULL]
+    budget: Annotated[Mapping[str, Any] | None, StoredKey("budget"), LIMITS, NEEDED] = None
+    version: Annotated[int, StoredKey("v"), ATTEMPT] = 1
+    base: Annotated[Base | None, StoredKey("session"), nested(Base, "a list")] = None
+    depth: Annotated[int, StoredKey("depth"), COUNT] = 0
+    turns: Annotated[int, StoredKey("turns"), COUNT] = 0
+    trace: Annotated[Trace | None, StoredKey("trace"), TRACE] = None
+    origins: Annotated[Sequence[tuple[int, Origin | None]], StoredKey("o"), ORIGINS] = ()
+    asked: Annotated[int | None, StoredKey("asked"), COUNT] = None
+    memory: Annotated[ContextMemory | None, StoredKey("memory"), MEMORY] = None
 
 
-@frozen
-class Base:
-    """Where a session stood when one of its turns began.
+@define(eq=False)
+class RunBegun:
+    """The head of a journal: which flow, with which input, from which conversation."""
 
-    Attributes:
-        app: The session's application, `None` when it has none.
-        user: Its user.
-        session: Its name.
-        position: How many records its stream held; -1 where the run holds itself what it began with.
-    """
-
-    app: str | None
-    user: str | None
-    session: str
-    position: int
+    path: Annotated[Path, OF_THE_RUN]
+    run_id: Annotated[str, StoredKey("run"), TEXT]
+    thread_id: Annotated[str, StoredKey("thread"), TEXT]
+    flow: Annotated[str, StoredKey("flow"), TEXT]
+    input: Annotated[object, StoredKey("in"), VALUE]
+    history: Annotated[int, StoredKey("n"), COUNT]
+    opening: Annotated[Opening | None, StoredKey("opening"), nested(Opening, "an object")] = None
 
 
 @define(eq=False)
@@ -166,9 +204,9 @@ class StepOpened:
     """
 
     path: Path
-    kind: str
-    attempt: int
-    fence: int = 0
+    kind: Annotated[str, TEXT]
+    attempt: Annotated[int, ATTEMPT]
+    fence: Annotated[int, COUNT, ALWAYS] = 0
 
 
 @define(eq=False)
@@ -180,12 +218,12 @@ class Segment:
             items beside them.
     """
 
-    path: Path
-    attempt: int
-    items: tuple[Item, ...]
-    delta: tuple[Change, ...] = ()
-    memory: LayerDeltas = ()
-    before: str | None = None
+    path: Annotated[Path, ANYWHERE]
+    attempt: Annotated[int, ATTEMPT]
+    items: Annotated[tuple[Item, ...], ITEMS]
+    delta: Annotated[tuple[Change, ...], CHANGES, NEEDED] = ()
+    memory: Annotated[LayerDeltas, LAYERS] = ()
+    before: Annotated[str | None, TEXT] = None
 
 
 @define(eq=False)
@@ -224,22 +262,30 @@ class StepFinished:
         cut: Those of these loops that were to end in the middle of the round; in a durable run.
     """
 
-    attempt: int = 1
-    items: tuple[Item, ...] = ()
-    usage: TokenUsage | None = None
-    cost: Decimal | None = None
-    control: Control | None = None
-    winner: int | None = None
-    delta: tuple[Change, ...] = ()
-    memory: LayerDeltas = ()
-    fingerprint: str = ""
-    digest: str | None = None
-    takes: tuple[Path, ...] = ()
-    calls: int = 0
-    tool: str | None = None
-    tool_error: str | None = None
-    loop_stops: tuple[tuple[Path, object], ...] = ()
-    cut: tuple[Path, ...] = ()
+    path: Path
+    kind: Annotated[str, _KIND, TEXT]
+    input: object = None
+    attempt: Annotated[int, StoredKey("n"), ATTEMPT] = 1
+    fingerprint: Annotated[str, StoredKey("f"), TEXT] = ""
+    digest: Annotated[str | None, StoredKey("d"), _TEXT_OR_NULL] = None
+    memory: Annotated[LayerDeltas, StoredKey("y"), _LAYERS] = ()
+    items: Annotated[tuple[Item, ...], StoredKey("i"), _ITEMS] = ()
+    delta: Annotated[tuple[Change, ...], StoredKey("s"), _CHANGES] = ()
+    usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE] = None
+    cost: Annotated[Decimal | None, StoredKey("c"), _COST] = None
+    control: Annotated[Control | None, StoredKey("x"), _CONTROL] = None
+    winner: Annotated[int | None, StoredKey("w"), COUNT.or_null()] = None
+    takes: Annotated[tuple[Path, ...], StoredKey("t"), PATHS] = ()
+    calls: Annotated[int, StoredKey("m"), COUNT] = 0
+    tool: Annotated[str | None, StoredKey("tool"), _TOOL] = None
+    tool_error: Annotated[str | None, StoredKey("te"), _TEXT_OR_NULL] = None
+    loop_stops: Annotated[tuple[tuple[Path, object], ...], StoredKey("l"), LOOP_STOPS] = ()
+    cut: Annotated[tuple[Path, ...], StoredKey("cut"), PATHS] = ()
+    output: Annotated[
+        object,
+        *(StoredKey("o", absent=Stored(None)), VALUE, When(_has_own_output)),
+        *(StoredKey("r"), CHILD, When(_has_childs_output)),
+    ] = None
 
     def __init__(self, path: Path, kind: str, input: object, output: object) -> None:
         self.path = path
@@ -249,6 +295,14 @@ class StepFinished:
 
     def __repr__(self) -> str:
         return f"StepFinished({'/'.join(self.path)}, {self.kind}, output={self.output!r}, items={len(self.items)})"
+
+    def check(self) -> None:
+        """Check what no single field tells.
+
+        Raises:
+            CodecError: It has not the output of a step of its kind.
+        """
+        check_output(self.kind, self.path, getattr(self.output, "tree", None), self.items)
 
 
 @define(eq=False)
@@ -261,16 +315,16 @@ class AttemptFailed:
     """
 
     path: Path
-    kind: str
-    attempt: int
-    final: bool
-    error: Exception
-    usage: TokenUsage | None
-    cost: Decimal | None
-    control: Control | None
-    calls: int = 0
-    tool: str | None = None
-    held: bool = False
+    kind: Annotated[str, _KIND, TEXT]
+    attempt: Annotated[int, StoredKey("n"), ATTEMPT]
+    final: Annotated[bool, StoredKey("final"), FLAG]
+    error: Annotated[Exception, StoredKey("e"), ERROR]
+    usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE]
+    cost: Annotated[Decimal | None, StoredKey("c"), _COST]
+    control: Annotated[Control | None, StoredKey("x"), _CONTROL]
+    calls: Annotated[int, StoredKey("m"), COUNT] = 0
+    tool: Annotated[str | None, StoredKey("tool"), _TOOL] = None
+    held: Annotated[bool, StoredKey("h"), FLAG] = False
 
 
 @define(eq=False)
@@ -289,26 +343,34 @@ class StepStopped:
     """
 
     path: Path
-    kind: str
-    attempt: int
-    items: tuple[Item, ...]
-    usage: TokenUsage | None
-    cost: Decimal | None
-    control: Control | None
-    delta: tuple[Change, ...] = ()
-    calls: int = 0
-    tool: str | None = None
-    takes: tuple[Path, ...] = ()
-    memory: LayerDeltas = ()
+    kind: Annotated[str, _KIND, TEXT]
+    attempt: Annotated[int, StoredKey("n"), ATTEMPT]
+    items: Annotated[tuple[Item, ...], StoredKey("i"), _ITEMS]
+    delta: Annotated[tuple[Change, ...], StoredKey("s"), _CHANGES]
+    usage: Annotated[TokenUsage | None, StoredKey("u"), _USAGE]
+    cost: Annotated[Decimal | None, StoredKey("c"), _COST]
+    control: Annotated[Control | None, StoredKey("x"), _CONTROL]
+    takes: Annotated[tuple[Path, ...], StoredKey("t"), PATHS, ALWAYS] = ()
+    memory: Annotated[LayerDeltas, StoredKey("y"), _LAYERS] = ()
+    calls: Annotated[int, StoredKey("m"), COUNT] = 0
+    tool: Annotated[str | None, StoredKey("tool"), _TOOL] = None
 
 
 @define(eq=False)
 class Decision:
     """What a function decided for a composite: a route, a verdict's feedback, names of dynamic paths, a next input."""
 
-    path: Path
-    key: str
-    value: Any
+    path: Annotated[Path, ANYWHERE]
+    key: Annotated[str, TEXT]
+    value: Annotated[Any, ENCODED, NamedBy(_decided)]
+
+    def check(self) -> None:
+        """Check the value by the key.
+
+        Raises:
+            CodecError: It is not what the engine decides under this key.
+        """
+        check_decision(self.key, self.value, self.path)
 
 
 @define(eq=False)
@@ -331,12 +393,14 @@ class StateRevised:
         memory: By the positions of records, how each changed the states of layers.
     """
 
-    path: Path
-    version: int
-    state: Any
-    deltas: Mapping[int, tuple[Change, ...]]
-    layers: Mapping[str, Version] = field(factory=dict[str, "Version"])
-    memory: Mapping[int, LayerDeltas] = field(factory=dict[int, "LayerDeltas"])
+    path: Annotated[Path, ANYWHERE]
+    version: Annotated[int, ATTEMPT]
+    state: Annotated[Any, ANY_JSON]
+    deltas: Annotated[Mapping[int, tuple[Change, ...]], REVISED_CHANGES]
+    layers: Annotated[Mapping[str, Version], VERSIONS] = field(factory=dict[str, "Version"])
+    memory: Annotated[Mapping[int, LayerDeltas], REVISED_LAYERS, NEEDED, When(_has_layers)] = field(
+        factory=dict[int, "LayerDeltas"]
+    )
 
 
 @define(eq=False)
@@ -344,7 +408,7 @@ class Intent:
     """A step that may run only once is about to start; without an outcome it is not known whether it did."""
 
     path: Path
-    digest: str | None
+    digest: Annotated[str | None, _TEXT_OR_NULL]
 
 
 @define(eq=False)
@@ -360,10 +424,10 @@ class CallStarted:
     """
 
     path: Path
-    reserved_tokens: int
-    reserved_cost: Decimal
-    reserved_output: int = 0
-    fence: int = 0
+    reserved_tokens: Annotated[int, COUNT]
+    reserved_cost: Annotated[Decimal, COST]
+    reserved_output: Annotated[int, COUNT, ALWAYS] = 0
+    fence: Annotated[int, COUNT, ALWAYS] = 0
 
 
 @define(eq=False)
@@ -386,19 +450,19 @@ class Pending:
         rules: Of an approval what the permission layers say of the tool: of each its rules, and what holds otherwise.
     """
 
-    path: Path
-    kind: RequestKind
-    key: str
-    digest: str
-    call_id: str = ""
-    tool: str = ""
-    arguments: str = "{}"
-    prompt: str = ""
-    schema: Any = None
-    asked: str = ""
-    expires: str | None = None
-    problem: str | None = None
-    rules: Any = None
+    path: Annotated[Path, CLOSED]
+    kind: Annotated[RequestKind, StoredKey("kind"), one_of(RequestKind)]
+    key: Annotated[str, StoredKey("key"), TEXT]
+    digest: Annotated[str, StoredKey("digest"), TEXT]
+    call_id: Annotated[str, StoredKey("call_id"), TEXT] = ""
+    tool: Annotated[str, StoredKey("tool"), TEXT] = ""
+    arguments: Annotated[str, StoredKey("arguments"), ARGUMENTS] = "{}"
+    prompt: Annotated[str, StoredKey("prompt"), TEXT] = ""
+    schema: Annotated[Any, StoredKey("schema"), OBJECT.or_null()] = None
+    asked: Annotated[str, StoredKey("asked"), TIME, NEEDED] = ""
+    expires: Annotated[str | None, StoredKey("expires"), TIME.or_null()] = None
+    problem: Annotated[str | None, StoredKey("problem"), _TEXT_OR_NULL] = None
+    rules: Annotated[Any, StoredKey("rules"), RULES.or_null()] = None
 
 
 @define(eq=False)
@@ -416,14 +480,14 @@ class Answered:
         arguments: Of an approval the arguments in place of the model's own, as JSON text; `None` for these.
     """
 
-    path: Path
-    key: str
-    decision: Decided
-    value: Any = None
-    reason: str = ""
-    by: str | None = None
-    at: str = ""
-    arguments: str | None = None
+    path: Annotated[Path, CLOSED]
+    key: Annotated[str, StoredKey("key"), TEXT]
+    decision: Annotated[Decided, StoredKey("decision"), one_of(Decided)]
+    value: Annotated[Any, StoredKey("value"), ANY_JSON] = None
+    reason: Annotated[str, StoredKey("reason"), TEXT] = ""
+    by: Annotated[str | None, StoredKey("by"), _TEXT_OR_NULL] = None
+    at: Annotated[str, StoredKey("at"), TIME] = ""
+    arguments: Annotated[str | None, StoredKey("arguments"), ARGUMENTS.or_null()] = None
 
 
 @define(eq=False)
@@ -439,9 +503,9 @@ class Progressed:
         value: JSON of the value.
     """
 
-    path: Path
-    what: Literal["set", "done", "cleared"]
-    value: Any = None
+    path: Annotated[Path, ANYWHERE]
+    what: Annotated[Literal["set", "done", "cleared"], one_of(Literal["set", "done", "cleared"])]
+    value: Annotated[Any, ENCODED, NEEDED, When(_has_value)] = None
 
 
 @define(eq=False)
@@ -456,11 +520,11 @@ class RunEnded:
         pending: Of a suspended run the positions of the requests that it waits for.
     """
 
-    path: Path
-    status: RunStatus
-    reason: str | None
-    control: Control | None
-    pending: tuple[int, ...] = ()
+    path: Annotated[Path, OF_THE_RUN]
+    status: Annotated[RunStatus, one_of(RunStatus)]
+    reason: Annotated[str | None, _TEXT_OR_NULL]
+    control: Annotated[Control | None, _CONTROL]
+    pending: Annotated[tuple[int, ...], POSITIONS] = ()
 
 
 JournalRecord: TypeAlias = (
@@ -482,9 +546,18 @@ JournalRecord: TypeAlias = (
     | RunEnded
 )
 
+# What has another name in stores than here.
 _STORED_NAMES: Mapping[type[Any], str] = {AttemptFailed: "StepFailed", RunBegun: "RunStarted"}
+
+
+def _stored_name(kind: type[Any]) -> str:
+    return _STORED_NAMES.get(kind, kind.__name__)
+
+
+KINDS: Mapping[str, type[Any]] = {_stored_name(each): each for each in get_args(JournalRecord)}
+"""The classes of records, by their names in stores."""
 
 
 def stored_name(record: JournalRecord) -> str:
     """The name of a record's kind in stores and command lines; it stays when the class gets another name."""
-    return _STORED_NAMES.get(type(record), type(record).__name__)
+    return _stored_name(type(record))

@@ -19,18 +19,17 @@ from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
 from noetic_py.journal.delta import changed_fields, changes, field_trees, known_fields, known_of, state_tree
-from noetic_py.journal.record_codec import (
-    card_fields,
+from noetic_py.journal.envelope import card_fields, refuse_sealed
+from noetic_py.journal.stored import Record, RunEntry
+from noetic_py.journal.values import (
+    Change,
     read_changes,
     read_items,
     read_origins,
-    refuse_sealed,
     write_changes,
     write_items,
     write_origins,
 )
-from noetic_py.journal.records import Change
-from noetic_py.journal.stored import Record, RunEntry
 
 __all__ = [
     "OpenTurn",

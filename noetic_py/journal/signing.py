@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve, frozen
 
 from noetic_py.errors import CheckpointFailed, ConfigError
+from noetic_py.journal.envelope import opened, sealed
 from noetic_py.journal.packing import pack
-from noetic_py.journal.record_codec import opened, sealed
 from noetic_py.journal.run_summary import Seals, sealed_card, sealed_parts
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.transforms import (

@@ -52,11 +52,13 @@ from noetic_py.engine.state import Run
 from noetic_py.engine.types import declared_input, known_types, one_value, read_as
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
 from noetic_py.journal.delta import field_trees
-from noetic_py.journal.record_codec import Stored, dump_record, refuse_sealed
-from noetic_py.journal.records import Change, JournalRecord, Opening, RunBegun, RunEnded
+from noetic_py.journal.envelope import refuse_sealed
+from noetic_py.journal.record_codec import dump_record
+from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
+from noetic_py.journal.values import Change, Stored
 from noetic_py.steps.flow import Settled
 
 __all__ = [

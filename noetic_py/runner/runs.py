@@ -28,7 +28,7 @@ from noetic_py.errors import (
     StoreUnavailable,
     TransformMissing,
 )
-from noetic_py.journal.record_codec import card_fields
+from noetic_py.journal.envelope import card_fields
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
 from noetic_py.journal.stored import RunEntry, Stats
 

@@ -25,8 +25,8 @@ from noetic_py.errors import (
     VersionConflict,
 )
 from noetic_py.errors.redaction import without_secrets
+from noetic_py.journal.decisions import check_decision
 from noetic_py.journal.record_codec import dump_record
-from noetic_py.journal.record_fields import check_decision
 from noetic_py.journal.records import RunEnded
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.stored import StoredValue

@@ -23,8 +23,8 @@ from noetic_py.engine.layers.versions import is_older, migrated, newest
 from noetic_py.engine.types import types_in
 from noetic_py.errors import CodecError, ConfigError, ForgedEvent, LogError, SessionConflict, SessionLoadError
 from noetic_py.journal.delta import state_tree
-from noetic_py.journal.record_codec import read_items, write_items
 from noetic_py.journal.session_stream import StoredConversation, loaded
+from noetic_py.journal.values import read_items, write_items
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import SessionLease, SessionStore

@@ -25,9 +25,9 @@ from noetic_py.core.runtime import Runtime
 from noetic_py.core.session_key import SessionKey
 from noetic_py.core.validation import admit
 from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, NoeticError, VersionConflict
-from noetic_py.journal.record_codec import read_items, write_items
 from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
+from noetic_py.journal.values import read_items, write_items
 from noetic_py.sessions.lock import SessionLock
 from noetic_py.sessions.policy import SessionPolicy
 

@@ -32,7 +32,6 @@ from noetic_py.errors import (
     SessionSuspended,
 )
 from noetic_py.journal.delta import state_tree
-from noetic_py.journal.record_codec import Stored
 from noetic_py.journal.records import Base
 from noetic_py.journal.session_stream import (
     StoredConversation,
@@ -42,6 +41,7 @@ from noetic_py.journal.session_stream import (
     started,
     void,
 )
+from noetic_py.journal.values import Stored
 from noetic_py.runner.lease import codec_for, give_up, left_of, load_past, when_free
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ from noetic_py.core.items import (
 )
 from noetic_py.errors import NoeticError
 from noetic_py.journal.packing import pack, unpack
-from noetic_py.journal.record_codec import _LOAD, load_record
+from noetic_py.journal.record_codec import load_record
+from noetic_py.journal.records import KINDS as RECORD_KINDS
 from noetic_py.journal.session_stream import StoredConversation, edited, ended, started
 from noetic_py.journal.stored import Record
 
@@ -95,7 +96,7 @@ TYPES: list[Any] = [
     tuple[UUID, date],
 ]
 CODEC = Codec([Spot, Report, Colour])
-KINDS = sorted(_LOAD)
+KINDS = sorted(RECORD_KINDS)
 VALUES: list[Any] = [
     {"a": [1, 2.5, None, True, "x\ud800"], "$": "dict", "b": {(1, 2): b"bytes"}},
     Spot(1, datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), ("a", "b")),
@@ -130,7 +131,10 @@ async def _read(place: Path) -> set[tuple[str, bytes]]:
     async with SqliteBackend(place) as backend:
         runs = [entry.run_id for entry in await backend.list()]
         return {
-            (record.kind, record.payload) for run in runs for record in await backend.read(run) if record.kind in _LOAD
+            (record.kind, record.payload)
+            for run in runs
+            for record in await backend.read(run)
+            if record.kind in RECORD_KINDS
         }
 
 

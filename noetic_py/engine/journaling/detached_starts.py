@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.core.types import Version
     from noetic_py.engine.state import Run
-    from noetic_py.journal.records import Path
+    from noetic_py.journal.values import Path
 
 __all__ = ["LAUNCHED", "note"]
 

@@ -11,8 +11,9 @@ from noetic_py.engine.journaling.run_history import Past
 from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.stops import asked_in
 from noetic_py.errors import ReplayDiverged
-from noetic_py.journal.records import AttemptFailed, Path, StepFinished, StepStopped
+from noetic_py.journal.records import AttemptFailed, StepFinished, StepStopped
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
+from noetic_py.journal.values import Path
 from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import EverySpec, LoopSpec

@@ -28,7 +28,8 @@ from noetic_py.journal.records import (
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, Run
-    from noetic_py.journal.records import JournalRecord, Path
+    from noetic_py.journal.records import JournalRecord
+    from noetic_py.journal.values import Path
 
 __all__ = [
     "AT_LIMIT",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, Run, Spent
-    from noetic_py.journal.records import Change, Intent, JournalRecord, LayerDeltas, Path
+    from noetic_py.journal.records import Intent, JournalRecord
+    from noetic_py.journal.values import Change, LayerDeltas, Path
 
 __all__ = [
     "capture",
@@ -395,8 +396,9 @@ def stopped(frame: Frame) -> None:
     used = frame.used_tokens is not None or frame.used_cost is not None
     if frame.control is not None or kept or used or (run.store is not None and _counts(frame)):
         record = StepStopped(
-            frame.at, frame.step.kind, frame.attempt, kept, frame.used_tokens, frame.used_cost, frame.control, (),
-            frame.used_calls, frame.used_tool, tuple(frame.takes or ()) if frame.control is not None else (),
+            frame.at, frame.step.kind, frame.attempt, kept, (), frame.used_tokens, frame.used_cost, frame.control,
+            takes=tuple(frame.takes or ()) if frame.control is not None else (),
+            calls=frame.used_calls, tool=frame.used_tool,
         )  # fmt: skip
         run.journal.append(record)
     if run.bus.active:

@@ -28,17 +28,8 @@ from noetic_py.journal.delta import (
     known_of,
     state_tree,
 )
-from noetic_py.journal.record_codec import Stored
-from noetic_py.journal.records import (
-    Change,
-    JournalRecord,
-    Opening,
-    RunBegun,
-    Segment,
-    StateRevised,
-    StepFinished,
-    StepStopped,
-)
+from noetic_py.journal.records import JournalRecord, Opening, RunBegun, Segment, StateRevised, StepFinished, StepStopped
+from noetic_py.journal.values import Change, Stored
 
 __all__ = [
     "as_stored",

@@ -35,8 +35,8 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.delta import apply_changes, digest_of, known_fields, mismatch
 from noetic_py.journal.layer_states import StoredCells, apply_cells, unlike
-from noetic_py.journal.record_codec import SameAsChild, Stored
-from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, Path, StepFinished
+from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, StepFinished
+from noetic_py.journal.values import Path, SameAsChild, Stored
 from noetic_py.steps.flow import Mode
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 

@@ -28,15 +28,13 @@ from noetic_py.engine.progress import progress_of
 from noetic_py.engine.state import Run, Spent
 from noetic_py.engine.tool_arguments import check_changed, plain
 from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestExpired, RequestNotFound, RunNotFound
-from noetic_py.journal.record_codec import Stored
-from noetic_py.journal.record_fields import check_journal
+from noetic_py.journal.record_codec import check_journal
 from noetic_py.journal.records import (
     Answered,
     AttemptFailed,
     CallStarted,
     Intent,
     JournalRecord,
-    Path,
     Pending,
     RunBegun,
     RunEnded,
@@ -47,6 +45,7 @@ from noetic_py.journal.records import (
     Voided,
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
+from noetic_py.journal.values import Path, Stored
 
 if TYPE_CHECKING:
     from noetic_py.core.items import JsonValue

@@ -25,7 +25,8 @@ from noetic_py.journal.record_codec import dump_record
 from noetic_py.journal.stored import Lease, Record
 
 if TYPE_CHECKING:
-    from noetic_py.journal.records import JournalRecord, Path
+    from noetic_py.journal.records import JournalRecord
+    from noetic_py.journal.values import Path
 
 __all__ = ["TTL", "Kept", "RunWriter"]
 

@@ -26,7 +26,7 @@ from noetic_py.engine.layers.lifecycle import judged, mend_model_error
 from noetic_py.engine.layers.view import project, projector_of
 from noetic_py.engine.provider_call import ProviderCall, RunCalls, Shown, check_reported
 from noetic_py.errors import ModelError
-from noetic_py.journal.record_codec import Stored, dump_usage, read_usage
+from noetic_py.journal.values import Stored, dump_usage, read_usage
 from noetic_py.models.model import (
     CALLS,
     Model,

@@ -21,8 +21,8 @@ from noetic_py.engine.journaling.migrate import opening_of
 from noetic_py.engine.kind import Node, Own
 from noetic_py.errors import CodecError, ConfigError, NoeticError
 from noetic_py.journal.layer_states import StoredCells, changed_tree
-from noetic_py.journal.record_codec import Stored
-from noetic_py.journal.records import LayerDeltas, Segment, StateRevised, StepFinished, StepStopped
+from noetic_py.journal.records import Segment, StateRevised, StepFinished, StepStopped
+from noetic_py.journal.values import LayerDeltas, Stored
 
 if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame

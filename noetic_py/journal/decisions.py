@@ -1,0 +1,139 @@
+"""What the engine stores as values of decisions, and as outputs of its own steps, and the checks of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noetic_py.core.codec.text import is_list
+from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
+from noetic_py.journal.fields import Fits, or_none, refuse
+from noetic_py.journal.values import (
+    Path,
+    each_of,
+    is_attempt,
+    is_cost,
+    is_count,
+    is_flag,
+    is_limits,
+    is_optional_text,
+    is_path,
+    is_text,
+    is_usage,
+    object_of,
+    pair_of,
+)
+
+__all__ = ["check_decision", "check_output"]
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _is_verdict(value: Any) -> bool:
+    return (
+        is_list(value)
+        and len(value) in (3, 4)
+        and is_flag(value[0])
+        and all(map(is_optional_text, value[1:3]))
+        and all(map(is_flag, value[3:]))
+    )
+
+
+_ASKED = object_of(
+    {"kind": lambda value: value in ("complete", "wrap_up", "abort")},
+    {"value": _anything, "reason": is_text, "by": is_optional_text, "key": is_text},
+)
+# What the engine's own steps store as their output, by kind.
+_OUTPUTS: Mapping[str, tuple[Fits, str]] = {
+    "answer": (
+        lambda value: (
+            is_list(value)
+            and len(value) == 5
+            and or_none(is_usage)(value[0])
+            and or_none(object_of({"$": lambda mark: mark == "decimal", "v": is_cost}))(value[1])
+            and all(map(is_optional_text, value[2:]))
+        ),
+        "[usage, cost, stop reason, model, response id]",
+    ),
+    "gather": (is_list, "a list"),
+    "handing": (object_of({"to": is_optional_text, "value": _anything}), "an object of to and value"),
+    "send": (pair_of(is_text, _anything), "[channel, value]"),
+}
+# What the engine decides for a step, by the key up to its number, as read.
+_DECISIONS: Mapping[str, tuple[Fits, str]] = {
+    "route": (is_optional_text, "the id of a step or null"),
+    "paths": (is_path, "ids of steps"),
+    "wrap_up": (is_path, "a path"),
+    "verdict": (
+        _is_verdict,
+        "[stop, reason, feedback], with a fourth field when the condition failed",
+    ),
+    "cut": (
+        lambda value: (
+            is_list(value) and len(value) in (2, 3) and type(value[0]) is int and all(map(is_flag, value[1:]))
+        ),
+        "[scope, timed] or [scope, timed, held]",
+    ),
+    "between": (each_of(lambda item: isinstance(item, ItemBase)), "a list of items"),
+    "begun": (
+        each_of(lambda value: is_list(value) and len(value) == 2 and is_path(value[0]) and is_attempt(value[1])),
+        "a list of [path, attempt]",
+    ),
+    "valueless": (lambda value: value is True, "true"),
+    "asked": (_ASKED, "a stop that was asked for"),
+    "launched": (
+        object_of(
+            {
+                "step": is_text,
+                "fingerprint": is_text,
+                "count": is_count,
+                "input": is_text,
+                "state": is_text,
+                "bag": is_flag,
+                "version": is_attempt,
+                "budget": is_limits,
+            }
+        ),
+        "what was started",
+    ),
+}
+_TAKEN = (is_path, "the path of a send")
+_CALL = re.compile(r"\[\d{1,9}\]\Z")
+
+
+def check_output(kind: str, path: Path, tree: Any, items: Sequence[Item]) -> None:
+    """Check the output of a finished step, which the engine's own steps know the form of.
+
+    Args:
+        kind: The step's kind.
+        path: The step.
+        tree: Its output in its stored form, `None` where it has none of its own.
+        items: Its items.
+
+    Raises:
+        CodecError: It has another form; or it is a tool call without a number, or without its output.
+    """
+    of_kind = f"StepFinished of kind {kind}"
+    known = _OUTPUTS.get(kind)
+    if known is not None and not known[0](tree):
+        raise refuse(tree, "output", of_kind, known[1], path)
+    if kind == "tool_call":
+        if not _CALL.search(path[-1]):
+            raise refuse("/".join(path), "path", of_kind, "a frame with a number, such as [0]")
+        if not isinstance(items[-1] if items else None, FunctionCallOutput):
+            raise refuse(len(items), "items", of_kind, "an output as the last one")
+
+
+def check_decision(key: str, value: Any, path: Path) -> None:
+    """Check what was decided for a step, as it was read.
+
+    Raises:
+        CodecError: It is not what the engine decides under this key.
+    """
+    name, bracket, end = key.partition("[")
+    found = _TAKEN if bracket and end.endswith(".from") else _DECISIONS.get(name)
+    if found is not None and not found[0](value):
+        raise refuse(value, f"value of {key:.60}", "Decision", found[1], path)
