@@ -22,6 +22,7 @@ from noetic_py.core.budget import (
     Reservation,
     TokenUsage,
     Usage,
+    _affordable,
     amounts_of,
 )
 
@@ -87,7 +88,7 @@ def test_what_a_usage_means_in_dimensions() -> None:
         "cached_input_tokens": 2,
         "cost": Decimal("0.5"),
     }
-    assert amounts_of(NOTHING_USED)["cost"] == 0
+    assert amounts_of(NOTHING_USED) == dict.fromkeys(found, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- values
@@ -762,6 +763,35 @@ def test_leases_without_a_budget_open_and_close_too() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- random
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), max_size=5), st.booleans())
+async def test_a_lease_that_is_charged_again_stands_where_the_first_one_stood(
+    calls: list[tuple[int, int, int]], limited: bool
+) -> None:
+    budget = Budget(steps=50, cost=90, tokens=900) if limited else Budget(cost=90)
+    first, again = (BudgetLease(Budget(cost=99)), BudgetLease(Budget(cost=99)))
+    child, charged = BudgetLease(budget, first), BudgetLease(budget, again)
+    for read, written, steps in calls:
+        for _ in range(steps):
+            child.take_step()
+        child.take_tool_call("search")
+        used = Usage(TokenUsage(read, written), Decimal(read) if read else None, model_calls=1)
+        (await child.reserve(input_tokens=read, max_output=written, cost_of=per_token)).settle(used)
+        for lease in (again, charged):
+            lease.recover(used, steps, None)
+            lease.recover(NOTHING_USED, 0, "search")
+    assert (charged.used(), charged.steps, charged.tokens) == (child.used(), child.steps, child.tokens)
+    assert charged.remaining(0.0) == child.remaining(0.0)
+    child.close()
+    charged.close()
+    assert (again.used(), again.steps, again.calls) == (first.used(), first.steps, first.calls)
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 4), st.integers(1, 30))
+def test_money_buys_as_much_output_as_it_can_pay_for(money: int, read: int, price: int, most: int) -> None:
+    found = _affordable(Decimal(money), read, most, lambda read, written: Decimal(read + price * written))
+    assert found == max((written for written in range(most + 1) if read + price * written <= money), default=0)
 
 
 @given(st.integers(0, 2**32))

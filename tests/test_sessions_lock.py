@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
 
 from noetic_py import SessionKey
 from noetic_py.errors import Overloaded, ShuttingDown
@@ -94,3 +97,76 @@ async def test_one_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on() ->
             await anyio.wait_all_tasks_blocked()
         scopes[0].cancel()
     assert (let_in, len(lock)) == (["b"], 0)
+
+
+@define
+class Queue:
+    """What a lock for `most` that wait does, without tasks."""
+
+    most: int
+    shut: bool = False
+    inside: list[int] = field(factory=list[int])
+    waiting: list[int] = field(factory=list[int])
+    new: set[int] = field(factory=set[int])
+    told: dict[int, str] = field(factory=dict[int, str])
+
+    def enter(self, number: int) -> None:
+        if number in self.new and self.shut:
+            self.told[number] = "ShuttingDown"
+        elif self.inside and len(self.waiting) >= self.most:
+            self.told[number] = "Overloaded"
+        else:
+            self.waiting.append(number)
+
+    def close(self) -> None:
+        self.shut = True
+        self.told |= dict.fromkeys(self.new.intersection(self.waiting), "ShuttingDown")
+        self.waiting = [number for number in self.waiting if number not in self.new]
+
+    def go_on(self) -> None:
+        if not self.inside and self.waiting:
+            self.inside.append(self.waiting.pop(0))
+            self.told[self.inside[0]] = "in"
+
+
+@given(
+    st.lists(st.sampled_from(["enter", "enter new", "leave", "cancel first", "cancel last", "shut"]), max_size=14),
+    st.integers(0, 2),
+)
+async def test_random_callers_take_turns_as_a_queue_says(moves: list[str], most: int) -> None:
+    lock, queue, told = SessionLock(), Queue(most), dict[int, str]()
+    scopes, leave = list[anyio.CancelScope](), list[anyio.Event]()
+
+    async def caller(number: int) -> None:
+        with scopes[number]:
+            try:
+                async with lock.acquire(KEY, limit=most, new=number in queue.new):
+                    told[number] = "in"
+                    await leave[number].wait()
+                    told[number] = "out"
+            except (Overloaded, ShuttingDown) as error:
+                told[number] = type(error).__name__
+
+    async with anyio.create_task_group() as group:
+        for move in moves:
+            if move.startswith("enter"):
+                number = len(scopes)
+                scopes.append(anyio.CancelScope())
+                leave.append(anyio.Event())
+                queue.new |= {number} if move == "enter new" else set()
+                queue.enter(number)
+                group.start_soon(caller, number)
+            elif move == "shut":
+                lock.close()
+                queue.close()
+            elif move == "leave" and queue.inside:
+                leave[queue.inside[0]].set()
+                queue.told[queue.inside.pop()] = "out"
+            elif move.startswith("cancel") and queue.waiting:
+                scopes[queue.waiting.pop(0 if move == "cancel first" else -1)].cancel()
+            queue.go_on()
+            await anyio.wait_all_tasks_blocked()
+            assert told == queue.told
+            assert (lock.is_locked(KEY), len(lock)) == (bool(queue.inside), len(queue.inside))
+        group.cancel_scope.cancel()
+    assert len(lock) == 0

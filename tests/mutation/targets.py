@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 SIGNING = ("plugins/noetic-signing/tests",)
-CODEC = ("tests/test_codec.py", "tests/test_checkpoints_stored.py")
+CODEC = (
+    "tests/test_codec.py",
+    "tests/test_codec_text.py",
+    "tests/test_checkpoints_stored.py",
+    "tests/test_items.py",
+    "tests/requirements/test_002_items.py",
+    "tests/requirements/test_000_stored.py",
+)
 
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
