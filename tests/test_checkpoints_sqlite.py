@@ -620,7 +620,7 @@ async def test_a_run_that_begins_while_a_file_is_checked(tmp_path: Path, monkeyp
 
     original = schema.connect
     path = tmp_path / "runs.db"
-    async with SqliteBackend(path) as backend:
+    async with SqliteBackend(path, busy_timeout=0.1) as backend:
         await fill(backend, "first", 1)
         monkeypatch.setattr(schema, "connect", connect)
         await anyio.to_thread.run_sync(look)

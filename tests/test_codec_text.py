@@ -36,7 +36,7 @@ def keys(value: object) -> int:
 
 
 def depth(value: object) -> int:
-    return 1 + max(map(depth, parts(value)), default=0) if isinstance(value, dict | list) else 0
+    return 1 + max(map(depth, parts(value)), default=0) if text.is_dict(value) or text.is_list(value) else 0
 
 
 @given(TREES)

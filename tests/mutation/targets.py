@@ -11,6 +11,14 @@ CODEC = (
     "tests/requirements/test_002_items.py",
     "tests/requirements/test_000_stored.py",
 )
+RESUMED = (
+    "tests/test_resume.py",
+    "tests/test_resumed_counts.py",
+    "tests/test_replay_diverged.py",
+    "tests/test_cuts.py",
+    "tests/test_detached_resumed.py",
+    "tests/test_suspension.py",
+)
 
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
@@ -24,35 +32,32 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "text": ("noetic_py.core.codec.text", CODEC),
     "validation": (
         "noetic_py.core.validation",
-        ("tests/security/test_forged.py", "tests/requirements/test_001_derived.py"),
+        (
+            "tests/security/test_forged.py",
+            "tests/requirements/test_001_derived.py",
+            "tests/requirements/test_004_data.py",
+        ),
     ),
     "permissions": (
         "noetic_py.tools.permissions",
         ("tests/test_permissions.py", "tests/test_permissions_received.py"),
     ),
-    "lock": ("noetic_py.sessions.lock", ("tests/test_sessions_gate.py", "tests/test_sessions.py")),
-    "queue": ("noetic_py.sessions.queue", ("tests/test_sessions_mail.py",)),
+    "lock": ("noetic_py.sessions.lock", ("tests/test_sessions_lock.py", "tests/test_sessions.py")),
+    "queue": ("noetic_py.sessions.queue", ("tests/test_sessions_queue.py",)),
     "projector": (
         "noetic_py.memory.projector",
-        ("tests/test_memory_view.py", "tests/test_memory_anchor.py", "tests/test_memory_allocate.py"),
+        (
+            "tests/test_memory_view.py",
+            "tests/test_memory_anchor.py",
+            "tests/test_memory_allocate.py",
+            "tests/properties/test_view.py",
+        ),
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
-    "writer": (
-        "noetic_py.engine.journaling.writer",
-        ("tests/test_engine_store.py", "tests/test_checkpoints_stored.py"),
-    ),
-    "ledger": (
-        "noetic_py.engine.journaling.ledger",
-        ("tests/test_engine_ledger.py", "tests/test_cuts.py", "tests/test_resume.py"),
-    ),
-    "fold": (
-        "noetic_py.engine.journaling.fold",
-        ("tests/test_resume.py", "tests/test_histories.py", "tests/test_cuts.py"),
-    ),
-    "replay": (
-        "noetic_py.engine.journaling.replay",
-        ("tests/test_resume.py", "tests/test_replay_diverged.py", "tests/test_histories.py"),
-    ),
+    "writer": ("noetic_py.engine.journaling.writer", ("tests/test_engine_store.py", *RESUMED)),
+    "ledger": ("noetic_py.engine.journaling.ledger", ("tests/test_engine_ledger.py", *RESUMED)),
+    "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py", *RESUMED)),
+    "replay": ("noetic_py.engine.journaling.replay", ("tests/test_histories.py", *RESUMED)),
     "signing": ("noetic_py.journal.signing", SIGNING),
     "signatures": ("noetic_signing.signing", SIGNING),
     "keys": ("noetic_signing.keys", SIGNING),

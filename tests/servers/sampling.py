@@ -16,7 +16,7 @@ _LOOPS = ("asyncio", "trio")
 
 
 def one_loop_each(config: pytest.Config, items: list[pytest.Item], folder: Path) -> None:
-    """Leave of each case of a server's conformance suite one event loop, half of them on each; in full both stay.
+    """Leave of each case of a server's tests one event loop, half of them on each; in full both stay.
 
     A backend on a server does its work in threads, which are the same under both.
     """
@@ -27,7 +27,7 @@ def one_loop_each(config: pytest.Config, items: list[pytest.Item], folder: Path)
     for item in items:
         params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
         loop = params.get("anyio_backend")
-        ours = item.path == folder / "test_conformance.py" and loop in _LOOPS
+        ours = item.path.is_relative_to(folder) and loop in _LOOPS
         case = item.nodeid.replace(str(loop), "").encode()
         (kept if not ours or _LOOPS[zlib.crc32(case) % 2] == loop else left).append(item)
     if left:

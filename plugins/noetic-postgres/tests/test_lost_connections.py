@@ -11,6 +11,8 @@ from postgres_server import PostgresServer
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.lost import LostConnections
 
+pytestmark = pytest.mark.slow
+
 
 class TestLostConnections(LostConnections):
     @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from tests.servers.sampling import one_loop_each  # noqa: E402  # as the one abo
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sample the conformance suite."""
+    """Run each case on one event loop."""
     one_loop_each(config, items, Path(__file__).parent)
 
 

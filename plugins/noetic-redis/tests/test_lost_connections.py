@@ -15,6 +15,8 @@ from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.journeys import SCOPE, THRESHOLD, Journey, journal, record
 from tests.servers.lost import LostConnections
 
+pytestmark = pytest.mark.slow
+
 
 class TestLostConnections(LostConnections):
     sampled = 7
