@@ -32,6 +32,8 @@ from tests.mutation.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 4000
+SECONDS = 15.0
+"""How long the tests of one change take together, without the change."""
 
 
 @frozen
@@ -113,16 +115,23 @@ class Session:
             msg = f"without a change the tests end with: {unchanged}"
             raise pytest.UsageError(msg)
         for number, mutant in enumerate(self._chosen):
-            limits = {
-                item: 3 + 5 * unchanged[item.nodeid]["seconds"]
-                for item in session.items
-                if number in unchanged[item.nodeid]["reached"]
-            }
+            limits = self._limits(number, session.items, unchanged)
             answer = forked(partial(self._changed, number, limits)) if limits else "alive"
             if answer == "alive":
                 self.survived.append(number)
             say(f"{answer}: {mutant} ({len(limits)} tests)")
         return True
+
+    def _limits(self, number: int, items: Sequence[pytest.Item], unchanged: Any) -> dict[pytest.Item, float]:
+        """The shortest tests that reach a change, as many as fit, with the seconds that each may take."""
+        limits: dict[pytest.Item, float] = {}
+        left = SECONDS
+        for item in sorted(items, key=lambda item: float(unchanged[item.nodeid]["seconds"])):
+            seconds = float(unchanged[item.nodeid]["seconds"])
+            if number in unchanged[item.nodeid]["reached"] and left > 0:
+                limits[item] = 3 + 5 * seconds
+                left -= seconds
+        return limits
 
     def _unchanged(self, items: Sequence[pytest.Item]) -> object:
         seen: dict[str, object] = {}

@@ -11,15 +11,6 @@ CODEC = (
     "tests/requirements/test_002_items.py",
     "tests/requirements/test_000_stored.py",
 )
-RESUMED = (
-    "tests/test_resume.py",
-    "tests/test_resumed_counts.py",
-    "tests/test_replay_diverged.py",
-    "tests/test_cuts.py",
-    "tests/test_detached_resumed.py",
-    "tests/test_suspension.py",
-)
-
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
     "log": (
@@ -54,10 +45,19 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
-    "writer": ("noetic_py.engine.journaling.writer", ("tests/test_engine_store.py", *RESUMED)),
-    "ledger": ("noetic_py.engine.journaling.ledger", ("tests/test_engine_ledger.py", *RESUMED)),
-    "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py", *RESUMED)),
-    "replay": ("noetic_py.engine.journaling.replay", ("tests/test_histories.py", *RESUMED)),
+    "writer": ("noetic_py.engine.journaling.writer", ("tests/test_engine_store.py", "tests/test_resume.py")),
+    "ledger": (
+        "noetic_py.engine.journaling.ledger",
+        ("tests/test_engine_ledger.py", "tests/test_resumed_counts.py", "tests/test_cuts.py"),
+    ),
+    "fold": (
+        "noetic_py.engine.journaling.fold",
+        ("tests/test_histories.py::test_every_run_goes_on", "tests/test_resume.py", "tests/test_resumed_counts.py"),
+    ),
+    "replay": (
+        "noetic_py.engine.journaling.replay",
+        ("tests/test_replay_diverged.py", "tests/test_resume.py", "tests/test_cuts.py"),
+    ),
     "signing": ("noetic_py.journal.signing", SIGNING),
     "signatures": ("noetic_signing.signing", SIGNING),
     "keys": ("noetic_signing.keys", SIGNING),
