@@ -224,6 +224,39 @@ async def test_what_a_function_was_given_or_gives_is_apart_from_the_state() -> N
     assert result.memory["window"][0].content == ["a"]
 
 
+@pytest.mark.parametrize("how", ["assigned to", "changed in place"])
+async def test_a_handle_that_a_function_left_behind_can_only_be_read(how: str) -> None:
+    class Left(MemoryLayer[list[str]]):
+        @function
+        async def leave(self) -> None:
+            """Leave the handle behind."""
+            left.append(self)
+            self.state = ["kept"]
+
+    class Holder(Memory):
+        layer: Left = Left()
+
+    left: list[Left] = []
+
+    @step
+    async def changes(text: str, ctx: Context[Holder]) -> list[str]:
+        await ctx.memory.layer.leave()
+        await ctx.memory.layer.leave()
+        assert left[0].state == ["kept"]
+        if how == "assigned to":
+            left[0].state = ["lost"]
+        else:
+            left[0].state.append("lost")
+        return left[0].state
+
+    async with Harness(memory=Holder()) as harness:
+        result = await harness.run(changes, "x", on_error="result")
+    assert isinstance(result.error, errors.ConfigError)
+    assert result.error.code == "layer-state"
+    assert how in result.error.message
+    assert result.memory["layer"] == []
+
+
 async def test_what_children_are_given_is_apart_from_the_state() -> None:
     seen: list[list[str]] = []
     shared = ["born"]

@@ -227,18 +227,23 @@ class Other(Through):
 
 
 class Draft(Through):
-    """The state while a function or a hook works on it: a copy, which takes its place when that has succeeded."""
+    """The state while a function or a hook works on it: a copy, which takes its place when that has succeeded.
 
-    __slots__ = ("_base", "_read", "_value", "_written")
+    From then on it is no draft any more: code that holds on to the handle reads and writes as any other code does.
+    """
+
+    __slots__ = ("_base", "_over", "_read", "_value", "_written")
 
     def __init__(self, below: Binding) -> None:
         super().__init__(below)
-        self._read = self._written = False
+        self._read = self._written = self._over = False
         self._base: Any = None
         self._value: Any = None
 
     def read(self) -> Any:
         """The copy."""
+        if self._over:
+            return self.below.read()
         if not self._read:
             self._read = True
             self._base = self.below.peek()
@@ -247,7 +252,7 @@ class Draft(Through):
 
     def peek(self) -> Any:
         """The state as `read` would give it, without making the copy: for who never changes it in place."""
-        return self._value if self._read else self.below.peek()
+        return self._value if self._read and not self._over else self.below.peek()
 
     def copy(self) -> Any:
         """A copy of the copy."""
@@ -255,10 +260,16 @@ class Draft(Through):
 
     def set(self, value: Any) -> None:
         """Another state."""
-        self.write(value, None)
+        if self._over:
+            self.below.set(value)
+        else:
+            self.write(value, None)
 
     def write(self, value: Any, base: Any) -> None:
         """Another state."""
+        if self._over:
+            self.below.write(value, base)
+            return
         if not self._read:
             self._read = True
             self._base = self.below.peek()
@@ -277,7 +288,8 @@ class Draft(Through):
 
     def commit(self) -> bool:
         """Put it in place; returns whether there was anything to put."""
-        if not self.changed:
-            return False
-        self.below.write(self._value, self._base)
-        return True
+        changed = self.changed
+        if changed:
+            self.below.write(self._value, self._base)
+        self._over = True
+        return changed
