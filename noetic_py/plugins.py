@@ -55,6 +55,7 @@ _KNOWN = {
     "openai": "noetic-openai",
     "openai-chat": "noetic-openai",
     "openrouter": "noetic-openai",
+    "anthropic": "noetic-anthropic",
     "local": "noetic-local",
 }
 _KNOWN_BACKENDS = {

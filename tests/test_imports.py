@@ -9,6 +9,7 @@ import pytest
 
 PACKAGES = [
     "noetic_py",
+    "noetic_anthropic",
     "noetic_glossary",
     "noetic_local",
     "noetic_openai",

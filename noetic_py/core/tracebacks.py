@@ -17,7 +17,15 @@ from noetic_py.errors import CheckpointError, CodecError, NoeticError, NoeticWar
 __all__ = ["HIDING", "called_at", "forget_attempt", "note_place", "trim", "warn", "where_defined"]
 
 FULL = "NOETIC_TRACEBACK"
-_OWN = ("noetic_py", "noetic_openai", "noetic_local", "noetic_postgres", "noetic_redis", "noetic_signing")
+_OWN = (
+    "noetic_py",
+    "noetic_anthropic",
+    "noetic_openai",
+    "noetic_local",
+    "noetic_postgres",
+    "noetic_redis",
+    "noetic_signing",
+)
 # What the library calls, and what then calls it or a step's body back. Where a body calls these itself they are shown.
 _BETWEEN = (
     "anyio",
@@ -31,6 +39,7 @@ _BETWEEN = (
     "httpcore",
     "httpcore2",
     "h11",
+    "anthropic",
     "openai",
 )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import zlib
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -29,6 +30,7 @@ from noetic_py.core.runtime import SYSTEM
 __all__ = [
     "ACCEPTED",
     "CLOSE_TIMEOUT",
+    "LOOPBACK",
     "MAX_BODY",
     "MAX_EVENT",
     "MAX_SECONDS",
@@ -36,9 +38,11 @@ __all__ = [
     "LoopClients",
     "ReceivedBytes",
     "end_reading",
+    "host_of",
     "limit_bodies_of",
     "limited",
     "retry_after",
+    "shown_host",
     "without_password",
 ]
 
@@ -48,6 +52,8 @@ ACCEPTED: Final = "gzip, deflate"
 """The encodings that a request asks for: those that can be unpacked in pieces of a limited size."""
 MAX_EVENT: Final = 32 * 1024 * 1024
 """Bytes that an event of a stream may have."""
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+"""The names of this machine, between which and a client no proxy may come."""
 CLOSE_TIMEOUT: Final = 5.0
 """Seconds that closing a connection may take."""
 
@@ -69,10 +75,11 @@ class ReceivedBytes:
     An SDK's stream hides the bytes, and the signs of life between its events. So `next_of` watches them.
     """
 
-    __slots__ = ("_idle", "_scope", "_unread")
+    __slots__ = ("_decoder", "_idle", "_scope", "_unread")
 
     def __init__(self) -> None:
         self._unread = 0
+        self._decoder = getincrementaldecoder("utf-8")()
         self._idle = math.inf
         self._scope: anyio.CancelScope | None = None
 
@@ -85,7 +92,7 @@ class ReceivedBytes:
 
         Raises:
             TimeoutError: It has stalled.
-            ValueError: The event is larger than `MAX_EVENT`.
+            ValueError: The event is larger than `MAX_EVENT`, or no UTF-8.
         """
         self._unread, self._idle = 0, idle
         event: E | None = None
@@ -97,15 +104,18 @@ class ReceivedBytes:
             raise TimeoutError
         return event
 
-    def add(self, size: int) -> None:
-        """Note that so many bytes have come.
+    def add(self, chunk: bytes) -> None:
+        """Note that bytes have come.
+
+        What an SDK would raise itself in the middle of its reading would leave the reading open, so it is raised here.
 
         Raises:
-            ValueError: An event is larger than `MAX_EVENT`.
+            ValueError: An event is larger than `MAX_EVENT`, or no UTF-8.
         """
         if self._scope is None:
             return
-        self._unread += size
+        self._decoder.decode(chunk)
+        self._unread += len(chunk)
         if self._unread > MAX_EVENT:
             raise ValueError(f"an event is larger than {MAX_EVENT} bytes")
         self._scope.deadline = anyio.current_time() + self._idle
@@ -151,7 +161,7 @@ async def _limit(response: Any) -> None:
 async def _counted(chunks: AsyncGenerator[bytes], received: ReceivedBytes) -> AsyncGenerator[bytes]:
     async with aclosing(chunks):
         async for chunk in chunks:
-            received.add(len(chunk))
+            received.add(chunk)
             yield chunk
 
 
@@ -341,6 +351,23 @@ async def _close(client: ClosableClient) -> None:
     # Also when the call was cancelled: what it opened has to be closed, and that must not take for ever.
     with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await client.close()
+
+
+def host_of(address: str | None) -> str:
+    """The host's name in an address; empty for none."""
+    return (urlsplit(address).hostname or "") if address else ""
+
+
+def shown_host(address: str | None, home: str) -> str:
+    """Host and port of a server, as errors name them; of an address with a password nothing, however it is read.
+
+    Args:
+        address: The server's address, `None` for the provider's own.
+        home: The provider's own.
+    """
+    if address is None or "@" not in address:
+        return urlsplit(address or home).netloc or repr(address)
+    return "the address of base_url="
 
 
 def without_password(address: str | None) -> tuple[str | None, tuple[str, str] | None]:

@@ -7,13 +7,13 @@ from base64 import b64encode
 from collections.abc import Mapping
 from mimetypes import guess_type
 from typing import Any
-from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from noetic_openai.narrow import is_array, is_object
 from noetic_py.core.items import InputFile, InputImage
 from noetic_py.models import ModelRequest, OutputSchema
+from noetic_py.models.http import LOOPBACK, host_of, shown_host
 
 __all__ = [
     "Server",
@@ -28,7 +28,6 @@ __all__ = [
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 _HOSTS = ("openai.com", "openai.azure.com")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @frozen
@@ -49,14 +48,12 @@ class Server:
     @property
     def host(self) -> str:
         """The host's name; empty for OpenAI's own address."""
-        return (urlsplit(self.base_url).hostname or "") if self.base_url else ""
+        return host_of(self.base_url)
 
     @property
     def where(self) -> str:
         """Host and port, as errors name them; of an address with a password nothing, however it is read."""
-        if self.base_url is None or "@" not in self.base_url:
-            return urlsplit(self.base_url or "https://api.openai.com").netloc or repr(self.base_url)
-        return "the address of base_url="
+        return shown_host(self.base_url, "https://api.openai.com")
 
     @property
     def is_openai(self) -> bool:
@@ -67,7 +64,7 @@ class Server:
     @property
     def is_loopback(self) -> bool:
         """Whether it runs on this machine, so that no proxy may come between."""
-        return self.host in _LOOPBACK
+        return self.host in LOOPBACK
 
 
 def function(tool: Mapping[str, Any]) -> dict[str, Any]:

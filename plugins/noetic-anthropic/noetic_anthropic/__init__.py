@@ -1,0 +1,19 @@
+"""Anthropic's Claude models for noetic_py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from noetic_anthropic.model import AnthropicModel
+
+__all__ = ["AnthropicModel"]
+
+
+def __getattr__(name: str) -> Any:
+    # The plugin's registration imports this package, and must not pay for what it may never use.
+    if name != "AnthropicModel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from noetic_anthropic.model import AnthropicModel
+
+    return AnthropicModel

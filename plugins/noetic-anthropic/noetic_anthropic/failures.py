@@ -1,0 +1,107 @@
+"""What the provider's failures become: one named error per cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from noetic_py import redact
+from noetic_py.core.types import is_mapping
+from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.models.http import retry_after
+
+__all__ = ["Failures"]
+
+_BODY = 500
+_OVERFLOW_TYPE = "request_too_large"
+_OVERFLOW_WORDS = ("prompt is too long", "exceed context limit", "exceeds the context window")
+_RATE_TYPE = "rate_limit_error"
+_STATUSES: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    _RATE_TYPE: 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+class Failures:
+    """Makes errors of one model, without secrets and shortened.
+
+    Args:
+        model: The model's name.
+        where: Host and port of the server.
+        key: Where its API key comes from.
+    """
+
+    def __init__(self, model: str, where: str, key: str) -> None:
+        self._model, self._where, self._key = model, where, key
+
+    def status(self, status: int, headers: Mapping[str, str], body: object) -> ModelStatusError:
+        """The error for a response with an error status.
+
+        Args:
+            status: The HTTP status.
+            headers: The response's headers.
+            body: The decoded body, or its text.
+        """
+        kind, words = _said(body)
+        text = self.clean(words)
+        if _is_overflow(status, kind, words):
+            return ContextOverflow(
+                f"the request is larger than the context window: {text}",
+                model=self._model,
+                status=status,
+                body=text,
+                hint="give the step less history, such as by a window layer, or take a model with a larger window",
+            )
+        if status == 429 or kind == _RATE_TYPE:
+            after = retry_after(headers)
+            return RateLimited(f"too many requests: {text}", model=self._model, retry_after=after, body=text)
+        hint = f"check the API key: {self._key}" if status in (401, 403) else None
+        if status == 404:
+            hint = f"check the model's name, {self._model!r}, and base_url="
+        return ModelStatusError(
+            f"the provider at {self._where} answered with status {status}: {text}",
+            model=self._model,
+            status=status,
+            body=text,
+            hint=hint,
+        )
+
+    def event(self, body: object, *, begun: bool) -> ModelError:
+        """The error for an error that came inside the stream.
+
+        Args:
+            body: The event.
+            begun: Whether the answer had begun: then something was read and written, whatever the cause.
+        """
+        kind, words = _said(body)
+        status = _STATUSES.get(kind)
+        if begun or status is None:
+            return ModelStreamError(f"the provider broke the answer off: {self.clean(words)}", model=self._model)
+        return self.status(status, {}, body)
+
+    def clean(self, text: str) -> str:
+        """The text, shortened and without secrets."""
+        text = redact(text)
+        return text if len(text) <= _BODY else f"{text[:_BODY]}…"
+
+
+def _said(body: object) -> tuple[str, str]:
+    """The error's type and what the provider says; a gateway before it may send anything."""
+    error: Any = body.get("error") if is_mapping(body) else None
+    if not is_mapping(error):
+        return "", str(body) if body else "no reason given"
+    kind, words = error.get("type"), error.get("message")
+    return kind if isinstance(kind, str) else "", words if isinstance(words, str) and words else "no reason given"
+
+
+def _is_overflow(status: int, kind: str, words: str) -> bool:
+    lowered = words.lower()
+    return status == 413 or kind == _OVERFLOW_TYPE or any(part in lowered for part in _OVERFLOW_WORDS)
