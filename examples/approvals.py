@@ -1,8 +1,8 @@
-"""An agent that pays bills, and a person who says which: the program may stop while it waits.
+"""An agent that pays bills, and a person who approves the payments, also while no process is running.
 
-Two of three calls need leave. They are answered one after the other, the second one first, and each by a program that
-was started anew: what was paid is not paid again. The roofer gets a part of what the model wanted to pay, and the model
-is told so. Then the agent asks its person something itself.
+Two of three calls need approval. They are answered one by one, the second one first, each by a new process: what was
+paid is not paid again. The roofer gets a part of what the model wanted to pay, and the model is told so. Then the agent
+asks the person a question.
 """
 
 import json
@@ -84,7 +84,7 @@ async def main() -> None:
 
         async with started_anew(folder) as harness:
             (waiting,) = await harness.runs.list(status="suspended")
-            stranger = waiting.pending[1].reject("nobody knows them", by="ada")
+            stranger = waiting.pending[1].reject("they are unknown", by="ada")
             tell(await harness.resume("may", month, answers=[stranger]))
 
         async with started_anew(folder) as harness:

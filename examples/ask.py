@@ -2,10 +2,10 @@
 
     noetic run examples/ask.py "What does the global statement do?"
 
-The model that is asked when no other is named runs on this machine and is tiny: it cannot be trusted to write an answer
-or to judge one, but it can choose. So code finds quotations, the model chooses one, and code checks that it covers the
-question's words; if not, another round looks for what was missing. Any other model (`--model openai:gpt-5-mini`) gets
-the same search as a tool, and writes the answer itself.
+The default model runs on this machine and is tiny: it cannot be trusted to write an answer or to judge one, but it
+can choose. So code finds quotations, the model chooses one, and code checks that it covers the question's words; if
+not, another round searches for what was missing. Any other model (`--model openai:gpt-5-mini`) gets the same search
+as a tool and writes the answer itself.
 """
 
 import math

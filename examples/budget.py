@@ -1,7 +1,7 @@
-"""Budgets: what work may take is reserved before it starts, so any number of things at once cannot pass a limit.
+"""Budgets: a limit on model calls that holds for twenty calls at once, and a wrap-up when the money is used up.
 
 First twenty model calls start at the same moment under a budget of eight. Then an agent that would never stop runs out
-of money, and a wrap-up step makes the best of it with the part that was kept back for that.
+of money, and a wrap-up step summarises the result with the part that was kept back for it.
 """
 
 import anyio

@@ -1,8 +1,8 @@
-"""An agent that stays: it answers, waits for the next message, and is told when work that it has started is done.
+"""An agent that waits for messages: it answers, waits for the next one, and is told when its background work is done.
 
-The loop's inbox is a channel. Where the loop would end it parks, at no cost, until somebody writes: the user from
-outside of the run, or a step of the run. A tool starts the slow part beside the conversation and returns at once; what
-it finds comes into the same inbox. The script is what a model might say.
+The loop's inbox is a channel. Where the loop would end, it waits for a message instead: from the user outside of the
+run, or from a step of the run. A tool starts slow work in the background and returns at once; the result arrives in the
+same inbox. A script says what a model might say.
 """
 
 import anyio

@@ -1,9 +1,9 @@
-"""A chat server: many users and their conversations over HTTP, one harness that holds none of them.
+"""A chat server over HTTP: many users with many conversations, and one harness that holds none of them.
 
-A message is answered as a stream of server-sent events. Turns of one conversation come one after the other, those of
-different ones go on side by side. A message that is delivered twice is answered once. Whoever hangs up cancels the
-turn: what it has finished is kept, and the same delivery goes on from there. `guide` stands for a model and needs no
-network; `--model` names a real one.
+A message is answered as a stream of server-sent events. Turns of one conversation run one after the other, those of
+different conversations side by side. A message that is delivered twice is answered once. A client that disconnects
+cancels its turn: what has finished is kept, and the same delivery continues from there. `guide` stands for a model and
+needs no network; `--model` names a real one.
 
     python examples/chat_server.py
     curl -N -H "Authorization: Bearer TOKEN" -d '{"text": "Hello"}' http://127.0.0.1:8000/sessions/trip/messages
@@ -129,9 +129,9 @@ def open_harness(store: str, model: str | Model | None = None) -> Harness:
 
 
 class StubTokens:
-    """Who is asking: a stub. A list of tokens stands where a real server asks whoever knows its users.
+    """The login: a stub. A list of tokens stands for the login of a real server.
 
-    The user comes from here alone, never from a path or a body, so nobody can name a conversation of another user.
+    The user comes from here alone, never from a path or a body, so no user can name a conversation of another user.
 
     Args:
         users: The users by their tokens.
@@ -351,7 +351,7 @@ def application(harness: Harness, tokens: StubTokens, hosts: tuple[str, ...] = (
     Args:
         harness: Does the turns; entered and left with the application.
         tokens: Says who is asking.
-        hosts: The names under which it may be asked; others are refused, whoever has led a browser there.
+        hosts: The names under which it may be asked; others are refused, wherever the request comes from.
     """
 
     @asynccontextmanager
@@ -392,7 +392,7 @@ def main() -> None:
     users = users_of(given.users or os.environ.get("NOETIC_CHAT_USERS", ""))
     if not users:
         users = {secrets.token_urlsafe(): "demo"}
-        print(f"nobody was named; for now the user demo has the token {next(iter(users))}")
+        print(f"no user was named; for now the user demo has the token {next(iter(users))}")
     app = application(open_harness(given.store, given.model), StubTokens(users))
     # Turns that are under way when it is to end have ten seconds; then they are cancelled, and can be gone on with.
     config = uvicorn.Config(

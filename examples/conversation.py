@@ -1,7 +1,8 @@
-"""A conversation kept in a context: what a detour takes over of it, and how it goes on in another process.
+"""A conversation over several runs: a detour with a copy of it, a fresh start, and a continuation in another process.
 
-The context is made outside of a run, and any number of runs go on with it, one after the other. A child takes over what
-it is asked for; what is said in it is not heard in the first one. All of them are one trace, here that of a request.
+The context is made outside of a run, and any number of runs continue it, one after the other. A child takes over the
+part that it is asked for; the first context does not see what is said in it. All runs belong to one trace, here that of
+a request.
 """
 
 import anyio

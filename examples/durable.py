@@ -1,7 +1,7 @@
-"""A run that is killed in the middle and goes on: what was finished is not done again.
+"""A run that is killed in the middle and continues without repeating the steps that had finished.
 
-The program starts itself a second time as a child process, which works through three parcels and dies at the second,
-as a machine would: without a warning, between two lines. Then it resumes the same run from the same file.
+The program starts itself a second time as a child process, which works through three parcels and dies at the second, as
+a machine would: without a warning, between two lines. Then it resumes the same run from the same file.
 """
 
 import os

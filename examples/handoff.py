@@ -1,8 +1,8 @@
-"""A desk where agents take over from each other: who begins decides who goes on, and the conversation is one.
+"""Agents that hand a customer over to each other, in one conversation.
 
-The front desk asks a model what somebody wants, and hands over to the step that knows about it. Whoever finds out that
-it is another's matter hands over again. A chain is flat and has an end: `max_handoffs=` is the most that one may have.
-`clerk` stands for a model.
+The front desk asks a model what the customer wants, and hands over to the step that knows about it. That step may hand
+over again. A chain is flat and limited: `max_handoffs=` is the largest number of handoffs in one. `clerk` stands for a
+model.
 """
 
 from enum import Enum
@@ -72,7 +72,7 @@ async def repairs(text: str, ctx: Ctx) -> str | Handoff[str]:
     if "always" in text:
         return Handoff(repairs, text)
     ctx.items.append(Message.assistant("the pipe was ours to mend"))
-    return Handoff(bills, text) if "bill" in text else "somebody comes tomorrow"
+    return Handoff(bills, text) if "bill" in text else "a plumber comes tomorrow"
 
 
 night_desk = loop(
@@ -104,7 +104,7 @@ async def main() -> None:
                 answer = f"({error.message})"
             print(f"{text} -> {answer}\n  {', '.join(case.seen_by)}")
     async with Harness(model=ScriptedModel(porter, porter)) as harness:
-        for text in ("Is somebody there?", "It leaks."):
+        for text in ("Is anyone there?", "It leaks."):
             result = await harness.run(night_desk, text, state=Case())
             print(f"{text} -> {result.value} {[item.type for item in result.items]}")
 

@@ -1,7 +1,7 @@
-"""A desk that is watched: what may be called, what it costs, what is kept, and when a person takes over.
+"""Hooks around an agent: rules for tool calls, a count of answers, a stored file, and a handover to a person.
 
-None of that is in the agent. Rules look at each call, a meter counts answers, a sheet is kept as an artifact, and a
-guard hands over to a person before a model is asked at all. `clerk` stands for a model.
+None of that is in the agent. Rules check each call, a meter counts answers, a sheet is kept as an artifact, and a guard
+hands over to a person before the model is asked. `clerk` stands for a model.
 """
 
 import json
@@ -79,7 +79,7 @@ async def price_sheet() -> str:
 
 @step
 async def person(text: str) -> str:
-    return f"somebody calls back about: {text}"
+    return f"a person calls back about: {text}"
 
 
 agent = loop(call_model(tools=[refund, price_sheet], hooks=[small_sums]), until=until.no_tool_calls())

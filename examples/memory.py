@@ -1,4 +1,4 @@
-"""An assistant that remembers: notes and a plan that code and the model keep together, one user's at a time.
+"""An assistant with memory: notes and a plan that code and the model keep together, separately for each user.
 
 Run it: python examples/memory.py
 """

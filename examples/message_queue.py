@@ -1,8 +1,8 @@
-"""Somebody who goes on talking while the answer is made: what is said waits, comes in between, or interrupts.
+"""Messages that arrive while an answer is made: they wait, are read in between, or interrupt.
 
-`send` keeps a message and returns at once; `serve` answers one after the other. A message may wait for its turn, be
-read by the turn under way before its next question to the model, or end that turn. Whoever comes late to watch is shown
-what was before. `guide` stands for a model.
+`send` stores a message and returns at once; `serve` answers one after the other. A message may wait for its turn, be
+read by the running turn before its next model call, or interrupt that turn. A late watcher is shown the earlier
+events. `guide` stands for a model.
 """
 
 import tempfile

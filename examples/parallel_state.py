@@ -1,7 +1,7 @@
-"""State side by side: every path works on a copy, and `merge` or a reducer decides what of it stays.
+"""Parallel paths with copies of the state, and a `merge` or a reducer that joins their changes.
 
-Three readers go through a text at once, each counting something in the same state class. No locks, no lost updates:
-what one path does, no other path sees. In a race it is the winner's state that stays. A field with a reducer is joined
+Three readers go through a text at once, each counting something in the same state class. There are no locks and no lost
+updates: no path sees what another one does. In a race the winner's state is kept. A field with a reducer is joined
 without a `merge`.
 """
 
@@ -14,7 +14,7 @@ from attrs import Factory, define
 from noetic_py import Context, Harness, Memory, each, parallel, race, step
 from noetic_py.core import reducers
 
-TEXT = "the tide comes in and the tide goes out and nobody asked the tide"
+TEXT = "the tide comes in and the tide goes out and people asked the tide"
 
 
 @define
@@ -46,7 +46,7 @@ async def count_letters(text: str, ctx: Context[Memory, State]) -> str:
 
 
 def merge(outputs: Sequence[str], ctx: Context[Memory, State], states: Sequence[State]) -> str:
-    # Outputs and states come in the order of the paths, whoever was first.
+    # Outputs and states come in the order of the paths, whichever finished first.
     for state in states:
         ctx.state.counts |= state.counts
         ctx.state.notes += state.notes

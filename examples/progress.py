@@ -1,7 +1,7 @@
-"""A long step that is stopped in the middle and goes on where it was, although it is one step.
+"""A long step that is stopped in the middle and continues where it was, although it is one step.
 
-What a finished step has done is never done again; a step in flight begins again. One that works through many things
-leaves how far it has come, and finds it when it begins again: after a crash, an interrupt, or a failure.
+A finished step is never repeated, but a running step starts again. A step that works through many things stores how far
+it has come, and reads it when it starts again: after a crash, an interrupt, or a failure.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ async def copy_page(page: str) -> None:
     copied.append(page)
     if page == "Neaps" and copied.count(page) == 1:
         half.set()
-        await anyio.sleep_forever()  # here somebody stops the run
+        await anyio.sleep_forever()  # the run is stopped here
 
 
 @step

@@ -1,4 +1,4 @@
-"""Secrets: a key and a password that no log, error or checkpoint gets to see, and a call that somebody has forged."""
+"""Secrets: a key and a password that appear in no log, error or checkpoint, and a forged tool call."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ class Bank:
 
 @tool
 async def pay(user: str, password: Secret[str], bank: Inject[Bank]) -> str:
-    """Pay with somebody's password."""
+    """Pay with a user's password."""
     return f"{bank.pay(user, password)} with {password.reveal()} at {bank}"
 
 

@@ -1,8 +1,8 @@
-"""A chat for two users in one harness: each conversation goes on where it was, also after the program was started anew.
+"""A chat for two users in one harness: each conversation continues after a restart of the program.
 
-A session is found by its user and its name. Each turn begins with what was said before, whoever runs it. A message that
-is delivered twice is answered once. Whoever does not want to wait interrupts the turn with a message, which the model
-sees when the conversation goes on. `guide` stands for a model: it knows nothing but what it is shown.
+A session is found by its user and its name. Each turn starts with the earlier conversation, in any process. A message
+that is delivered twice is answered once. An impatient user interrupts the turn with a message, which the model sees
+when the conversation continues. `guide` stands for a model: it knows only what it is shown.
 """
 
 import re
@@ -69,7 +69,7 @@ async def first_day(folder: str) -> None:
             group.start_soon(say, harness, "ada", "When is a ferry?", "a-3")
             await asked.wait()
             stopped = harness.session("ada", "trip").interrupt("Never mind, I take a train.")
-            print(f"somebody was working on it: {stopped}")
+            print(f"a turn was running: {stopped}")
 
 
 async def second_day(folder: str) -> None:

@@ -1,4 +1,4 @@
-"""Signed runs: what somebody who can write the database, and has no key, can do to a run, and how each is found."""
+"""Signed runs: what an attacker with access to the database, but without a key, can change, and how it is found."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,7 @@
-"""Stopping: a spawn is an execution of its own, so what ends it does not end the run that spawned it.
+"""Stopping: what ends a sub-agent does not end the run that spawned it.
 
-`complete` ends an execution with a value, from however deep inside. `abort` ends it with a reason, which its parent may
-handle. `ctx.root` reaches the run itself. A run that ends because somebody asked for it returns, and says so.
+`complete` ends an execution with a value, from any depth. `abort` ends it with a reason, which its parent may handle.
+`ctx.root` reaches the run itself. A run that was asked to end returns a result that says so.
 """
 
 import anyio

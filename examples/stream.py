@@ -1,7 +1,7 @@
-"""Watching a run: text while it is written, and typed events of everything that happens, each with the path it is from.
+"""Streaming: text while it is written, typed events with their paths, and a typed answer while it arrives.
 
-A stream is entered with `async with`, so whoever stops reading early leaves nothing running behind. The second part
-watches only some of it, and shows a typed answer while it comes in.
+A stream is entered with `async with`, so a reader that stops early leaves nothing running. The second part selects some
+of the events.
 """
 
 import anyio

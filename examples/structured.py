@@ -1,7 +1,7 @@
-"""Typed answers: a model's answer becomes a value of a type, or the model is asked again, told what was wrong.
+"""Typed answers: a model's answer becomes a value of a type, or the model is told what was wrong and asked again.
 
-The first answer is no valid `Forecast`. The second is one, but not a plausible one, and `validate` sends it back. The
-third is good. What follows in the flow gets a `Forecast`, and the type checkers know it.
+The first answer is not a valid `Forecast`. The second one is valid but not plausible, and `validate` sends it back. The
+third is good. The next step of the flow gets a `Forecast`, and type checkers know it.
 """
 
 from typing import Literal

@@ -1,6 +1,6 @@
-"""Wrapped models: a call that fails is made again, or by another model, within the budget and to the cent.
+"""Models with retries, timeouts, limits and fallbacks: a failed call is made again, within the budget.
 
-The first model has a bad day: one answer breaks off in the middle, one stalls, and the third request is turned away. So
+The first model has a bad day: one answer breaks off in the middle, one stalls, and the third request is rejected. So
 the second model takes over. Then five paths share a model that takes two requests at a time.
 """
 

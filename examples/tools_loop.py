@@ -1,4 +1,4 @@
-"""An agent with tools: ask, run the tools it calls, ask again, until it calls none.
+"""An agent with tools: ask the model, run the tools it calls, ask again, until it calls none.
 
 The script is what a model might say: two calls at once, one of them wrong, a corrected call, the answer. Tools of one
 round run side by side, and a tool may send its caller back with a message instead of ending the run.

@@ -1,9 +1,9 @@
-"""A web form that allows, declines and redirects what an agent does, while it does it.
+"""A web page on which a person allows, refuses and redirects what an agent does, while it runs.
 
-A person starts an agent on a task and sees live what it does. What it wants to do it proposes, and waits. What is
-posted comes to it through external channels of its run: a decision to the tool that waits for it, another direction to
-the loop's inbox. The page is plain HTML, without a build step and without anything from elsewhere. `scout` stands for a
-model and needs no network; `--model` names a real one.
+A person starts an agent on a task and sees live what it does. The agent proposes its actions and waits. A decision
+reaches the waiting tool through an external channel of the run, and a new direction reaches the loop's inbox. The
+page is plain HTML, without a build step and without resources from elsewhere. `scout` stands for a model and needs no
+network; `--model` names a real one.
 
     python examples/web_form.py
 """
@@ -113,7 +113,7 @@ ALMANAC = {
 
 @define
 class Board:
-    """The harbour's notice board, which everybody reads."""
+    """The harbour's public notice board."""
 
     notices: list[str] = Factory(list[str])
 
@@ -147,14 +147,14 @@ async def post_notice(ctx: Context, board: Inject[Board], title: str, text: str)
 
 
 async def decided(ctx: Context, proposal: Proposal) -> Decision:
-    """What is decided on a proposal; nobody can answer before it was emitted, and nothing is awaited in between."""
+    """What is decided on a proposal; it cannot be answered before it was emitted, and nothing is awaited in between."""
     try:
         while True:
             decision = await ctx.recv(decisions, timeout=PATIENCE)
             if decision.proposal == proposal.id:
                 return decision
     except errors.ChannelTimeout:
-        return Decision(proposal=proposal.id, approved=False, reason="nobody has answered")
+        return Decision(proposal=proposal.id, approved=False, reason="no answer in time")
 
 
 def scout(request: ModelRequest) -> str | list[Item]:
@@ -344,7 +344,7 @@ class Watched:
 class Live:
     """What a run does as server-sent events; a response of its own to Starlette.
 
-    A page that is closed ends it, and not the run: whoever opens the page's address again sees all of it.
+    A page that is closed ends it, and not the run: opening the page's address again shows all of it.
 
     Args:
         run: Which run.
@@ -400,7 +400,7 @@ Form = TypeVar("Form", bound=BaseModel)
 class Tokens:
     """Words that open the server's addresses, one for each, so that a run's page opens nothing but this run.
 
-    Only who was given the address knows its token. A page of somebody else can make a browser post here, and cannot say
+    Only a person who was given the address knows its token. A foreign page can make a browser post here, and cannot say
     the token.
     """
 
@@ -537,7 +537,7 @@ class Site:
 
 
 def page(state: str, *, token: str, task: str = "", run: str = "") -> HTMLResponse:
-    """The page; only what carries this answer's nonce may run in it, and nobody may put it into a frame."""
+    """The page; only what carries this answer's nonce may run in it, and no page may put it into a frame."""
     nonce = secrets.token_urlsafe()
     values = {"state": state, "token": token, "task": task, "run": run, "nonce": nonce}
     policy = (
@@ -553,7 +553,7 @@ def application(site: Site, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"))
 
     Args:
         site: What it does.
-        hosts: The names under which it may be asked; others are refused, whoever has led a browser there.
+        hosts: The names under which it may be asked; others are refused, wherever the request comes from.
     """
     routes = [
         Route("/", site.first),

@@ -25,7 +25,7 @@ SHOWN = {
         "suspended; paid so far: the baker\n  approval: pay {'to': 'the roofer', 'amount': 2400}\n  approval: pay",
         "suspended; paid so far: the baker, the roofer\n  question: 40 euros to the baker: done",
         'was made with these: {"to": "the roofer", "amount": 1200}\n1200 euros to the roofer: done',
-        "The call was rejected: nobody knows them. Again next month?",
+        "The call was rejected: they are unknown. Again next month?",
         "see you next month",
     ],
     "budget": ["8 calls made for $0.16, 12 refused", "budget_exceeded: ", "5 calls made for $0.10"],
@@ -39,15 +39,15 @@ SHOWN = {
         "weighed: book, lamp, lamp, shoes",
     ],
     "handoff": [
-        "The tap drips. -> somebody comes tomorrow\n  front desk, repairs\n",
+        "The tap drips. -> a plumber comes tomorrow\n  front desk, repairs\n",
         "-> nothing to pay: the pipe was ours to mend\n  front desk, bills, repairs, bills\n",
         "It always drips. -> (the steps handed over more than 4 times)",
-        "It leaks. -> somebody comes tomorrow ['message', 'function_call', 'function_call_output', 'message']",
+        "It leaks. -> a plumber comes tomorrow ['message', 'function_call', 'function_call_output', 'message']",
     ],
     "hooks": [
         "The house is broken. -> Done: Only up to 99 euros.\n  Desk(answers=2, refused=['{\"euros\":2000}'])\n",
         "Your prices? -> lamp 20, mat 9\n  Desk(answers=1, refused=[])\n  kept as sheet.txt, text/plain\n",
-        "I have a complaint. -> somebody calls back about: I have a complaint.\n  Desk(answers=0, refused=[])",
+        "I have a complaint. -> a person calls back about: I have a complaint.\n  Desk(answers=0, refused=[])",
     ],
     "memory": [
         "I was shown 2 blocks of memory; the first begins with",

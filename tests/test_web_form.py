@@ -439,7 +439,7 @@ def test_nobody_answers(browser: Chrome, monkeypatch: pytest.MonkeyPatch) -> Non
     with served() as server:
         page = Page(browser, server.address).start("tides")
         page.ended()
-        assert ("Declined", "Tides: nobody has answered") in page.log
+        assert ("Declined", "Tides: no answer in time") in page.log
         assert server.board.notices == []
 
 

@@ -1,0 +1,203 @@
+"""The documentation is found by the words of the field, and is written in short sentences."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+# For maintainers, or generated.
+NOT_FOR_USERS = {"coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
+PAGES = sorted(
+    path.relative_to(DOCS).as_posix()
+    for path in DOCS.rglob("*.md")
+    if path.name not in NOT_FOR_USERS and path.parent.name != "api"
+)
+
+# What a reader types into the search box, and the page that has it in its title or in the words below the title.
+SEARCHED = {
+    "approval": "guides/tool-approval.md",
+    "anthropic": "guides/models.md",
+    "agent loop": "guides/tools.md",
+    "artifacts": "guides/hooks.md",
+    "authorization": "guides/access.md",
+    "background tasks": "concepts/channels.md",
+    "batch": "guides/long-jobs.md",
+    "callbacks": "guides/hooks.md",
+    "cancellation": "concepts/stopping.md",
+    "chat history": "guides/sessions.md",
+    "checkpointing": "concepts/durability.md",
+    "context window": "guides/retrieval.md",
+    "conversations": "guides/sessions.md",
+    "cost": "concepts/budgets.md",
+    "cron": "concepts/channels.md",
+    "debugging": "guides/logging.md",
+    "dependency injection": "concepts/context.md",
+    "deployment": "guides/deployment.md",
+    "durable execution": "concepts/durability.md",
+    "embeddings": "guides/retrieval.md",
+    "exceptions": "concepts/errors.md",
+    "fallback": "guides/models.md",
+    "fan-out": "guides/map-reduce.md",
+    "fastapi": "guides/fastapi.md",
+    "few-shot": "guides/prompts.md",
+    "function calling": "guides/tools.md",
+    "google adk": "migrate/google-adk.md",
+    "graceful shutdown": "guides/deployment.md",
+    "graphs": "concepts/steps.md",
+    "guardrails": "guides/hooks.md",
+    "handoffs": "guides/multi-agent.md",
+    "human in the loop": "guides/human-in-the-loop.md",
+    "installation": "start/install.md",
+    "interrupt": "guides/human-in-the-loop.md",
+    "json mode": "guides/structured-output.md",
+    "kubernetes": "guides/deployment.md",
+    "langgraph": "migrate/langgraph.md",
+    "local model": "guides/models.md",
+    "logging": "guides/logging.md",
+    "long-running": "guides/long-jobs.md",
+    "long-term memory": "concepts/memory.md",
+    "map-reduce": "guides/map-reduce.md",
+    "middleware": "guides/hooks.md",
+    "mocks": "guides/testing.md",
+    "multi-agent": "guides/multi-agent.md",
+    "multimodal": "guides/prompts.md",
+    "observability": "guides/logging.md",
+    "openai": "guides/models.md",
+    "openai agents": "migrate/openai-agents.md",
+    "opentelemetry": "guides/logging.md",
+    "orchestrator": "guides/multi-agent.md",
+    "output validation": "guides/structured-output.md",
+    "parallelization": "guides/map-reduce.md",
+    "persistence": "concepts/durability.md",
+    "prompt template": "guides/prompts.md",
+    "pub/sub": "concepts/channels.md",
+    "pydantic ai": "migrate/pydantic-ai.md",
+    "pytest": "guides/testing.md",
+    "quickstart": "start/first-agent.md",
+    "rag": "guides/retrieval.md",
+    "rate limit": "guides/models.md",
+    "retries": "concepts/errors.md",
+    "retry policy": "concepts/errors.md",
+    "roles": "guides/access.md",
+    "secrets": "concepts/security.md",
+    "semantic search": "guides/retrieval.md",
+    "server-sent events": "guides/fastapi.md",
+    "state": "concepts/context.md",
+    "streaming": "guides/streaming.md",
+    "structured output": "guides/structured-output.md",
+    "sub-agents": "guides/multi-agent.md",
+    "summarization": "guides/retrieval.md",
+    "supervisor": "guides/multi-agent.md",
+    "swarm": "guides/multi-agent.md",
+    "system prompt": "guides/prompts.md",
+    "temporal": "migrate/temporal.md",
+    "testing": "guides/testing.md",
+    "threads": "guides/sessions.md",
+    "time travel": "concepts/durability.md",
+    "timeouts": "concepts/stopping.md",
+    "todo list": "concepts/memory-layers.md",
+    "token limits": "concepts/budgets.md",
+    "tool use": "guides/tools.md",
+    "tracing": "guides/logging.md",
+    "tutorial": "start/first-agent.md",
+    "unit tests": "guides/testing.md",
+    "usage limits": "concepts/budgets.md",
+    "vector store": "guides/retrieval.md",
+    "workflows": "concepts/steps.md",
+}
+
+FENCE = re.compile(r"^ *(`{3,})[^\n]*\n.*?^ *\1 *$", re.DOTALL | re.MULTILINE)
+ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def head_of(page: str) -> str:
+    """The title of a page, and the words that other libraries use for its subject."""
+    title, _, rest = text_of(page).partition("\n")
+    also = re.match(r"\n\*Also called: (.*?)\.\*$", rest, re.DOTALL | re.MULTILINE)
+    return " ".join(f"{title} {also[1] if also else ''}".lower().split())
+
+
+def prose(text: str) -> str:
+    """A page without code, comments, headings, tables and links."""
+    text = re.sub(r"<!--.*?-->", "\n", FENCE.sub("\n", text), flags=re.DOTALL)
+    lines: list[str] = []
+    for line in text.splitlines():
+        lines.append("" if line.lstrip().startswith(("|", "#", "!!!", ":::")) else line)
+        if ITEM.match(line):
+            lines[-1:] = ["", ITEM.sub("", line, count=1)]
+    joined = "\n".join(lines)
+    joined = re.sub(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", joined)
+    return re.sub(r"`[^`]*`", "code", joined)
+
+
+def sentences(text: str) -> Iterator[int]:
+    """The number of words of each sentence."""
+    for block in re.split(r"\n\s*\n", prose(text)):
+        for sentence in re.split(r"(?<=[.!?])[)*_\"]*\s+", " ".join(block.split())):
+            words = len(re.findall(r"[A-Za-z0-9][\w'-]*", sentence))
+            if words:
+                yield words
+
+
+def test_sentences_are_counted() -> None:
+    text = "# Title\n\nOne two three. `Four()` five\nsix.\n\n| a | b |\n\n- A [list](of.md)\n- of two.\n\n```\nno\n```"
+    assert list(sentences(text)) == [3, 3, 2, 2]
+
+
+@pytest.mark.parametrize("word", sorted(SEARCHED))
+def test_a_searched_word_stands_at_the_head_of_its_page(word: str) -> None:
+    assert re.search(rf"\b{re.escape(word)}", head_of(SEARCHED[word]))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_sentences_of_a_page_are_short(page: str) -> None:
+    lengths = list(sentences(text_of(page)))
+    assert statistics.median(lengths) < 20
+    assert max(lengths) <= 45
+
+
+@pytest.mark.parametrize("page", [*PAGES, "../README.md", "../examples/README.md"])
+def test_a_page_names_what_acts(page: str) -> None:
+    found = re.findall(r"\b(?:nobody|somebody|whoever|everybody)\b", text_of(page), re.IGNORECASE)
+    assert found == []
+
+
+def test_a_page_that_has_moved_is_found_at_its_old_address() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    moved = re.findall(r"^ {8}(\S+\.md): (\S+\.md)$", site, re.MULTILINE)
+    assert len(moved) >= 5
+    for old, new in moved:
+        assert not (DOCS / old).exists()
+        assert (DOCS / new).exists()
+
+
+# ------------------------------------------------------------------------------------------------ what a reader pastes
+
+
+@pytest.mark.parametrize("page", ["start/install.md", "start/first-agent.md", "start/first-durable-run.md"])
+def test_the_commands_of_get_started_print_what_the_page_says(page: str, tmp_path: Path) -> None:
+    text = text_of(page)
+    for name, code in re.findall(r'^```python title="(\S+)"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE):
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    functions = f'noetic() {{ "{sys.executable}" -m noetic_py.cli "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
+    blocks = re.findall(r"^```console\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert blocks != []
+    for part in (part for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]):
+        command, _, printed = part.partition("\n")
+        done = subprocess.run(
+            ["sh", "-c", functions + command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert re.fullmatch(re.escape(printed).replace("…", ".*"), done.stdout), (command, done.stdout, done.stderr)
