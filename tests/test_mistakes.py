@@ -101,6 +101,11 @@ MISTAKES = [
         ("same was called and not awaited",),
     ),
     Mistake(
+        "a step is called with a derived context and not awaited",
+        B + "    same(x, ctx.child(preset='derive', name='k'))  # HERE\n    return x\n" + run_of("b"),
+        ("same was called and not awaited", "Try: await same", "[at b]"),
+    ),
+    Mistake(
         "gather is not awaited",
         B + "    ctx.gather(same.bind(x))  # HERE\n    return x\n" + run_of("b"),
         ("ctx.gather(...) was called and not awaited", "Try: await ctx.gather(...)", "[at b]"),
