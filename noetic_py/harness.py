@@ -16,9 +16,9 @@ from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessReques
 from noetic_py.context.context import Context
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.scope import Domain
-from noetic_py.context.step import Step, require_step
+from noetic_py.context.step import AnyStep, Step, require_step
 from noetic_py.core.budget import Budget, BudgetLease
-from noetic_py.core.control import Checkpoint, Partial, RunResult
+from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.session_key import SessionKey
@@ -105,7 +105,7 @@ class Harness(Generic[M_co]):
         tools: Sequence[Tool[..., object]] = ...,
         plugins: Sequence[object] | None = ...,
         services: Mapping[type[Any], object] = ...,
-        flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
+        flows: Mapping[str, AnyStep] = ...,
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
@@ -125,7 +125,7 @@ class Harness(Generic[M_co]):
         tools: Sequence[Tool[..., object, M2]] = ...,
         plugins: Sequence[object] | None = ...,
         services: Mapping[type[Any], object] = ...,
-        flows: Mapping[str, Step[Any, Any, Any, Any]] = ...,
+        flows: Mapping[str, AnyStep] = ...,
         model_settings: ModelSettings = ...,
         sessions: SessionPolicy = ...,
         runtime: Runtime = ...,
@@ -145,7 +145,7 @@ class Harness(Generic[M_co]):
         tools: Sequence[Any] = (),
         plugins: Sequence[object] | None = None,
         services: Mapping[type[Any], object] | None = None,
-        flows: Mapping[str, Step[Any, Any, Any, Any]] | None = None,
+        flows: Mapping[str, AnyStep] | None = None,
         model_settings: Mapping[str, Any] | None = None,
         sessions: SessionPolicy | None = None,
         runtime: Runtime = SYSTEM,
@@ -168,7 +168,7 @@ class Harness(Generic[M_co]):
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
         self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
-        self.flows: Mapping[str, Step[Any, Any, Any, Any]] = {
+        self.flows: Mapping[str, AnyStep] = {
             name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
         }
         settings: Any = dict(model_settings or {})
@@ -328,16 +328,12 @@ class Harness(Generic[M_co]):
         with HIDING:
             return await self._run(step, input, state, ctx, options)
 
-    async def _run(
-        self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]
-    ) -> RunResult[Any, Any]:
+    async def _run(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> AnyResult:
         self._check_home()
         run, plan = await self._planner.begin(step, input, state, ctx, options)
         return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
-    async def _execute(
-        self, run: Run, plan: RunPlan, ctx: Any, asked: AccessRequest | None = None
-    ) -> RunResult[Any, Any]:
+    async def _execute(self, run: Run, plan: RunPlan, ctx: Any, asked: AccessRequest | None = None) -> AnyResult:
         try:
             await self._access.approve(asked)
             with self._engine.traced(run, plan.step):
@@ -355,12 +351,12 @@ class Harness(Generic[M_co]):
             self._living.remove(run)
             self._launched.pop(run.run_id, None)
 
-    async def _go(self, run: Run, plan: RunPlan, ctx: Any = None) -> RunResult[Any, Any]:
+    async def _go(self, run: Run, plan: RunPlan, ctx: Any = None) -> AnyResult:
         if plan.kept is None:
             return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
         return await self._keep(run, plan, plan.kept, ctx)
 
-    async def _again(self, run_id: str, plan: RunPlan) -> tuple[RunResult[Any, Any], Domain]:
+    async def _again(self, run_id: str, plan: RunPlan) -> tuple[AnyResult, Domain]:
         """Go on with a run of an earlier process, or give its result once more."""
         options = {"budget": plan.budget, "deadline": plan.deadline}
         run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, ALLOW_ALL)
@@ -370,7 +366,7 @@ class Harness(Generic[M_co]):
         finally:
             self._living.remove(run)
 
-    async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> RunResult[Any, Any]:
+    async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> AnyResult:
         from noetic_py.runner import lease
 
         plan = await lease.begin_kept(run, plan, kept) if plan.past is None else plan
@@ -378,7 +374,7 @@ class Harness(Generic[M_co]):
             return await lease.beating(run, partial(self._engine.run_flow, run, plan))
         return await lease.beating(run, partial(self._adopt, run, plan, ctx))
 
-    async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> RunResult[Any, Any]:
+    async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> AnyResult:
         with adopting(ctx, plan.domain.log, run) as outside:
             try:
                 result = await self._engine.run_flow(run, plan)
@@ -441,7 +437,7 @@ class Harness(Generic[M_co]):
         asked: AccessRequest | None = None,
     ) -> None:
         """Carry a run that is watched; the watcher raises its errors."""
-        outcome: RunResult[Any, Any] | NoeticError | None = None
+        outcome: AnyResult | NoeticError | None = None
         try:
             outcome = deliver(await self._execute(run, plan, ctx, asked), on_error)
         except NoeticError as error:
@@ -621,7 +617,7 @@ class Harness(Generic[M_co]):
         async with self._watched(run, plan, None, options) as stream:
             yield stream
 
-    async def plan_resume(self, run_id: str, step: Step[Any, Any, Any, Any]) -> ResumePlan:
+    async def plan_resume(self, run_id: str, step: AnyStep) -> ResumePlan:
         """What `resume` would do with a run, read from its journal; nothing is run, and nothing written.
 
         Steps are compared by their code and options, as far as the flow declares them. What they would be given is
@@ -759,7 +755,7 @@ class Harness(Generic[M_co]):
         return self._channel(channel, run_id).stream()
 
     def _launch(
-        self, run: Run, step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, run_id: str | None
+        self, run: Run, step: AnyStep, value: object, options: DetachOptions, run_id: str | None
     ) -> DetachedWork:
         """Start a run of its own for a step that asked for one, or go on with the one that it has started before."""
         known = self._launched.get(run_id or "")
@@ -777,7 +773,7 @@ class Harness(Generic[M_co]):
         self._launched[handle.run_id] = handle
         return Launched(handle)
 
-    def graph(self, step: Step[Any, Any, Any, Any]) -> str:
+    def graph(self, step: AnyStep) -> str:
         """The step's tree as a Mermaid flowchart."""
         from noetic_py.engine.graph import mermaid
 

@@ -24,10 +24,10 @@ from noetic_py.hookspecs import PROJECT, HookCalls, Hooks, LoadedPlugin, Registr
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.context.hooks import Hook
+    from noetic_py.context.hooks import AnyHook
     from noetic_py.core.items import Extension
     from noetic_py.journal.transforms import RecordTransform
-    from noetic_py.memory.layer import MemoryLayer
+    from noetic_py.memory.layer import AnyLayer
     from noetic_py.models.model import Model
 
 __all__ = [
@@ -222,10 +222,10 @@ class LayerRegistry:
     """Memory layers by name, for whatever names one in a text: a document, a command line."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[type[MemoryLayer[Any]] | str, str]] = {}
+        self._known: dict[str, tuple[type[AnyLayer] | str, str]] = {}
         self.plugin = ""
 
-    def memory_layer(self, name: str, cls: type[MemoryLayer[Any]], /) -> None:
+    def memory_layer(self, name: str, cls: type[AnyLayer], /) -> None:
         """Declare a layer.
 
         Args:
@@ -245,7 +245,7 @@ class LayerRegistry:
             )
         self._declare(name, cls)
 
-    def _declare(self, name: str, found: type[MemoryLayer[Any]] | str) -> None:
+    def _declare(self, name: str, found: type[AnyLayer] | str) -> None:
         if not _is_prefix(name):
             raise PluginError(
                 f"{name!r} is not a valid name for a memory layer; expected letters, digits and dashes",
@@ -263,7 +263,7 @@ class LayerRegistry:
         """Declare one of the library's own, which is imported when it is asked for."""
         self._declare(name, home)
 
-    def __call__(self, name: str) -> type[MemoryLayer[Any]]:
+    def __call__(self, name: str) -> type[AnyLayer]:
         """The layer's class.
 
         Raises:
@@ -278,7 +278,7 @@ class LayerRegistry:
             )
         found = known[0]
         if isinstance(found, str):
-            cls: type[MemoryLayer[Any]] = getattr(import_module("noetic_py.memory"), found)
+            cls: type[AnyLayer] = getattr(import_module("noetic_py.memory"), found)
             return cls
         return found
 
@@ -328,11 +328,11 @@ class HookRegistry:
     """
 
     def __init__(self) -> None:
-        self.hooks: list[Hook[Any, Any]] = []
+        self.hooks: list[AnyHook] = []
         self._from: dict[tuple[str, str], str] = {}
         self.plugin = ""
 
-    def hook(self, hook: Hook[Any, Any], /) -> None:
+    def hook(self, hook: AnyHook, /) -> None:
         """Register a hook, made by one of `noetic_py.context.hooks`.
 
         Raises:
@@ -451,7 +451,7 @@ class PluginRegistry:
         """
         registry_of(self._plugins.backends, self.plugin).checkpoint_backend(scheme, factory)
 
-    def memory_layer(self, name: str, cls: type[MemoryLayer[Any]], /) -> None:
+    def memory_layer(self, name: str, cls: type[AnyLayer], /) -> None:
         """Declare a layer; as `register_memory_layers` does.
 
         Raises:
@@ -475,7 +475,7 @@ class PluginRegistry:
         """
         registry_of(self._plugins.transforms, self.plugin).record_transform(transform)
 
-    def hook(self, hook: Hook[Any, Any], /) -> None:
+    def hook(self, hook: AnyHook, /) -> None:
         """Register a hook; as `register_hooks` does.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, Protocol, overload
 from attrs import field, frozen
 from typing_extensions import TypeVar
 
-from noetic_py.context.context import Context, StepMeta
+from noetic_py.context.context import AnyContext, StepMeta
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.spelling import text_or_none
 from noetic_py.errors import ConfigError
@@ -68,7 +68,7 @@ class Snapshot(Generic[O_co]):
     iteration: int
     output: O_co
 
-    def __init__(self, ctx: Context[Any, Any], iteration: int, outputs: deque[Any], output: O_co) -> None:
+    def __init__(self, ctx: AnyContext, iteration: int, outputs: deque[Any], output: O_co) -> None:
         self._ctx = ctx
         self._outputs = outputs
         self.iteration = iteration

@@ -69,7 +69,7 @@ class Channel(Generic[T]):
     def __repr__(self) -> str:
         return f"Channel({self.name!r}, {_spelled(self.schema)}, mode={self.mode!r})"
 
-    def agrees(self, other: Channel[Any]) -> bool:
+    def agrees(self, other: AnyChannel) -> bool:
         """Whether both declare the same channel."""
         return (self.name, self.schema, self.mode, self.capacity, self.external) == (
             other.name, other.schema, other.mode, other.capacity, other.external,
@@ -134,7 +134,7 @@ def _check_parts(name: object, mode: object, capacity: object) -> None:
         raise refuse(f"capacity={capacity!r} is not 1 or more", "capacity=1000")
 
 
-def is_channel(value: object) -> TypeIs[Channel[Any]]:
+def is_channel(value: object) -> TypeIs[AnyChannel]:
     """Whether the value is a channel, whatever it carries."""
     return isinstance(value, Channel)
 
@@ -164,3 +164,7 @@ class Receivable(Protocol[O_co]):
     def check(self, value: object, *, outside: bool = False) -> O_co:
         """The value as the channel carries it."""
         ...
+
+
+AnyChannel: TypeAlias = Channel[Any]
+"""A channel of whatever messages."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import anyio
 from attrs import define, field
 
-from noetic_py.channels.declared import Channel, ChannelMode, gone, is_channel, refuse
+from noetic_py.channels.declared import AnyChannel, ChannelMode, gone, is_channel, refuse
 from noetic_py.core.logs import Where, log
 from noetic_py.errors import ChannelClosed, LimitExceeded
 
@@ -85,7 +85,7 @@ class Reader(Protocol):
 class LiveChannel(Protocol):
     """A channel of a run, while the run goes on."""
 
-    channel: Channel[Any]
+    channel: AnyChannel
     closed: bool
     dropped: int
 
@@ -133,7 +133,7 @@ class LiveChannel(Protocol):
 class _Base:
     """What the three modes share."""
 
-    def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
+    def __init__(self, channel: AnyChannel, lost: Callable[[AnyChannel, int], None]) -> None:
         self.channel = channel
         self.closed = False
         self.dropped: int = 0
@@ -170,7 +170,7 @@ class _Base:
 class _Queue(_Base):
     """Messages in order, parked senders in order, waiting receivers in order."""
 
-    def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
+    def __init__(self, channel: AnyChannel, lost: Callable[[AnyChannel, int], None]) -> None:
         super().__init__(channel, lost)
         self._entries: deque[Entry] = deque()
         self._senders: deque[_Waiter] = deque()
@@ -295,7 +295,7 @@ class _Queue(_Base):
 class _Value(_Base):
     """The latest value."""
 
-    def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
+    def __init__(self, channel: AnyChannel, lost: Callable[[AnyChannel, int], None]) -> None:
         super().__init__(channel, lost)
         self._latest: Entry | None = None
         self._changed = anyio.Event()
@@ -375,7 +375,7 @@ _FEW = 32
 class _Topic(_Base):
     """All listeners, each with a buffer of its own."""
 
-    def __init__(self, channel: Channel[Any], lost: Callable[[Channel[Any], int], None]) -> None:
+    def __init__(self, channel: AnyChannel, lost: Callable[[AnyChannel, int], None]) -> None:
         super().__init__(channel, lost)
         self._listeners: dict[TopicListener, None] = {}
         # Those of steps, which end without a word.
@@ -508,7 +508,7 @@ class TopicListener:
         self.wake()
 
 
-_LIVE: dict[ChannelMode, Callable[[Channel[Any], Callable[[Channel[Any], int], None]], LiveChannel]] = {
+_LIVE: dict[ChannelMode, Callable[[AnyChannel, Callable[[AnyChannel, int], None]], LiveChannel]] = {
     "queue": _Queue,
     "value": _Value,
     "topic": _Topic,
@@ -524,7 +524,7 @@ class Board:
     """
 
     def __init__(
-        self, lost: Callable[[Channel[Any], int], None], fill: Callable[[LiveChannel], None] | None = None
+        self, lost: Callable[[AnyChannel, int], None], fill: Callable[[LiveChannel], None] | None = None
     ) -> None:
         self._lost = lost
         self._fill = fill
@@ -567,7 +567,7 @@ class Board:
             live.close()
 
 
-def log_lost(channel: Channel[Any], dropped: int, run: str = "") -> None:
+def log_lost(channel: AnyChannel, dropped: int, run: str = "") -> None:
     """Say once that a channel of a run loses messages; from then on the count tells."""
     if dropped == 1:
         log(

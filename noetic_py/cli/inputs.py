@@ -18,10 +18,10 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import attrs
 
-from noetic_py.context.step import entry_of, function_of
+from noetic_py.context.step import AnyStep, entry_of, function_of
 from noetic_py.core.budget import Budget
 from noetic_py.errors import ConfigError, NoeticError
-from noetic_py.steps.flow import AnyStep, BranchSpec, ParallelSpec
+from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.tool import ToolSpec
 
 

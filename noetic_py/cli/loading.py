@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from attrs import frozen
 
-from noetic_py.context.step import Step, require_step
+from noetic_py.context.step import AnyStep, Step, require_step
 from noetic_py.core.budget import Budget
-from noetic_py.core.control import RunResult
+from noetic_py.core.control import AnyResult
 from noetic_py.errors import ConfigError, NoeticError
 from noetic_py.harness import Harness
-from noetic_py.steps.flow import AnyStep
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
@@ -50,7 +49,7 @@ class FlowFile:
     name: str
     step: AnyStep
     state: Callable[[], object] | None
-    show: Callable[[RunResult[Any, Any]], object] | None
+    show: Callable[[AnyResult], object] | None
     budget: Budget | None
     harness: object
 

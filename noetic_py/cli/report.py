@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import attrs
 
@@ -16,7 +16,7 @@ from noetic_py.cli.formatting import jsonable, money, neutral, plural, printable
 from noetic_py.cli.loading import FlowFile, place_of
 from noetic_py.cli.output_capture import OutputCapture
 from noetic_py.cli.record_lines import pending_objects
-from noetic_py.core.control import RunResult
+from noetic_py.core.control import AnyResult
 from noetic_py.errors import (
     ConfigError,
     InvalidId,
@@ -53,7 +53,7 @@ def code_of(error: Exception) -> int:
     return USAGE if isinstance(error, _USAGE) else FAILED
 
 
-def summary(result: RunResult[Any, Any]) -> str:
+def summary(result: AnyResult) -> str:
     """One line: how the run ended, why, and what it took."""
     facts = [
         plural(result.steps, "step"),
@@ -72,7 +72,7 @@ def summary(result: RunResult[Any, Any]) -> str:
 # -- values
 
 
-def as_json(result: RunResult[Any, Any]) -> str:
+def as_json(result: AnyResult) -> str:
     """The result as one JSON object on one line."""
     usage = attrs.asdict(result.usage) | {"total": result.usage.total}
     found = {
@@ -104,7 +104,7 @@ def _readable(value: object) -> str:
 # -- printing
 
 
-def print_result(result: RunResult[Any, Any], file: FlowFile, *, as_object: bool) -> None:
+def print_result(result: AnyResult, file: FlowFile, *, as_object: bool) -> None:
     """Print the result on standard output; a reader that has stopped is not an error.
 
     Args:

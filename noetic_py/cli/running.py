@@ -21,7 +21,7 @@ from noetic_py.cli.progress import ProgressState
 from noetic_py.cli.record_lines import pending_lines
 from noetic_py.cli.report import EXIT_CODES, FAILED, USAGE, code_of, print_error, print_result, say, summary
 from noetic_py.core.budget import Budget
-from noetic_py.core.control import RunResult
+from noetic_py.core.control import AnyResult
 from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged, StoreUnavailable
 from noetic_py.harness import Harness
 from noetic_py.runner.signals import Signals
@@ -79,7 +79,7 @@ class FlowJob:
 class RunOutcome:
     """How a run ended, the signal that ended it, if one did, and the database that holds it, if one does."""
 
-    result: RunResult[Any, Any]
+    result: AnyResult
     signal: signal.Signals | None
     db: Place | None
 
@@ -238,7 +238,7 @@ async def _place_of(harness: Harness[Any]) -> Path | None:
     return None if path is None else Path(path)
 
 
-async def _follow(stream: RunStream[Any, Any], display: Display, signals: Signals) -> RunResult[Any, Any]:
+async def _follow(stream: RunStream[Any, Any], display: Display, signals: Signals) -> AnyResult:
     display.start()
     try:
         async with anyio.create_task_group() as group:

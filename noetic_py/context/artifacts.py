@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from attrs import astuple, evolve, frozen
 
@@ -20,7 +20,7 @@ from noetic_py.errors import CodecError, ConfigError, LimitExceeded, VersionConf
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.context.read import ReadContext
+    from noetic_py.context.read import AnyReadContext
 
 __all__ = ["Artifact", "ArtifactOwner", "ArtifactScope", "ArtifactStore", "StoredArtifacts"]
 
@@ -43,7 +43,7 @@ class ArtifactOwner:
     id: str
 
     @classmethod
-    def of(cls, ctx: ReadContext[Any, Any], scope: ArtifactScope = "session") -> ArtifactOwner:
+    def of(cls, ctx: AnyReadContext, scope: ArtifactScope = "session") -> ArtifactOwner:
         """The owner that a scope means in a run.
 
         Raises:

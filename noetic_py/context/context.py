@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overload
 
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.context.detached import DetachedRun, DetachOptions
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
 
 
-def _itself(ctx: Context[Any, Any]) -> Context[Any, Any]:
+def _itself(ctx: AnyContext) -> AnyContext:
     return ctx
 
 
@@ -176,12 +176,12 @@ class Context(Generic[M_co, S_co]):
         return self.engine.depth
 
     @property
-    def parent(self) -> Context[Any, Any] | None:
+    def parent(self) -> AnyContext | None:
         """Inside a spawn the context that spawned it, otherwise `None`."""
         return self.engine.parent_context
 
     @property
-    def root(self) -> Context[Any, Any]:
+    def root(self) -> AnyContext:
         """The run's own context; `ctx.root.abort(...)` stops the whole run."""
         return self.engine.root_context
 
@@ -363,7 +363,7 @@ class Context(Generic[M_co, S_co]):
         return None if stop is None else stop.reason
 
     def _abort(self) -> Control | None:
-        ctx: Context[Any, Any] | None = self
+        ctx: AnyContext | None = self
         while ctx is not None:
             stop = ctx.engine.stop
             if stop is not None and stop.kind == "abort":
@@ -617,7 +617,7 @@ class Context(Generic[M_co, S_co]):
         place = self.branch if branch is None and name is None else branch_below(self.branch, branch or name or "")
         if preset == "derive":
             refuse_options("derive", {**given, "parent_span": parent_span})
-        child: Context[Any, Any]
+        child: AnyContext
         # Outside of a run a log of its own needs an origin of its own that knows what of it is a run's.
         if preset == "derive" and (how.items == "share" or not isinstance(self.engine, Outside)):
             child = Derived(self, how, name, place)
@@ -629,7 +629,7 @@ class Context(Generic[M_co, S_co]):
             child.items.append(Message.user(request))
         return child
 
-    def _apart(self, how: Derivation, name: str | None, branch: str, parent_span: str | None) -> Context[Any, Any]:
+    def _apart(self, how: Derivation, name: str | None, branch: str, parent_span: str | None) -> AnyContext:
         same, mine = how.session == "same", self.engine
         made: Any = Context(
             state=share_state(self.state, how.state),
@@ -649,7 +649,7 @@ class Context(Generic[M_co, S_co]):
         engine.memory = self._remembered(how.memory)
         engine.turns = mine.turns if how.counters == "keep" else 0
         engine.named = same and (not isinstance(mine, Outside) or mine.named)
-        child: Context[Any, Any] = made
+        child: AnyContext = made
         return child
 
     def _remembered(self, how: ShareMemory) -> ContextMemory:
@@ -752,8 +752,8 @@ class Derived(Context[Any, Any]):
 
     __slots__ = ("how", "within")
 
-    def __init__(self, within: Context[Any, Any], how: Derivation, name: str | None, branch: str) -> None:
-        self.within: Context[Any, Any] = within
+    def __init__(self, within: AnyContext, how: Derivation, name: str | None, branch: str) -> None:
+        self.within: AnyContext = within
         self.how: Derivation = how
         self.engine: Engine = within.engine
         self.at: tuple[str, ...] = within.at if name is None else (*within.at, name)
@@ -772,16 +772,16 @@ class Derived(Context[Any, Any]):
         return self.within.state if self.how.state == "share" else self.domain.state
 
 
-CURRENT: ContextVar[Context[Any, Any] | None] = ContextVar("noetic_context", default=None)
+CURRENT: ContextVar[AnyContext | None] = ContextVar("noetic_context", default=None)
 # What `bind` has put over the one that the engine has made the current one; a step that begins there is not under it.
-_BOUND: ContextVar[tuple[Context[Any, Any], Context[Any, Any] | None] | None] = ContextVar("noetic_bound", default=None)
+_BOUND: ContextVar[tuple[AnyContext, AnyContext | None] | None] = ContextVar("noetic_bound", default=None)
 
 
 @overload
-def current_context() -> Context[Any, Any] | None: ...
+def current_context() -> AnyContext | None: ...
 @overload
-def current_context(*, required: Literal[True]) -> Context[Any, Any]: ...
-def current_context(*, required: bool = False) -> Context[Any, Any] | None:
+def current_context(*, required: Literal[True]) -> AnyContext: ...
+def current_context(*, required: bool = False) -> AnyContext | None:
     """The context of the step or tool that is running here, or that a block of `bind` puts in its place; or `None`.
 
     Args:
@@ -796,3 +796,7 @@ def current_context(*, required: bool = False) -> Context[Any, Any] | None:
     if ctx is None and required:
         raise NoContextError("no step is running here", hint="call this from a step or a tool, or pass ctx on")
     return ctx
+
+
+AnyContext: TypeAlias = Context[Any, Any]
+"""A context with whatever memory and state, for code that uses neither."""

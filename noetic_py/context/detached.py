@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 import anyio
 from attrs import frozen
 
-from noetic_py.core.control import RunResult, RunStatus
+from noetic_py.core.control import AnyResult, RunResult, RunStatus
 from noetic_py.core.types import O_co, T
 from noetic_py.errors import ConfigError, StepTimeout
 
 if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
+    from noetic_py.channels.declared import AnyChannel
     from noetic_py.core.budget import Budget
     from noetic_py.errors import NoeticError
 
@@ -36,11 +37,11 @@ class DetachedWork(Protocol):
     path: tuple[str, ...]
 
     @property
-    def outcome(self) -> RunResult[Any, Any] | None:
+    def outcome(self) -> AnyResult | None:
         """How it ended, `None` while it goes on."""
         ...
 
-    async def wait(self) -> RunResult[Any, Any]:
+    async def wait(self) -> AnyResult:
         """Wait for its end."""
         ...
 
@@ -56,7 +57,7 @@ class DetachedWork(Protocol):
         """Stop it."""
         ...
 
-    def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
+    def channel(self, channel: AnyChannel) -> ChannelHandle[Any]:
         """A handle of one of its run's channels."""
         ...
 

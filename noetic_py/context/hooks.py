@@ -17,7 +17,7 @@ from noetic_py.errors import ConfigError
 
 if TYPE_CHECKING:
     from noetic_py.context.artifacts import ArtifactScope
-    from noetic_py.context.step import Step
+    from noetic_py.context.step import AnyStep, Step
     from noetic_py.core.items import FunctionCall, FunctionCallOutput
     from noetic_py.core.types import T
     from noetic_py.errors import ModelError
@@ -69,7 +69,7 @@ class StopLoop:
 class HandOff:
     """Another step is to go on."""
 
-    step: Step[Any, Any, Any, Any]
+    step: AnyStep
     input: object
 
 
@@ -289,7 +289,7 @@ class Hook(Generic[M_contra, S_contra]):
 class HookDecorator(Generic[Given, R]):
     """What `after_model(name=..., tags=...)` returns."""
 
-    _make: Callable[[Any], Hook[Any, Any]] = field(alias="make")
+    _make: Callable[[Any], AnyHook] = field(alias="make")
 
     def __call__(self, fn: Callable[Concatenate[HookContext[M, S], Given], Awaitable[R]], /) -> Hook[M, S]:
         """Make a hook of a function."""
@@ -357,7 +357,7 @@ after_round: HookKind[[Round], None] = HookKind("after_round")
 # ------------------------------------------------------------------------------------------------------------- making
 
 
-def _make(kind: HookKind[..., Any], fn: Any, *, name: Any, tags: Any) -> Hook[Any, Any]:
+def _make(kind: HookKind[..., Any], fn: Any, *, name: Any, tags: Any) -> AnyHook:
     if isinstance(fn, Hook):
         fn = fn.fn
     where = getattr(fn, "__qualname__", None) or repr(fn)
@@ -416,7 +416,7 @@ def read_tags(given: Any, *, code: str) -> frozenset[str]:
     return tags
 
 
-def read_hooks(given: Any, where: str) -> tuple[Hook[Any, Any], ...]:
+def read_hooks(given: Any, where: str) -> tuple[AnyHook, ...]:
     """Hooks as they are kept.
 
     Raises:
@@ -428,7 +428,7 @@ def read_hooks(given: Any, where: str) -> tuple[Hook[Any, Any], ...]:
         raise ConfigError(
             f"hooks={given!r} of {where} is not valid; expected a list of hooks", code="hook", hint="hooks=[remember]"
         ) from None
-    found: dict[tuple[str, str], Hook[Any, Any]] = {}
+    found: dict[tuple[str, str], AnyHook] = {}
     for each in everything:
         if not is_hook(each):
             raise ConfigError(
@@ -445,6 +445,10 @@ def read_hooks(given: Any, where: str) -> tuple[Hook[Any, Any], ...]:
     return tuple(found.values())
 
 
-def is_hook(value: object) -> TypeIs[Hook[Any, Any]]:
+def is_hook(value: object) -> TypeIs[AnyHook]:
     """Whether this is a hook, of whatever context."""
     return isinstance(value, Hook)
+
+
+AnyHook: TypeAlias = Hook[Any, Any]
+"""A hook that takes whatever memory and state."""

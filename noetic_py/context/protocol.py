@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from noetic_py.channels import Channel
-    from noetic_py.context.context import Context
+    from noetic_py.channels.declared import AnyChannel
+    from noetic_py.context.context import AnyContext
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.read import Services, StepMeta
-    from noetic_py.context.step import Step
+    from noetic_py.context.step import AnyStep
     from noetic_py.core.attributes import Attributes
     from noetic_py.core.budget import Remaining, TokenUsage
     from noetic_py.core.control import Control
@@ -36,7 +36,7 @@ __all__ = ["Engine", "noted"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def noted(context_of: Callable[[Any], Context[Any, Any] | None]) -> Callable[[F], F]:
+def noted(context_of: Callable[[Any], AnyContext | None]) -> Callable[[F], F]:
     """Make a forgotten `await` of an async method the failure of the step whose body has called it.
 
     Args:
@@ -101,12 +101,12 @@ class Engine(Protocol):
         ...
 
     @property
-    def parent_context(self) -> Context[Any, Any] | None:
+    def parent_context(self) -> AnyContext | None:
         """The context that spawned the execution."""
         ...
 
     @property
-    def root_context(self) -> Context[Any, Any]:
+    def root_context(self) -> AnyContext:
         """The run's own context."""
         ...
 
@@ -130,7 +130,7 @@ class Engine(Protocol):
         """Seconds since it began."""
         ...
 
-    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+    def bind(self, ctx: AnyContext, /, *, reads: bool) -> Any:
         """The memory bundle as a step has it, or as one that may only read."""
         ...
 
@@ -139,88 +139,80 @@ class Engine(Protocol):
         """What it was started with."""
         ...
 
-    def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
+    def memory_of(self, ctx: AnyContext, /) -> ContextMemory:
         """Where layers of scope thread keep what is its own."""
         ...
 
-    def touch(self, ctx: Context[Any, Any], /) -> None:
+    def touch(self, ctx: AnyContext, /) -> None:
         """A body looks at its state."""
         ...
 
-    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+    def remaining(self, ctx: AnyContext, /) -> Remaining:
         """What the budgets in force for a step allow."""
         ...
 
-    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+    def complete(self, ctx: AnyContext, value: object, /) -> None:
         """End the execution with a value."""
         ...
 
-    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+    def abort(self, ctx: AnyContext, reason: str, /) -> None:
         """End the execution."""
         ...
 
-    def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
+    def stop_loop(self, ctx: AnyContext, value: object, /, *, now: bool = False) -> None:
         """End the nearest loop."""
         ...
 
-    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+    def emit(self, ctx: AnyContext, event: object, /) -> None:
         """Send an event."""
         ...
 
-    def span(self, ctx: Context[Any, Any], /) -> Span:
+    def span(self, ctx: AnyContext, /) -> Span:
         """The active span."""
         ...
 
-    def trace(self, ctx: Context[Any, Any], /) -> Trace | None:
+    def trace(self, ctx: AnyContext, /) -> Trace | None:
         """The place in a distributed trace."""
         ...
 
-    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+    def idempotency_key(self, ctx: AnyContext, /) -> str:
         """The step's key."""
         ...
 
-    def call(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /
-    ) -> Coroutine[Any, Any, Any]:
+    def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Coroutine[Any, Any, Any]:
         """Run a step as a child."""
         ...
 
     def note_call(
-        self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+        self, ctx: AnyContext, made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
     ) -> None:
         """A body has made a call that it has to await."""
         ...
 
-    def gather(
-        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
-    ) -> Awaitable[list[Any]]:
+    def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[Any]]:
         """Run steps at once."""
         ...
 
-    def send(
-        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
-    ) -> Awaitable[None]:
+    def send(self, ctx: AnyContext, channel: AnyChannel, value: object, timeout: float | None, /) -> Awaitable[None]:
         """Send a message."""
         ...
 
-    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
+    def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> Awaitable[Any]:
         """Wait for a message."""
         ...
 
-    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> Any:
         """Take a message that is there."""
         ...
 
-    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+    def ask(self, ctx: AnyContext, question: Ask[Any], /) -> Awaitable[Any]:
         """Wait for an answer."""
         ...
 
-    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
+    def checkpoint(self, ctx: AnyContext, /) -> Awaitable[None]:
         """Commit what was done so far."""
         ...
 
-    def spawn_detached(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
-    ) -> DetachedWork:
+    def spawn_detached(self, ctx: AnyContext, step: AnyStep, value: object, options: DetachOptions, /) -> DetachedWork:
         """Start an execution beside the run's flow."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, overload
 
 from attrs import frozen
 
@@ -375,3 +375,7 @@ class ReadView(Generic[M_co, S_co]):
     def abort_reason(self) -> str | None:
         """Why."""
         return self._ctx.abort_reason
+
+
+AnyReadContext: TypeAlias = ReadContext[Any, Any]
+"""A read-only context with whatever memory and state."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAli
 from attrs import evolve, field, frozen
 from typing_extensions import TypedDict, TypeIs, Unpack, override
 
-from noetic_py.context.hooks import Hook, read_hooks, read_tags
-from noetic_py.context.read import ReadContext
+from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
+from noetic_py.context.read import AnyReadContext
 from noetic_py.core.budget import Budget
 from noetic_py.core.spelling import known_keywords, unknown_keyword
 from noetic_py.core.tracebacks import where_defined
@@ -115,7 +115,7 @@ class NotDone(Enum):
 NOT_DONE = NotDone.NOT_DONE
 """What `reconcile` gives for a step that has not done its work, so that it is to run."""
 
-Reconcile: TypeAlias = Callable[[Any, ReadContext[Any, Any]], Awaitable[Any]]
+Reconcile: TypeAlias = Callable[[Any, AnyReadContext], Awaitable[Any]]
 """Says what became of a step that may run only once: its output, or `NOT_DONE`."""
 
 
@@ -144,7 +144,7 @@ class StepOptions(TypedDict, total=False):
     budget: Budget
     version: str
     tags: Iterable[str]
-    hooks: Iterable[Hook[Any, Any]]
+    hooks: Iterable[AnyHook]
 
 
 _RESERVED = frozenset("/#[]")
@@ -219,7 +219,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
     budget: Budget | None = None
     version: str | None = None
     tags: frozenset[str] = frozenset()
-    hooks: tuple[Hook[Any, Any], ...] = ()
+    hooks: tuple[AnyHook, ...] = ()
     bound: Bound | None = None
     plain: bool = field(init=False, default=True)
 
@@ -284,7 +284,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         return evolve(self, **fields)
 
 
-def _without_context(step: Step[Any, Any, Any, Any], ctx: object) -> NoContextError:
+def _without_context(step: AnyStep, ctx: object) -> NoContextError:
     given = "without a context" if ctx is None else f"with {type(ctx).__name__} as its context"
     return NoContextError(
         f"step {step.id!r} was called {given}",
@@ -362,12 +362,12 @@ def _read_retry(value: Any) -> Retry | None:
     return None if type(value) is int and value == 1 else Retry(value)
 
 
-def is_step(value: object) -> TypeIs[Step[Any, Any, Any, Any]]:
+def is_step(value: object) -> TypeIs[AnyStep]:
     """Whether the value is a step, whatever it takes and gives."""
     return isinstance(value, Step)
 
 
-def require_step(value: object, where: str) -> Step[Any, Any, Any, Any]:
+def require_step(value: object, where: str) -> AnyStep:
     """The value itself when it is a step.
 
     Raises:
@@ -383,13 +383,13 @@ def require_step(value: object, where: str) -> Step[Any, Any, Any, Any]:
     )
 
 
-def frames(steps: Iterable[Step[Any, Any, Any, Any]], where: str) -> tuple[str, ...]:
+def frames(steps: Iterable[AnyStep], where: str) -> tuple[str, ...]:
     """Path frames of steps in a row: the id, and `#n` where it occurs again.
 
     Raises:
         ConfigError: Two different steps were given one id; code `"duplicate-id"`.
     """
-    seen: dict[str, tuple[Step[Any, Any, Any, Any], int]] = {}
+    seen: dict[str, tuple[AnyStep, int]] = {}
     found: list[str] = []
     for each in steps:
         first, count = seen.get(each.id, (each, 0))

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Span
 
-    from noetic_py.channels import Channel
-    from noetic_py.context.context import Context
+    from noetic_py.channels.declared import AnyChannel
+    from noetic_py.context.context import AnyContext
     from noetic_py.context.detached import DetachedWork, DetachOptions
-    from noetic_py.context.step import Step
+    from noetic_py.context.step import AnyStep
     from noetic_py.core.control import Control
     from noetic_py.core.items import Item
     from noetic_py.core.requests import Ask
@@ -65,7 +65,7 @@ class Outside:
     last_step: StepMeta | None = None
     last_layer_usage: LayerUsage | None = None
     stop: Control | None = None
-    parent_context: Context[Any, Any] | None = None
+    parent_context: AnyContext | None = None
     user_id: str | None = None
     session: SessionKey | None = None
     progress: ProgressKeeper = NO_RUN
@@ -78,9 +78,7 @@ class Outside:
     _place: Trace | None
     _request_id: str | None
 
-    def __init__(
-        self, ctx: Context[Any, Any], thread_id: str | None, request_id: str | None, trace: Trace | None
-    ) -> None:
+    def __init__(self, ctx: AnyContext, thread_id: str | None, request_id: str | None, trace: Trace | None) -> None:
         self.adopted, self.trusted, self.turns = False, 0, 0
         self.settled = ctx.domain.log.size
         self.place = trace
@@ -130,74 +128,68 @@ class Outside:
             "run goes into harness.run(step, input, ctx=ctx)",
         )
 
-    def trace(self, ctx: Context[Any, Any], /) -> Trace | None:
+    def trace(self, ctx: AnyContext, /) -> Trace | None:
         return self.place
 
-    def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
+    def memory_of(self, ctx: AnyContext, /) -> ContextMemory:
         return self.memory
 
-    def touch(self, ctx: Context[Any, Any], /) -> None:
+    def touch(self, ctx: AnyContext, /) -> None:
         """Nothing to guard: no step runs."""
 
-    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+    def bind(self, ctx: AnyContext, /, *, reads: bool) -> Any:
         return None
 
-    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+    def remaining(self, ctx: AnyContext, /) -> Remaining:
         return Remaining()
 
-    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+    def complete(self, ctx: AnyContext, value: object, /) -> None:
         raise self._refuse("complete()")
 
-    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+    def abort(self, ctx: AnyContext, reason: str, /) -> None:
         raise self._refuse("abort()")
 
-    def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
+    def stop_loop(self, ctx: AnyContext, value: object, /, *, now: bool = False) -> None:
         raise self._refuse("stop_loop()")
 
-    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+    def emit(self, ctx: AnyContext, event: object, /) -> None:
         raise self._refuse("emit()")
 
-    def span(self, ctx: Context[Any, Any], /) -> Span:
+    def span(self, ctx: AnyContext, /) -> Span:
         from opentelemetry.trace import INVALID_SPAN
 
         return INVALID_SPAN
 
-    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+    def idempotency_key(self, ctx: AnyContext, /) -> str:
         raise self._refuse("idempotency_key")
 
-    async def call(self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /) -> Any:
+    async def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Any:
         raise self._refuse(f"calling step {step.id!r}")
 
     def note_call(
-        self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+        self, ctx: AnyContext, made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
     ) -> None:
         """No step's body waits here; awaiting the call raises."""
 
-    async def gather(
-        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
-    ) -> list[Any]:
+    async def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> list[Any]:
         raise self._refuse("gather()")
 
-    async def send(
-        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
-    ) -> None:
+    async def send(self, ctx: AnyContext, channel: AnyChannel, value: object, timeout: float | None, /) -> None:
         raise self._refuse("send()")
 
-    async def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Any:
+    async def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> Any:
         raise self._refuse("recv()")
 
-    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> Any:
         raise self._refuse("try_recv()")
 
-    async def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Any:
+    async def ask(self, ctx: AnyContext, question: Ask[Any], /) -> Any:
         raise self._refuse("ask()")
 
-    async def checkpoint(self, ctx: Context[Any, Any], /) -> None:
+    async def checkpoint(self, ctx: AnyContext, /) -> None:
         raise self._refuse("checkpoint()")
 
-    def spawn_detached(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
-    ) -> DetachedWork:
+    def spawn_detached(self, ctx: AnyContext, step: AnyStep, value: object, options: DetachOptions, /) -> DetachedWork:
         raise self._refuse("spawn_detached()")
 
 

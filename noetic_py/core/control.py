@@ -240,3 +240,7 @@ class RunResult(Generic[O_co, S_co]):
 def no_value() -> object:
     """The mark for 'there is no output', which `None` is not."""
     return _MISSING
+
+
+AnyResult: TypeAlias = RunResult[Any, Any]
+"""A result with whatever output and state."""

@@ -9,8 +9,8 @@ from noetic_py.core.values import alike, copy_private
 from noetic_py.errors import NoContextError
 
 if TYPE_CHECKING:
-    from noetic_py.context.read import ReadContext
-    from noetic_py.context.step import Step
+    from noetic_py.context.read import AnyReadContext
+    from noetic_py.context.step import AnyStep
     from noetic_py.memory.functions import Called
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
@@ -46,7 +46,7 @@ class Binding(Protocol):
         ...
 
     @property
-    def ctx(self) -> ReadContext[Any, Any]:
+    def ctx(self) -> AnyReadContext:
         """The step's context."""
         ...
 
@@ -60,7 +60,7 @@ class Binding(Protocol):
         """The clock, ids and randomness."""
         ...
 
-    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
+    async def call(self, step: AnyStep, input: object) -> Any:
         """Run a step for the layer."""
         ...
 
@@ -109,7 +109,7 @@ class Alone:
         """There is no store that it could be done again for."""
 
     @property
-    def ctx(self) -> ReadContext[Any, Any]:
+    def ctx(self) -> AnyReadContext:
         """None.
 
         Raises:
@@ -131,7 +131,7 @@ class Alone:
         """The machine's."""
         return SYSTEM
 
-    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
+    async def call(self, step: AnyStep, input: object) -> Any:
         """Nothing to run it in.
 
         Raises:
@@ -181,7 +181,7 @@ class Through:
         self.below.note(call)
 
     @property
-    def ctx(self) -> ReadContext[Any, Any]:
+    def ctx(self) -> AnyReadContext:
         """The step's context."""
         return self.below.ctx
 
@@ -195,7 +195,7 @@ class Through:
         """The run's."""
         return self.below.runtime
 
-    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
+    async def call(self, step: AnyStep, input: object) -> Any:
         """Run a step for the layer."""
         return await self.below.call(step, input)
 

@@ -11,7 +11,7 @@ from noetic_py.core.tracebacks import warn
 from noetic_py.core.types import version_order
 from noetic_py.errors import ConfigError
 from noetic_py.memory.functions import functions_of
-from noetic_py.memory.layer import TIMEOUTS, MemoryLayer, hooks_of, layers_of
+from noetic_py.memory.layer import TIMEOUTS, AnyLayer, hooks_of, layers_of
 from noetic_py.memory.scopes import Scope
 
 __all__ = ["budget_of", "check_memory", "is_idle"]
@@ -46,7 +46,7 @@ def check_memory(memory: Memory) -> None:
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-def _check_layer(layer: MemoryLayer[Any]) -> None:
+def _check_layer(layer: AnyLayer) -> None:
     if _ID.fullmatch(layer.id) is None:
         raise _wrong(layer, "its id is not 1 to 40 ASCII letters, digits, '_' or '-'", "id", 'id="notes"')
     if not isfinite(layer.slot):
@@ -74,11 +74,11 @@ def _check_layer(layer: MemoryLayer[Any]) -> None:
             )
 
 
-def _wrong(layer: MemoryLayer[Any], what: str, code: str, hint: str) -> ConfigError:
+def _wrong(layer: AnyLayer, what: str, code: str, hint: str) -> ConfigError:
     return ConfigError(f"layer {layer.id!r}: {what}", code=f"layer-{code}", hint=hint)
 
 
-def budget_of(layer: MemoryLayer[Any]) -> tuple[int, int | None]:
+def budget_of(layer: AnyLayer) -> tuple[int, int | None]:
     """The least and the most tokens a layer wants, `None` for what there is.
 
     Raises:
@@ -96,7 +96,7 @@ def budget_of(layer: MemoryLayer[Any]) -> tuple[int, int | None]:
     )
 
 
-def is_idle(layer: MemoryLayer[Any]) -> bool:
+def is_idle(layer: AnyLayer) -> bool:
     """Whether a layer has neither a hook nor a function, so that nothing ever comes of it."""
     cls = type(layer)
     return not hooks_of(cls) and not functions_of(cls)

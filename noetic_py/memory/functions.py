@@ -15,11 +15,11 @@ from noetic_py.context.protocol import noted
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Draft
 from noetic_py.tools.calling import MISSING, inject_missing
-from noetic_py.tools.definition import Tool
+from noetic_py.tools.definition import AnyTool, Tool
 from noetic_py.tools.signature import Signature, read_docs, read_signature
 
 if TYPE_CHECKING:
-    from noetic_py.memory.layer import MemoryLayer
+    from noetic_py.memory.layer import AnyLayer
 
 __all__ = ["Called", "LayerFunction", "function", "functions_of"]
 
@@ -48,7 +48,7 @@ class LayerFunction:
     needs_approval: bool = False
     _parts: _Parts = field(factory=lambda: _Parts(), init=False, repr=False)
 
-    def tool(self, layer: str) -> Tool[..., Any, Any, Any]:
+    def tool(self, layer: str) -> AnyTool:
         """The function as a tool of the model, named `layer/name`.
 
         Raises:
@@ -59,7 +59,7 @@ class LayerFunction:
             made = self._parts.tools[layer] = self._made(layer)
         return made
 
-    def _made(self, layer: str) -> Tool[..., Any, Any, Any]:
+    def _made(self, layer: str) -> AnyTool:
         name = f"{layer}/{self.name}"
         # Bound to something, so that the signature begins behind `self`.
         read = read_signature(MethodType(self.fn, layer), name)
@@ -79,7 +79,7 @@ class LayerFunction:
             where="here",
         )
 
-    async def call(self, layer: MemoryLayer[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def call(self, layer: AnyLayer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call it from code; what it is given is checked as what a model sends is.
 
         Raises:
@@ -90,7 +90,7 @@ class LayerFunction:
         given.pop(next(iter(given)))
         return await self.run(layer, self.tool(layer.id or type(layer).__name__).parse(given, explicit=True))
 
-    async def run(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> Any:
+    async def run(self, layer: AnyLayer, values: Mapping[str, Any]) -> Any:
         """Run it on a draft of the state, which becomes the state when it returns."""
         binding = layer.binding
         if isinstance(binding, Draft):
@@ -110,11 +110,11 @@ class LayerFunction:
                 return result
         raise AssertionError
 
-    async def again(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> Any:
+    async def again(self, layer: AnyLayer, values: Mapping[str, Any]) -> Any:
         """Do what a call has done once more, on the state that a handle stands on."""
         return await self.fn(layer, **self._filled(layer, values))
 
-    def _filled(self, layer: MemoryLayer[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def _filled(self, layer: AnyLayer, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values, and the services that were not given."""
         tool = self.tool(layer.id or type(layer).__name__)
         if not tool.injected:
@@ -202,7 +202,7 @@ def _decorated(fn: Any, *, name: str | None, description: str | None, model: boo
 
     @noted(lambda layer: CURRENT.get())
     @functools.wraps(fn)
-    async def call(self: MemoryLayer[Any], *args: Any, **kwargs: Any) -> Any:
+    async def call(self: AnyLayer, *args: Any, **kwargs: Any) -> Any:
         return await made.call(self, args, kwargs)
 
     setattr(call, _MARK, made)

@@ -31,7 +31,7 @@ from noetic_py.memory.binding import Alone, Binding
 from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 
 if TYPE_CHECKING:
-    from noetic_py.context.read import ReadContext
+    from noetic_py.context.read import AnyReadContext
     from noetic_py.context.step import Step
     from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
     from noetic_py.core.log import ItemView
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from noetic_py.errors import ModelError
     from noetic_py.memory.listeners import ContextItem
     from noetic_py.models.model import Model, ModelResponse
-    from noetic_py.tools.definition import Tool, ToolSource
+    from noetic_py.tools.definition import AnyTool, ToolSource
     from noetic_py.tools.permissions import PermissionAction, PermissionRule
 
 __all__ = [
@@ -199,7 +199,7 @@ class Returned(Generic[S]):
 
 
 LayerStateT = TypeVar("LayerStateT", default=None)
-L = TypeVar("L", bound="MemoryLayer[Any]")
+L = TypeVar("L", bound="AnyLayer")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -342,7 +342,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return _state_type(cls, dict(zip(names, get_args(alias), strict=False)))
 
     @property
-    def ctx(self) -> ReadContext[Any, Any]:
+    def ctx(self) -> AnyReadContext:
         """The context of the step that the layer is used in.
 
         Raises:
@@ -455,7 +455,7 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """Whether the model gets the layer's functions; it is asked of the settings, before there is a state."""
         return True
 
-    def offered(self) -> Sequence[Tool[..., Any, Any, Any] | ToolSource]:
+    def offered(self) -> Sequence[AnyTool | ToolSource]:
         """Tools and sources of tools that the model has in the next round, besides those of the step and the harness.
 
         It is asked before each round, and a run that goes on in another process asks it again: so the answer follows
@@ -640,6 +640,10 @@ def _resolved(hint: Any, given: Mapping[Any, Any], cls: type[Any]) -> Any:
     return hint[tuple(given.get(each, object) for each in parameters)]
 
 
-def layers_of(memory: Memory) -> dict[str, MemoryLayer[Any]]:
+def layers_of(memory: Memory) -> dict[str, AnyLayer]:
     """The layers of a bundle, by field, in the order of declaration."""
     return {name: value for name, value in memory.__dict__.items() if isinstance(value, MemoryLayer)}
+
+
+AnyLayer: TypeAlias = MemoryLayer[Any]
+"""A layer with whatever state."""

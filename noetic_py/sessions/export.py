@@ -25,7 +25,7 @@ from noetic_py.errors import CodecError, ConfigError, ForgedEvent, LogError, Ses
 from noetic_py.journal.delta import state_tree
 from noetic_py.journal.session_stream import StoredConversation, loaded
 from noetic_py.journal.values import read_items, write_items
-from noetic_py.memory.layer import MemoryLayer
+from noetic_py.memory.layer import AnyLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import SessionLease, SessionStore
 
@@ -276,7 +276,7 @@ def _data_of(key: SessionKey, conversation: StoredConversation) -> dict[str, Any
     }
 
 
-async def _kept(store: CheckpointBackend, layer: MemoryLayer[Any], key: SessionKey) -> LayerData:
+async def _kept(store: CheckpointBackend, layer: AnyLayer, key: SessionKey) -> LayerData:
     states = {version_of_key(name): data for name, data in (await _all(store, _place(layer, key, "state"))).items()}
     state = None
     last = newest(list(states))
@@ -302,7 +302,7 @@ async def _all(store: CheckpointBackend, place: tuple[str, ...]) -> dict[str, by
     return found
 
 
-def _place(layer: MemoryLayer[Any], key: SessionKey, room: str) -> tuple[str, ...]:
+def _place(layer: AnyLayer, key: SessionKey, room: str) -> tuple[str, ...]:
     return place_of(room, layer=layer.id, scope=Scope.THREAD, owner=key.stream)
 
 
@@ -411,7 +411,7 @@ def _checked(store: SessionStore, name: str, data: LayerData) -> _Checked:
     return _Checked(codec.dumps(("", state)), values)
 
 
-async def _keep(store: CheckpointBackend, layer: MemoryLayer[Any], key: SessionKey, checked: _Checked) -> None:
+async def _keep(store: CheckpointBackend, layer: AnyLayer, key: SessionKey, checked: _Checked) -> None:
     if checked.state is not None:
         await store.put(_place(layer, key, "state"), state_key(layer.schema_version), checked.state)
     for name, value in checked.values.items():

@@ -47,7 +47,7 @@ from noetic_py.journal.session_stream import (
     state_change,
 )
 from noetic_py.journal.stored import Lease, Record
-from noetic_py.memory.layer import MemoryLayer, layers_of
+from noetic_py.memory.layer import AnyLayer, layers_of
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runner.lease import beside, give_up, owned, when_free
 from noetic_py.sessions.lock import SessionLock
@@ -185,9 +185,7 @@ class SessionStore:
         self.runtime = runtime
         layers = () if memory is None else layers_of(memory).values()
         # Those that keep something of a session.
-        self.layers: Mapping[str, MemoryLayer[Any]] = {
-            layer.id: layer for layer in layers if layer.scope is Scope.THREAD
-        }
+        self.layers: Mapping[str, AnyLayer] = {layer.id: layer for layer in layers if layer.scope is Scope.THREAD}
         self._resources: Resources = resources
         self.lock: SessionLock = SessionLock()
         self.queue: MessageQueue = MessageQueue(self.backend, runtime, policy, durable=self.durable)

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from noetic_py.context.scope import Domain, unanswered
 from noetic_py.core.codec.text import is_dict, is_list
-from noetic_py.core.control import RunResult, RunStatus
+from noetic_py.core.control import AnyResult, RunStatus
 from noetic_py.core.items import FunctionCallOutput, Item, Message
 from noetic_py.core.log import ItemView
 from noetic_py.core.logs import Where, log
@@ -64,15 +64,13 @@ _NONE = ItemView()
 _KEEP_TRYING = 10.0
 """Seconds for which a turn that holds no lease tries to write what it has made."""
 
-Go: TypeAlias = Callable[[Any, Any], Awaitable[RunResult[Any, Any]]]
+Go: TypeAlias = Callable[[Any, Any], Awaitable[AnyResult]]
 """Runs a plan to its end."""
-Again: TypeAlias = Callable[[str, Any], Awaitable[tuple[RunResult[Any, Any], Domain]]]
+Again: TypeAlias = Callable[[str, Any], Awaitable[tuple[AnyResult, Domain]]]
 """Goes on with a run of an earlier process, for what a plan was asked to do."""
 
 
-async def take_turn(
-    store: SessionStore, run: Any, plan: Any, key: SessionKey, go: Go, again: Again
-) -> RunResult[Any, Any]:
+async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, go: Go, again: Again) -> AnyResult:
     """Do a turn of a session: wait for it, begin from what is there, run, write what the run has added.
 
     Raises:
@@ -116,7 +114,7 @@ class Turn:
         # The message that it answers, when that was waiting.
         self._queued: QueuedMessage | None = None
 
-    async def alone(self, lease: SessionLease) -> RunResult[Any, Any]:
+    async def alone(self, lease: SessionLease) -> AnyResult:
         """The turn, while it alone may write."""
         store, key, plan = self._store, self._key, self._plan
         lease.run = self._run
@@ -138,7 +136,7 @@ class Turn:
         found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
         return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
 
-    async def _next(self, lease: SessionLease, conversation: StoredConversation) -> RunResult[Any, Any]:
+    async def _next(self, lease: SessionLease, conversation: StoredConversation) -> AnyResult:
         """The turn of the message that waits for one, which is chosen now that no other turn can take it.
 
         Raises:
@@ -160,7 +158,7 @@ class Turn:
             await queue.ack(key, [queued])
             raise MessageGone from None
 
-    async def _begun(self, lease: SessionLease, conversation: StoredConversation) -> RunResult[Any, Any]:
+    async def _begun(self, lease: SessionLease, conversation: StoredConversation) -> AnyResult:
         """The turn, from what there is; or an earlier one goes on, whose message this is too."""
         store, key, plan = self._store, self._key, self._plan
         delivery = plan.delivery_id
@@ -189,7 +187,7 @@ class Turn:
         await store.write(lease, key, conversation, [started(self._run.run_id, delivery)], self._codec)
         return await self._from(conversation, lambda made: self._write(lease, conversation, made))
 
-    async def beside_others(self) -> RunResult[Any, Any]:
+    async def beside_others(self) -> AnyResult:
         """The turn, beside others, which may write first."""
         if self._plan.delivery_id is not None:
             raise ConfigError(
@@ -237,7 +235,7 @@ class Turn:
 
     async def _from(
         self, conversation: StoredConversation, write: Callable[[FinishedTurn], Awaitable[None]]
-    ) -> RunResult[Any, Any]:
+    ) -> AnyResult:
         """Run from what a session holds, and write what that adds, however the run ends."""
         store, key, run = self._store, self._key, self._run
         log = conversation.log.fork()
@@ -254,7 +252,7 @@ class Turn:
         base = Base(*key.parts, -1 if whole else position)
         seen = conversation.log.frozen() if store.policy.on_conflict == "overwrite" else _NONE
         store.begins(key, run)
-        result: RunResult[Any, Any] | None = None
+        result: AnyResult | None = None
         try:
             result = await self._go(run, evolve(self._plan, domain=domain, base=base))
             return result
@@ -280,7 +278,7 @@ class Turn:
         self,
         write: Callable[[FinishedTurn], Awaitable[None]],
         made: FinishedTurn,
-        result: RunResult[Any, Any],
+        result: AnyResult,
         *,
         cancelled: bool,
     ) -> None:
@@ -308,7 +306,7 @@ class Turn:
                 result.error.add_note(f"the session was not written: {error}")
 
     async def _write_rest(
-        self, lease: SessionLease, conversation: StoredConversation, result: RunResult[Any, Any], items: Sequence[Item]
+        self, lease: SessionLease, conversation: StoredConversation, result: AnyResult, items: Sequence[Item]
     ) -> None:
         """A turn that had not completed was delivered again and has gone on: write what is not there yet.
 
@@ -343,7 +341,7 @@ class Turn:
         with anyio.CancelScope(shield=True):
             await self._write(lease, conversation, made)
 
-    async def _resumed(self, lease: SessionLease, conversation: StoredConversation) -> RunResult[Any, Any]:
+    async def _resumed(self, lease: SessionLease, conversation: StoredConversation) -> AnyResult:
         """A run of the session goes on that an earlier process has begun."""
         self._store.begins(self._key, self._run)
         try:
@@ -364,7 +362,7 @@ class Turn:
                 await self._write_rest(lease, conversation, result, items)
         return result
 
-    def _made(self, result: RunResult[Any, Any], domain: Domain, seen: StoredConversation, begun: int) -> FinishedTurn:
+    def _made(self, result: AnyResult, domain: Domain, seen: StoredConversation, begun: int) -> FinishedTurn:
         items, states = domain.log.since(begun), seen.states
         cut = _cut(result, items)
         at, branch = seen.position, self._plan.step.id
@@ -383,7 +381,7 @@ class Turn:
 
     async def _after_shutdown(
         self, lease: SessionLease, conversation: StoredConversation, shut: ShutTurn
-    ) -> RunResult[Any, Any] | None:
+    ) -> AnyResult | None:
         """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
         past = await self._past(shut.run_id)
         if past is None or not _is_same(past, self._plan, self._codec):
@@ -460,11 +458,11 @@ class Turn:
         await self._store.write(lease, self._key, conversation, records, self._codec)
         await queue.ack(self._key, messages)
 
-    def _answer_to(self, result: RunResult[Any, Any]) -> QueuedMessage | None:
+    def _answer_to(self, result: AnyResult) -> QueuedMessage | None:
         """The message that is answered so; one that a shutdown has cut off is to be gone on with."""
         return None if result.shutdown and self._store.durable else self._queued
 
-    async def _answered(self, result: RunResult[Any, Any]) -> None:
+    async def _answered(self, result: AnyResult) -> None:
         queued = self._answer_to(result)
         if queued is not None:
             with anyio.CancelScope(shield=True):
@@ -489,7 +487,7 @@ def _missing(items: Sequence[Item], written: int, there: Sequence[Item]) -> list
     return [*early, *late]
 
 
-def _cut(result: RunResult[Any, Any], items: Sequence[Item]) -> int | None:
+def _cut(result: AnyResult, items: Sequence[Item]) -> int | None:
     """Of a run that a shutdown has interrupted, how many of its last items are of an answer that was cut off."""
     if not result.shutdown:
         return None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 from typing_extensions import Unpack
 
 from noetic_py.context.context import Context
-from noetic_py.context.step import Body, Step, StepOptions, check_id, function_of, read_options
+from noetic_py.context.step import AnyStep, Body, Step, StepOptions, check_id, function_of, read_options
 from noetic_py.core.codec.structure import type_name
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import M, R, S, T
@@ -75,13 +75,13 @@ def step(fn: Any = None, /, **options: Any) -> Any:
     return _make(fn, options)
 
 
-def _make(fn: Any, options: Any) -> Step[Any, Any, Any, Any]:
+def _make(fn: Any, options: Any) -> AnyStep:
     options = dict(options)
     handoffs, limit = options.pop("handoffs", None), options.pop("max_handoffs", MAX_HANDOFFS)
     fields = read_options(options)
     parameters = _check(fn)
     name = fields.pop("id", None) or check_id(_name(fn))
-    made: Step[Any, Any, Any, Any] = Step(
+    made: AnyStep = Step(
         id=name,
         kind="code",
         spec=fn,
@@ -182,7 +182,7 @@ def _is_context(fn: Any, parameter: inspect.Parameter) -> bool:
     )
 
 
-def wrong_input(step: Step[Any, Any, Any, Any], value: object, giver: str | None) -> str | None:
+def wrong_input(step: AnyStep, value: object, giver: str | None) -> str | None:
     """What to say of an input that does not fit the annotation of a step's function; `None` when it may fit.
 
     Args:

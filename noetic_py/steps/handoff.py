@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from attrs import define, evolve, field, frozen
 from typing_extensions import TypeIs, override
 
-from noetic_py.context.context import Context
+from noetic_py.context.context import AnyContext, Context
 from noetic_py.context.step import (
+    AnyStep,
     Body,
     Spec,
     Step,
@@ -28,8 +29,7 @@ from noetic_py.steps.tool import given_type
 from noetic_py.tools import make_tool
 
 if TYPE_CHECKING:
-    from noetic_py.tools import Tool
-    from noetic_py.tools.definition import Approval
+    from noetic_py.tools.definition import AnyTool, Approval
 
 __all__ = [
     "MAX_HANDOFFS",
@@ -57,7 +57,6 @@ __all__ = [
     "with_handoffs",
 ]
 
-AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 HistoryFilter: TypeAlias = Callable[[Sequence[Item]], Sequence[Item]]
 """Says what of the conversation before a handoff the models of its target are shown."""
 MAX_HANDOFFS = 1000
@@ -120,7 +119,7 @@ class HandoffTo:
 
 
 def handoff_to(
-    step: Step[Any, Any, Any, Any],
+    step: AnyStep,
     /,
     *,
     input: Any = None,
@@ -458,7 +457,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 _MOST = 64
 
 
-def transfer_tools(targets: Targets) -> list[Tool[..., Any, Any, Any]]:
+def transfer_tools(targets: Targets) -> list[AnyTool]:
     """One tool for each target.
 
     Raises:
@@ -474,29 +473,29 @@ def transfer_tools(targets: Targets) -> list[Tool[..., Any, Any, Any]]:
     return tools
 
 
-def is_transfer(tool: Tool[..., Any, Any, Any] | None) -> bool:
+def is_transfer(tool: AnyTool | None) -> bool:
     """Whether a call of the tool hands over."""
     return tool is not None and "transfer" in getattr(tool.fn, "__dict__", ())
 
 
-def one_too_many(tool: Tool[..., Any, Any, Any]) -> Tool[..., Any, Any, Any]:
+def one_too_many(tool: AnyTool) -> AnyTool:
     """The tool of a transfer that is not made, because it is not the first of its answer."""
 
-    async def refuse(ctx: Context[Any, Any], **_: object) -> Any:
+    async def refuse(ctx: AnyContext, **_: object) -> Any:
         raise ToolFailed("Not transferred: only the first transfer of an answer is made.", tool=tool.name)
 
     return evolve(tool, fn=refuse, needs_approval=False)
 
 
-def _tool(way: HandoffTo) -> Tool[..., Any, Any, Any]:
+def _tool(way: HandoffTo) -> AnyTool:
     step = way.step
     wanted = _wanted(way)
     begins_with_model = asks_model(inner_of(step))
 
-    async def transfer(ctx: Context[Any, Any]) -> Any:
+    async def transfer(ctx: AnyContext) -> Any:
         return Handoff(step, None)
 
-    async def transfer_with(ctx: Context[Any, Any], input: Any) -> Any:
+    async def transfer_with(ctx: AnyContext, input: Any) -> Any:
         return Handoff(step, _as_text(input) if begins_with_model else input)
 
     run = transfer if wanted is None else transfer_with

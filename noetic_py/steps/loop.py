@@ -9,12 +9,12 @@ from attrs import evolve, field, frozen
 from typing_extensions import override
 
 from noetic_py.channels import Channel, is_channel
-from noetic_py.context.context import Context
-from noetic_py.context.step import ADDED, Spec, Step, check_id, is_seconds, is_whole, require_step
+from noetic_py.channels.declared import AnyChannel
+from noetic_py.context.context import AnyContext, Context
+from noetic_py.context.step import ADDED, AnyStep, Spec, Step, check_id, is_seconds, is_whole, require_step
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import M, OnError, R, S, T
 from noetic_py.errors import ConfigError
-from noetic_py.steps.flow import AnyStep
 from noetic_py.steps.handoff import agent, asked_by_model
 from noetic_py.until import Until, Verdict
 
@@ -30,9 +30,9 @@ class LoopSpec(Spec):
     body: AnyStep
     until: Until[Any]
     prepare_next: Callable[..., Any] | None
-    on_error: Callable[[Exception, Context[Any, Any]], OnError] | None
+    on_error: Callable[[Exception, AnyContext], OnError] | None
     max_iterations: int
-    inbox: Channel[Any] | None
+    inbox: AnyChannel | None
     park_timeout: float
     at_limit: AtLimit = field(default="raise", metadata=ADDED)
 
@@ -208,8 +208,8 @@ class EverySpec(Spec):
     body: AnyStep
     interval: float
     jitter: float
-    on_error: Callable[[Exception, Context[Any, Any]], OnError] | None
-    wake: Channel[Any] | None
+    on_error: Callable[[Exception, AnyContext], OnError] | None
+    wake: AnyChannel | None
 
 
 @known_keywords("every()")
@@ -219,7 +219,7 @@ def every(
     *,
     jitter: float = 0.0,
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,
-    wake: Channel[Any] | None = None,
+    wake: AnyChannel | None = None,
     id: str | None = None,
 ) -> Step[object, None, M, S]:
     """Run a step now, and then again every `interval` seconds, until something stops it.

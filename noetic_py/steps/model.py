@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 
-from noetic_py.context.context import Context, ReadContext, current_context
+from noetic_py.context.context import AnyContext, ReadContext, current_context
 from noetic_py.context.hooks import Hook
-from noetic_py.context.step import Retry, Spec, Step, is_whole, read_options
+from noetic_py.context.step import AnyStep, Retry, Spec, Step, is_whole, read_options
 from noetic_py.core.budget import Budget
 from noetic_py.core.items import ModelInput
 from noetic_py.core.spelling import known_keywords
@@ -47,7 +47,7 @@ async def select_entries(
     *,
     limit: int | None = None,
     output_retries: int = 1,
-    ctx: Context[Any, Any] | None = None,
+    ctx: AnyContext | None = None,
 ) -> tuple[ContextItem[T], ...]:
     """Show a model what a pool's entries are about, and return those that it chooses for a query.
 
@@ -255,7 +255,7 @@ def call_model(
     return made if targets is None else agent(made, targets, max_handoffs)
 
 
-def _round(spec: ModelSpec, options: dict[str, Any]) -> Step[Any, Any, Any, Any]:
+def _round(spec: ModelSpec, options: dict[str, Any]) -> AnyStep:
     fields = read_options(options)
     return Step(id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields)
 

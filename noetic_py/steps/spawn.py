@@ -8,13 +8,12 @@ from typing import Any, overload
 from attrs import frozen
 from typing_extensions import override
 
-from noetic_py.context.step import Spec, Step, check_id, read_options, require_step
+from noetic_py.context.step import AnyStep, Spec, Step, check_id, read_options, require_step
 from noetic_py.core.budget import Budget
 from noetic_py.core.memory import Memory
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import M2, S2, M, R, S, Share, ShareItems, T
 from noetic_py.errors import ConfigError
-from noetic_py.steps.flow import AnyStep
 
 __all__ = ["MemorySpec", "SpawnSpec", "spawn", "with_memory"]
 

@@ -8,13 +8,14 @@ from typing import Any, overload
 
 from attrs import frozen
 
-from noetic_py.context.context import Context
-from noetic_py.context.step import Spec, Step, check_id, function_of, require_step
+from noetic_py.context.context import AnyContext, Context
+from noetic_py.context.step import AnyStep, Spec, Step, check_id, function_of, require_step
 from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import M, R, S, T
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, ToolFailed
 from noetic_py.tools import Tool, make_tool
+from noetic_py.tools.definition import AnyTool
 
 __all__ = ["ToolSpec", "call_tool", "given_type", "is_of_step", "step_tool"]
 
@@ -23,7 +24,7 @@ __all__ = ["ToolSpec", "call_tool", "given_type", "is_of_step", "step_tool"]
 class ToolSpec(Spec):
     """A tool step's parts; see [`call_tool`][noetic_py.call_tool]."""
 
-    tool: Tool[..., Any, Any, Any]
+    tool: AnyTool
     args: Mapping[str, object] | Callable[[Any], Mapping[str, object]]
 
     async def given(self, value: Any) -> tuple[Mapping[str, object], dict[str, object]]:
@@ -67,7 +68,7 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
         ToolArgumentsInvalid: While running: the arguments do not fit.
         ToolFailed: While running: the function raised.
     """
-    called: Tool[..., Any, Any, Any] = tool
+    called: AnyTool = tool
     given: Any = args
     if not _is(tool, Tool):
         raise ConfigError(
@@ -79,7 +80,7 @@ def call_tool(tool: Any, /, *, args: Any, id: str | None = None) -> Any:
         raise ConfigError(
             f"args={args!r} is neither a mapping nor a function", code="call-tool", hint='args={"name": ...}'
         )
-    made: Step[Any, Any, Any, Any] = Step(
+    made: AnyStep = Step(
         id=check_id(id) if id is not None else called.wire_name,
         kind="tool",
         spec=ToolSpec(called, given),
@@ -116,7 +117,7 @@ def step_tool(
     inner = require_step(step, "step_tool")
     wanted = input_type if input_type is not None else given_type(inner)
 
-    async def run(ctx: Context[Any, Any], input: Any) -> Any:
+    async def run(ctx: AnyContext, input: Any) -> Any:
         if isinstance(input, str) and not input.strip():
             raise ToolFailed("The request cannot be empty.", tool=name, path=ctx.path)
         return await inner(input, ctx)
@@ -128,12 +129,12 @@ def step_tool(
     return made
 
 
-def is_of_step(tool: Tool[..., Any, Any, Any]) -> bool:
+def is_of_step(tool: AnyTool) -> bool:
     """Whether `step_tool` has made the tool."""
     return "step" in getattr(tool.fn, "__dict__", ())
 
 
-def given_type(step: Step[Any, Any, Any, Any]) -> Any:
+def given_type(step: AnyStep) -> Any:
     """The type of a step's input as a model is to send it: of a code step its annotation, otherwise `str`.
 
     Raises:

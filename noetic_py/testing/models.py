@@ -37,7 +37,7 @@ import anyio.lowlevel
 import pytest
 from attrs import evolve, frozen
 
-from noetic_py.core.control import RunResult
+from noetic_py.core.control import AnyResult
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Message, Refusal
 from noetic_py.core.usage import TokenUsage
 from noetic_py.errors import (
@@ -492,5 +492,5 @@ def _text(response: ModelResponse) -> str:
     return "".join(item.text for item in response.items if isinstance(item, Message))
 
 
-def _calls(found: ModelResponse | RunResult[Any, Any]) -> list[FunctionCall]:
+def _calls(found: ModelResponse | AnyResult) -> list[FunctionCall]:
     return [item for item in found.items if isinstance(item, FunctionCall)]

@@ -20,7 +20,7 @@ from noetic_py.testing.faults import FaultyBackend, When
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.step import Step
-    from noetic_py.core.control import RunResult
+    from noetic_py.core.control import AnyResult
     from noetic_py.core.types import M, R, S, T
     from noetic_py.journal.records import JournalRecord
 
@@ -180,7 +180,7 @@ class ResumeCheck:
         stream: AbstractAsyncContextManager[Any],
         events: list[Event],
     ) -> Outcome | None:
-        result: RunResult[Any, Any] | None = None
+        result: AnyResult | None = None
         with backend.outlived():
             async with harness, stream as watched:
                 events += [event async for event in watched.events]
@@ -190,7 +190,7 @@ class ResumeCheck:
         return _outcome(result, None if self.also is None else await self.also(backend))
 
 
-def _outcome(result: RunResult[Any, Any], also: object) -> Outcome:
+def _outcome(result: AnyResult, also: object) -> Outcome:
     error, names = result.error, Names()
     items = names.items(result.items)
     return Outcome(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from attrs import evolve
@@ -16,9 +16,7 @@ from noetic_py.errors.redaction import MASK, remember
 __all__ = ["beside", "conceal", "hidden_in", "object_of", "properties_of", "restored", "secret_parameters", "text_of"]
 
 if TYPE_CHECKING:
-    from noetic_py.tools.definition import Tool
-
-AnyTool: TypeAlias = "Tool[..., Any, Any, Any]"
+    from noetic_py.tools.definition import AnyTool
 
 _VALUES = frozenset({"default", "const", "enum", "examples"})
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, 
 from attrs import define, evolve, field, frozen
 from typing_extensions import TypedDict, Unpack
 
-from noetic_py.context.hooks import Hook, read_hooks, read_tags
+from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.types import M, M_contra, O_co, P, R, Replay, S, S_contra
@@ -23,15 +23,16 @@ from noetic_py.tools.calling import Emit, Injector, fill_direct_call, inject_mis
 from noetic_py.tools.signature import Injected, Signature, read_docs, read_signature
 
 if TYPE_CHECKING:
-    from noetic_py.context.context import Context, ReadContext
+    from noetic_py.context.context import Context
+    from noetic_py.context.read import AnyReadContext
     from noetic_py.core.items import FunctionCall
     from noetic_py.tools.arguments import Arguments
 
 __all__ = ["Approval", "Tool", "ToolOptions", "ToolSource", "make_tool", "tool", "wire_name"]
 
-Approval: TypeAlias = "bool | Callable[[FunctionCall, ReadContext[Any, Any]], bool | Awaitable[bool]]"
+Approval: TypeAlias = "bool | Callable[[FunctionCall, AnyReadContext], bool | Awaitable[bool]]"
 """Whether a person has to approve a call: always, never, or as a function of the call and the context says."""
-ReconcileCall: TypeAlias = "Callable[[dict[str, Any], ReadContext[Any, Any]], Awaitable[Any]]"
+ReconcileCall: TypeAlias = "Callable[[dict[str, Any], AnyReadContext], Awaitable[Any]]"
 """Says what became of a call that may be made only once: what it has given, or `NOT_DONE`."""
 
 _WIRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -61,7 +62,7 @@ class ToolOptions(TypedDict, total=False):
 
     name: str
     description: str
-    needs_approval: bool | Callable[[FunctionCall, ReadContext[Any, Any]], bool | Awaitable[bool]]
+    needs_approval: bool | Callable[[FunctionCall, AnyReadContext], bool | Awaitable[bool]]
     long_running: bool
     expires: float
     replay: Replay
@@ -70,7 +71,7 @@ class ToolOptions(TypedDict, total=False):
     retries: int
     strict: bool
     tags: Iterable[str]
-    hooks: Iterable[Hook[Any, Any]]
+    hooks: Iterable[AnyHook]
 
 
 def wire_name(name: str) -> str:
@@ -93,7 +94,7 @@ def _as_tags(given: Iterable[str]) -> frozenset[str]:
     return read_tags(given, code="tool-option")
 
 
-def _as_hooks(given: Iterable[Hook[Any, Any]]) -> tuple[Hook[Any, Any], ...]:
+def _as_hooks(given: Iterable[AnyHook]) -> tuple[AnyHook, ...]:
     return read_hooks(given, "the tool")
 
 
@@ -143,7 +144,7 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
     retries: int = 1
     strict: bool = False
     tags: frozenset[str] = field(default=frozenset(), converter=_as_tags)
-    hooks: tuple[Hook[Any, Any], ...] = field(default=(), converter=_as_hooks)
+    hooks: tuple[AnyHook, ...] = field(default=(), converter=_as_hooks)
     _signature: Signature = field(alias="signature", eq=False, repr=False)
     _docs: Mapping[str, str] = field(alias="docs", factory=dict[str, str], eq=False, repr=False)
     _where: Literal["here", "thread"] = field(alias="where", eq=False, repr=False)
@@ -354,7 +355,7 @@ class _ToolDecorator:
     def __call__(self, fn: Callable[Concatenate[Context[M, S], P], R], /) -> Tool[P, R, M, S]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Tool[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Tool[..., Any, Any, Any]:
+    def __call__(self, fn: Callable[..., Any], /) -> AnyTool:
         return make_tool(fn, self._options)
 
 
@@ -396,9 +397,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
     return make_tool(fn, options)
 
 
-def make_tool(
-    fn: Callable[..., Any], options: ToolOptions, *, hints: Mapping[str, Any] | None = None
-) -> Tool[..., Any, Any, Any]:
+def make_tool(fn: Callable[..., Any], options: ToolOptions, *, hints: Mapping[str, Any] | None = None) -> AnyTool:
     """Make a tool of a function whose types are known otherwise than from its annotations.
 
     Args:
@@ -475,3 +474,7 @@ def _check(options: ToolOptions) -> None:
             raise ConfigError(f"{name}={value!r} of a tool is not {wanted}", code="tool-option")
     if "name" in options:
         wire_name(options["name"])
+
+
+AnyTool: TypeAlias = Tool[..., Any, Any, Any]
+"""A tool with whatever parameters, output, memory and state."""

@@ -14,7 +14,7 @@ from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory.blocks import escape
 
 if TYPE_CHECKING:
-    from noetic_py.memory.layer import MemoryLayer, Returned
+    from noetic_py.memory.layer import AnyLayer, Returned
 
 __all__ = [
     "COUNTER",
@@ -62,13 +62,13 @@ _GAP: Final = " [...] "
 # ------------------------------------------------------------------------------------------------- settings, arguments
 
 
-def wrong(layer: MemoryLayer[Any], what: str, code: str, hint: str | None = None) -> ConfigError:
+def wrong(layer: AnyLayer, what: str, code: str, hint: str | None = None) -> ConfigError:
     """A setting that cannot be."""
     name = f"{type(layer).__name__} {layer.id!r}" if layer.id else type(layer).__name__
     return ConfigError(f"{name}: {what}", code=code, hint=hint)
 
 
-def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
+def check_counts(layer: AnyLayer, code: str, **counts: object) -> None:
     """Refuse settings that are no whole number above 0.
 
     Raises:
@@ -79,7 +79,7 @@ def check_counts(layer: MemoryLayer[Any], code: str, **counts: object) -> None:
             raise wrong(layer, f"{name}={value!r} is not valid; expected a whole number above 0", code)
 
 
-def at_least(layer: MemoryLayer[Any], code: str, least: float, /, **settings: Any) -> None:
+def at_least(layer: AnyLayer, code: str, least: float, /, **settings: Any) -> None:
     """Check numbers among a layer's settings.
 
     Raises:
@@ -96,7 +96,7 @@ def at_least(layer: MemoryLayer[Any], code: str, least: float, /, **settings: An
             )
 
 
-def not_blank(layer: MemoryLayer[Any], code: str, /, **settings: Any) -> None:
+def not_blank(layer: AnyLayer, code: str, /, **settings: Any) -> None:
     """Check texts among a layer's settings.
 
     Raises:
@@ -107,7 +107,7 @@ def not_blank(layer: MemoryLayer[Any], code: str, /, **settings: Any) -> None:
             raise wrong(layer, f"{name}={value!r} says nothing", code, f"{name}= a text")
 
 
-def is_one_of(layer: MemoryLayer[Any], code: str, name: str, value: object, known: Sequence[str]) -> None:
+def is_one_of(layer: AnyLayer, code: str, name: str, value: object, known: Sequence[str]) -> None:
     """Refuse a setting that is none of the known ones.
 
     Raises:
@@ -117,7 +117,7 @@ def is_one_of(layer: MemoryLayer[Any], code: str, name: str, value: object, know
         raise wrong(layer, f"{name}={value!r} is unknown", code, " or ".join(f'"{each}"' for each in known))
 
 
-def refused(layer: MemoryLayer[Any], function: str, message: str, hint: str | None = None) -> ToolArgumentsInvalid:
+def refused(layer: AnyLayer, function: str, message: str, hint: str | None = None) -> ToolArgumentsInvalid:
     """The error of a function that cannot do what it was asked; a model is told, and may ask for something else."""
     return ToolArgumentsInvalid(message, tool=f"{layer.id or type(layer).__name__}/{function}", hint=hint)
 
@@ -276,12 +276,12 @@ def _key(key: str) -> str:
     return canonical(key) if ":" in key else plain(key)
 
 
-def fits(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> bool:
+def fits(layer: AnyLayer, lines: Sequence[str], budget: int) -> bool:
     """Whether a budget has room for all lines."""
     return sum(_tokens(line) + 1 for line in lines) <= _room(layer, budget)
 
 
-def within(layer: MemoryLayer[Any], lines: Sequence[str], budget: int) -> str:
+def within(layer: AnyLayer, lines: Sequence[str], budget: int) -> str:
     """As many lines from the start as a budget has room for, and how many there are besides.
 
     The count is an estimate; what the model's own counter finds to be too much is cut when the request is made.
@@ -317,7 +317,7 @@ def newest_within(lines: Sequence[str], budget: int) -> list[str]:
     return kept
 
 
-def _room(layer: MemoryLayer[Any], budget: int) -> int:
+def _room(layer: AnyLayer, budget: int) -> int:
     return budget - _FRAME - _tokens(layer.id)
 
 

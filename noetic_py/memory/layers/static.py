@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from typing_extensions import TypeIs
 
-from noetic_py.context.read import ReadContext
+from noetic_py.context.read import AnyReadContext
 from noetic_py.core.items import Item, ItemBase
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import wrong
@@ -19,7 +19,7 @@ __all__ = ["StaticContent"]
 Content: TypeAlias = str | Sequence[Item]
 """A text, or items."""
 
-Writer: TypeAlias = Callable[[ReadContext[Any, Any]], Awaitable[Content | None]]
+Writer: TypeAlias = Callable[[AnyReadContext], Awaitable[Content | None]]
 """An async function that writes content, given what can be read of the run."""
 
 

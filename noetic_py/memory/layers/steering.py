@@ -19,7 +19,7 @@ from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
 
 if TYPE_CHECKING:
-    from noetic_py.context.read import ReadContext
+    from noetic_py.context.read import AnyReadContext
     from noetic_py.models.model import Model
 
 __all__ = ["Judgement", "Rule", "Steering", "Verdict"]
@@ -191,7 +191,7 @@ class Steering(MemoryLayer[None]):
             return None
         return verdict if isinstance(verdict, str) else ""
 
-    def _context(self) -> ReadContext[Any, Any] | None:
+    def _context(self) -> AnyReadContext | None:
         return None if isinstance(self.binding, Alone) else self.ctx
 
     async def _asked(self, rule: Rule, subject: Subject) -> str | None:

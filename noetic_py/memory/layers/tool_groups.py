@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from attrs import field, frozen
 
@@ -13,19 +13,19 @@ from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned
 from noetic_py.memory.layers.common import latest, one_line, refused, within, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.tools.definition import Tool, ToolSource
+from noetic_py.tools.definition import AnyTool, Tool, ToolSource
 
 __all__ = ["ToolGroup", "ToolGroups"]
 
 _ON_OFF: Final = ("off", "on")
-AnyTool: TypeAlias = Tool[..., Any, Any, Any] | ToolSource
+ToolEntry: TypeAlias = AnyTool | ToolSource
 
 
 def _bad(what: str, hint: str | None = None) -> ConfigError:
     return ConfigError(what, code="tool-groups", hint=hint)
 
 
-def _as_tuple(tools: Sequence[AnyTool]) -> tuple[AnyTool, ...]:
+def _as_tuple(tools: Sequence[ToolEntry]) -> tuple[ToolEntry, ...]:
     return tuple(tools)
 
 
@@ -45,7 +45,7 @@ class ToolGroup:
     """
 
     name: str
-    tools: Sequence[AnyTool] = field(converter=_as_tuple)
+    tools: Sequence[ToolEntry] = field(converter=_as_tuple)
     description: str = ""
     active: bool = False
     by_model: bool = False
@@ -99,7 +99,7 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
     slot: int = Slot.SYSTEM
 
     def __attrs_post_init__(self) -> None:
-        known: dict[str, AnyTool] = {}
+        known: dict[str, ToolEntry] = {}
         names: set[str] = set()
         for group in self.groups:
             given: object = group
@@ -200,7 +200,7 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
 
     # -- questions
 
-    def offered(self) -> Sequence[AnyTool]:
+    def offered(self) -> Sequence[ToolEntry]:
         """The tools and sources of the active groups."""
         return [each for group in self.groups if self.is_active(group.name) for each in group.tools]
 

@@ -54,7 +54,8 @@ from noetic_py.testing._random_programs.numbers import mix, number, see
 from noetic_py.testing._random_programs.observations import Observations
 from noetic_py.testing._random_programs.states import plain_state, read, write
 from noetic_py.testing.ledger import attempt_of
-from noetic_py.tools import Tool, tool
+from noetic_py.tools import tool
+from noetic_py.tools.definition import AnyTool
 
 AnyContext: TypeAlias = Context[Any, Any]
 AnyStep: TypeAlias = Step[Any, Any, Any, Any]
@@ -86,7 +87,7 @@ class Builder:
             seen.request(ctx, "complete", x)
             return "halted"
 
-        self.tools: tuple[Tool[..., Any, Any, Any], ...] = (note, halt)
+        self.tools: tuple[AnyTool, ...] = (note, halt)
 
     def build(self, node: Node) -> AnyStep:
         """The step of a node."""

@@ -16,14 +16,14 @@ from noetic_py.testing._random_programs.program import RandomProgram
 from noetic_py.testing._random_programs.states import plain_state
 
 if TYPE_CHECKING:
-    from noetic_py.core.control import RunResult
+    from noetic_py.core.control import AnyResult
     from noetic_py.journal.records import JournalRecord
 
 
 def assert_expected_outcome(
     program: RandomProgram,
     seen: Observations,
-    result: RunResult[Any, Any],
+    result: AnyResult,
     *,
     journal: Sequence[JournalRecord] = (),
 ) -> ExpectedOutcome | None:
@@ -69,7 +69,7 @@ def _within(what: str, least: Any, found: Any, most: Any) -> None:
         raise AssertionError(f"{what}: {found}, expected {least} to {most}")
 
 
-def _check_books(program: RandomProgram, seen: Observations, result: RunResult[Any, Any]) -> None:
+def _check_books(program: RandomProgram, seen: Observations, result: AnyResult) -> None:
     """Every attempt is counted once, and no limit is passed."""
     # A round that was cancelled right before its model was asked has been counted, and was not noted.
     _within("steps", seen.bodies, result.steps, seen.bodies + seen.cancelled)
@@ -81,7 +81,7 @@ def _check_books(program: RandomProgram, seen: Observations, result: RunResult[A
             _same("model calls before one was refused", seen.calls, program.model_calls)
 
 
-def _check_result(expected: ExpectedOutcome, result: RunResult[Any, Any]) -> None:
+def _check_result(expected: ExpectedOutcome, result: AnyResult) -> None:
     _same(f"status (error: {result.error})", result.status, expected.status)
     _same("value", result.output_or(None), expected.value)
     if expected.error is not None:
