@@ -333,7 +333,7 @@ class Harness(Generic[M_co]):
         run, plan = await self._planner.begin(step, input, state, ctx, options)
         return deliver(await self._execute(run, plan, ctx), options.get("on_error", "raise"))
 
-    async def _execute(self, run: Run, plan: RunPlan, ctx: Any, asked: AccessRequest | None = None) -> AnyResult:
+    async def _execute(self, run: Run, plan: RunPlan, ctx: object, asked: AccessRequest | None = None) -> AnyResult:
         try:
             await self._access.approve(asked)
             with self._engine.traced(run, plan.step):
@@ -351,7 +351,7 @@ class Harness(Generic[M_co]):
             self._living.remove(run)
             self._launched.pop(run.run_id, None)
 
-    async def _go(self, run: Run, plan: RunPlan, ctx: Any = None) -> AnyResult:
+    async def _go(self, run: Run, plan: RunPlan, ctx: object = None) -> AnyResult:
         if plan.kept is None:
             return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
         return await self._keep(run, plan, plan.kept, ctx)
@@ -366,7 +366,7 @@ class Harness(Generic[M_co]):
         finally:
             self._living.remove(run)
 
-    async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: Any) -> AnyResult:
+    async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: object) -> AnyResult:
         from noetic_py.runner import lease
 
         plan = await lease.begin_kept(run, plan, kept) if plan.past is None else plan
@@ -374,7 +374,7 @@ class Harness(Generic[M_co]):
             return await lease.beating(run, partial(self._engine.run_flow, run, plan))
         return await lease.beating(run, partial(self._adopt, run, plan, ctx))
 
-    async def _adopt(self, run: Run, plan: RunPlan, ctx: Any) -> AnyResult:
+    async def _adopt(self, run: Run, plan: RunPlan, ctx: object) -> AnyResult:
         with adopting(ctx, plan.domain.log, run) as outside:
             try:
                 result = await self._engine.run_flow(run, plan)
@@ -397,7 +397,9 @@ class Harness(Generic[M_co]):
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
     @must_enter("harness.stream(step, input)")
-    def stream(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+    def stream(
+        self, step: object, input: object, *, state: object = None, ctx: object = None, **options: object
+    ) -> Any:
         """Run a step and watch it: `async with harness.stream(step, input) as stream`.
 
         Leaving the block before the end cancels the run. Arguments and errors are those of `run`; errors of the run
@@ -431,8 +433,8 @@ class Harness(Generic[M_co]):
         self,
         run: Run,
         plan: RunPlan,
-        ctx: Any,
-        stream: RunStream[Any, Any],
+        ctx: object,
+        stream: RunStream[object, object],
         on_error: str,
         asked: AccessRequest | None = None,
     ) -> None:
@@ -500,7 +502,9 @@ class Harness(Generic[M_co]):
     def run_sync(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
-    def run_sync(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
+    def run_sync(
+        self, step: object, input: object, *, state: object = None, ctx: object = None, **options: object
+    ) -> Any:
         """Run a step from code without an event loop; the harness is entered for this one run.
 
         Raises:
@@ -601,7 +605,7 @@ class Harness(Generic[M_co]):
         **options: Unpack[ResumeOptions],
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
     @must_enter("harness.resume_stream(run_id, step)")
-    def resume_stream(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
+    def resume_stream(self, run_id: str, step: object, *, state_type: object = None, **options: object) -> Any:
         """Go on with a run and watch it: `async with harness.resume_stream(run_id, step) as stream`.
 
         Leaving the block before the end cancels the run. Arguments and errors are those of `resume`; errors of the run
@@ -768,7 +772,7 @@ class Harness(Generic[M_co]):
         if run_id is not None and plan.kept is not None:
             plan = evolve(plan, kept=evolve(plan.kept, again=True))
         # What a run starts is its own, so the policy is not asked.
-        handle: RunHandle[Any, Any] = RunHandle(made, RunStream(made, ALLOW_ALL))
+        handle: RunHandle[object, object] = RunHandle(made, RunStream(made, ALLOW_ALL))
         self._owner().start_soon(partial(self._follow, made, plan, None, handle.stream, given["on_error"]))
         self._launched[handle.run_id] = handle
         return Launched(handle)

@@ -245,7 +245,7 @@ class HookCalls:
         return call
 
     def _wrapping(
-        self, known: LoadedPlugin, function: Callable[..., Generator[Any, Any, Any]]
+        self, known: LoadedPlugin, function: Callable[..., Generator[object, object, object]]
     ) -> Callable[..., Generator[None, Any, Any]]:
         @wraps(function)
         def call(*registries: Registry) -> Generator[None, Any, Any]:

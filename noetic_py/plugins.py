@@ -296,8 +296,8 @@ class ServiceRegistry:
     """
 
     def __init__(self) -> None:
-        self.by_type: dict[type[Any], object] = {}
-        self._from: dict[type[Any], str] = {}
+        self.by_type: dict[type[object], object] = {}
+        self._from: dict[type[object], str] = {}
         self.plugin = ""
 
     # A class is one of the callables that make something; a checker takes no Protocol for a `type`.

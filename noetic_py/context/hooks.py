@@ -381,20 +381,20 @@ def _make(kind: HookKind[..., Any], fn: Any, *, name: Any, tags: Any) -> AnyHook
 _HINTS = {1: "it takes (ctx, subject)", 2: "it takes (ctx, subject, output)"}
 
 
-def is_async(fn: Any) -> bool:
+def is_async(fn: object) -> bool:
     """Whether this is an async function, a partial of one, or an object that is called like one."""
     inner = inner_of(fn)
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004 # looked at, not called
 
 
-def name_of(fn: Any) -> str:
+def name_of(fn: object) -> str:
     """What stored data and errors call a function: `module:qualified.name`."""
     inner = inner_of(fn)
     named = inner if hasattr(inner, "__qualname__") else inner.__class__
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def inner_of(fn: Any) -> Any:
+def inner_of(fn: object) -> Any:
     """The function behind partials of it."""
     while isinstance(fn, partial):
         fn = fn.func

@@ -45,7 +45,7 @@ def noted(context_of: Callable[[Any], AnyContext | None]) -> Callable[[F], F]:
 
     def decorate(method: F) -> F:
         @functools.wraps(method)
-        def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def noting(self: object, *args: object, **kwargs: object) -> Any:
             made = method(self, *args, **kwargs)
             ctx = context_of(self)
             if ctx is not None:
@@ -184,7 +184,7 @@ class Engine(Protocol):
         ...
 
     def note_call(
-        self, ctx: AnyContext, made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+        self, ctx: AnyContext, made: CoroutineType[object, object, object], code: CodeType, instruction: int, /
     ) -> None:
         """A body has made a call that it has to await."""
         ...

@@ -51,8 +51,8 @@ class Services:
 
     __slots__ = ("_found",)
 
-    def __init__(self, *layers: Mapping[type[Any], object]) -> None:
-        self._found: dict[type[Any], object] = {}
+    def __init__(self, *layers: Mapping[type[object], object]) -> None:
+        self._found: dict[type[object], object] = {}
         for layer in reversed(layers):
             self._found.update(layer)
 
@@ -93,12 +93,12 @@ class Services:
     def get(self, key: type[T], default: T2, /) -> T | T2: ...
     @overload
     def get(self, key: Callable[..., T], default: T2, /) -> T | T2: ...
-    def get(self, key: Any, default: Any = None, /) -> Any:
+    def get(self, key: object, default: object = None, /) -> Any:
         """The service of a type, or `default`."""
         found = self._look(key)
         return default if found is None else found
 
-    def __contains__(self, key: type[Any]) -> bool:
+    def __contains__(self, key: type[object]) -> bool:
         return key in self._found
 
 

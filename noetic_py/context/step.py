@@ -160,7 +160,7 @@ def is_seconds(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-def check_id(id: Any) -> str:
+def check_id(id: object) -> str:
     """An id that can be a frame of a path.
 
     Raises:
@@ -244,7 +244,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
 
     else:
 
-        def __call__(self, input: Any = None, ctx: Any = None) -> Any:
+        def __call__(self, input: object = None, ctx: object = None) -> Any:
             """Run as a child of the body that `ctx` belongs to; without a context the error says so."""
             try:
                 engine = ctx.engine
@@ -267,7 +267,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
     def __rshift__(self: Step[T, A, Memory, S], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
     @overload
     def __rshift__(self: Step[T, A, M, S], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
-    def __rshift__(self, other: Any) -> Any:
+    def __rshift__(self, other: object) -> Any:
         """`a >> b` gives `b` what `a` returns; chains are flat."""
         return chain(self, other)
 
@@ -317,7 +317,7 @@ def read_options(options: Any) -> dict[str, Any]:
     return fields
 
 
-def _check_options(fields: dict[str, Any]) -> None:
+def _check_options(fields: dict[str, object]) -> None:
     timeout = fields.get("timeout")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0):
         raise ConfigError(
@@ -338,7 +338,7 @@ def _check_options(fields: dict[str, Any]) -> None:
         raise ConfigError(f"version={fields['version']!r} is not a text", code="step-option", hint='version="2"')
 
 
-def _check_reconcile(fields: dict[str, Any]) -> None:
+def _check_reconcile(fields: dict[str, object]) -> None:
     reconcile = fields.get("reconcile")
     if reconcile is None:
         return

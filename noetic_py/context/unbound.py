@@ -167,7 +167,7 @@ class Outside:
         raise self._refuse(f"calling step {step.id!r}")
 
     def note_call(
-        self, ctx: AnyContext, made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+        self, ctx: AnyContext, made: CoroutineType[object, object, object], code: CodeType, instruction: int, /
     ) -> None:
         """No step's body waits here; awaiting the call raises."""
 
@@ -259,7 +259,7 @@ def pack(conversation: Conversation) -> bytes:
     return data
 
 
-def unpack(data: bytes, state_type: type[Any]) -> Conversation:
+def unpack(data: bytes, state_type: type[object]) -> Conversation:
     """The conversation that `pack` has made this of, its state checked to be a `state_type`.
 
     Raises:

@@ -89,7 +89,7 @@ class Attributes:
     def __setitem__(self, key: type[T], value: T) -> None: ...
     @overload
     def __setitem__(self, key: str, value: object) -> None: ...
-    def __setitem__(self, key: Any, value: object) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         """Put a value in place; `None` is a value."""
         if isinstance(key, type):
             _check(key, value, key.__qualname__)
@@ -133,7 +133,7 @@ class Attributes:
     def __getitem__(self, key: type[T]) -> T: ...
     @overload
     def __getitem__(self, key: str) -> object: ...
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         """The value.
 
         Raises:
@@ -155,7 +155,7 @@ class Attributes:
     def get(self, key: type[T], default: D) -> T | D: ...
     @overload
     def get(self, key: str, default: object = ...) -> object: ...
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: object = None) -> Any:
         """The value, or `default`; so it is too where a named value is not of the key's class.
 
         Raises:
@@ -190,7 +190,7 @@ class Attributes:
         made._typed.update(self._typed)
         return made
 
-    def _look(self, key: Any) -> object:
+    def _look(self, key: object) -> object:
         if isinstance(key, type):
             return self._of(key)
         if _is_key(key):
@@ -198,7 +198,7 @@ class Attributes:
             return found if isinstance(found, key.kind) else _NOTHING
         return self._named.get(_name(key), _NOTHING)
 
-    def _of(self, kind: type[Any]) -> object:
+    def _of(self, kind: type[object]) -> object:
         """The value of a class: kept under it, or under a class below it."""
         found = self._typed.get(kind, _NOTHING)
         if found is not _NOTHING:
@@ -233,7 +233,7 @@ def _name(key: object) -> str:
     return key
 
 
-def _check(kind: type[Any], value: object, name: str) -> None:
+def _check(kind: type[object], value: object, name: str) -> None:
     if not isinstance(value, kind):
         raise ConfigError(
             f"attribute {name} is a {type(value).__qualname__}, not a {kind.__qualname__}",

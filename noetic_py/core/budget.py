@@ -33,7 +33,7 @@ _ONE = Decimal(1)
 _CALL: Amounts = {"model_calls": _ONE}
 
 
-def _count(value: Any, name: str) -> int | None:
+def _count(value: object, name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
@@ -43,7 +43,7 @@ def _count(value: Any, name: str) -> int | None:
     return value
 
 
-def _money(value: Any, name: str = "cost") -> Decimal | None:
+def _money(value: object, name: str = "cost") -> Decimal | None:
     if value is None:
         return None
     try:
@@ -62,7 +62,7 @@ def _money(value: Any, name: str = "cost") -> Decimal | None:
 _LONGEST = 10_000 * 365 * 24 * 3600
 
 
-def _seconds(value: Any, name: str = "seconds") -> float | None:
+def _seconds(value: object, name: str = "seconds") -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -648,7 +648,7 @@ class BudgetLease:
 
     # -- what is left
 
-    def remaining(self, now: float, depth: int = 0, used: Mapping[str, Any] | None = None) -> Remaining:
+    def remaining(self, now: float, depth: int = 0, used: Mapping[str, object] | None = None) -> Remaining:
         """What the tightest lease from here to the root still allows.
 
         Args:
@@ -656,8 +656,8 @@ class BudgetLease:
             depth: How many spawns there are above.
             used: What was used of each dimension, for those that nothing limits.
         """
-        left: dict[str, Any] = {}
-        limits: dict[str, Any] = {}
+        left: dict[str, object] = {}
+        limits: dict[str, object] = {}
         used = {} if used is None else dict(used)
         node: BudgetLease | None = self
         while node is not None:
@@ -671,7 +671,7 @@ class BudgetLease:
 
     def _allowances(self, now: float, depth: int) -> dict[str, tuple[Any, Any, Any]]:
         """Of each dimension that is limited here the limit, what was used of it, and what is left."""
-        found: dict[str, tuple[Any, Any, Any]] = {}
+        found: dict[str, tuple[object, object, object]] = {}
         for name, limit in self.limits.items():
             spent = Decimal(self.steps) if name == "steps" else self._settled.get(name, _ZERO)
             found[name] = (limit, spent, self._left(name))

@@ -115,7 +115,7 @@ class Event:
     def size(self) -> int:
         """Bytes of memory that its own fields hold, estimated."""
         size = _FLAT
-        kind: Any = self.__class__
+        kind: object = self.__class__
         for name in _own_fields(kind):
             size += size_of(getattr(self, name))
         return size
@@ -561,13 +561,13 @@ class Bus:
         self._listeners: list[_BusListener] = []
         # By an event's class: who hears of it.
         self._routes: dict[type[Event], list[Callable[[Event], None]]] = {}
-        self._waited: list[Subscription[Any]] = []
+        self._waited: list[Subscription[object]] = []
         self.closed: bool = False
         self.active: bool = False
 
     def subscribe(
         self,
-        subscription: Subscription[Any],
+        subscription: Subscription[object],
         hear: Callable[[Event], None] | None = None,
         kinds: tuple[type[Event], ...] = (),
     ) -> None:
@@ -585,7 +585,7 @@ class Bus:
         if subscription.waits:
             self._waited.append(subscription)
 
-    def leave(self, subscription: Subscription[Any]) -> None:
+    def leave(self, subscription: Subscription[object]) -> None:
         """Listen no more."""
         subscription.leave()
         self._listeners = [each for each in self._listeners if each.subscription is not subscription]

@@ -91,7 +91,7 @@ class ContentPart:
 # Some of these frozen classes have a hand-written `__init__` that goes through the slots' own setters: they are made
 # for every model round and every tool call, at about half the cost of the generated one.
 def _setter(cls: type, name: str) -> Callable[[object, Any], None]:
-    setter: Callable[[object, Any], None] = vars(cls)[name].__set__
+    setter: Callable[[object, object], None] = vars(cls)[name].__set__
     return setter
 
 
@@ -377,7 +377,7 @@ class FunctionCall(ItemBase):
         self,
         *,
         name: str,
-        arguments: str | Mapping[str, Any] = "{}",
+        arguments: str | Mapping[str, object] = "{}",
         call_id: str | None = None,
         id: str | None = None,
         status: Status = "completed",
@@ -399,7 +399,7 @@ _set_call_name = _setter(FunctionCall, "name")
 _set_call_arguments = _setter(FunctionCall, "arguments")
 
 
-def _argument_text(arguments: Mapping[str, Any]) -> str:
+def _argument_text(arguments: Mapping[str, object]) -> str:
     try:
         plain = dict(arguments)
     except (TypeError, ValueError):
@@ -716,7 +716,7 @@ def _plain(value: object) -> JsonValue:
     for types, convert in _PLAIN:
         if isinstance(value, types):
             return convert(value)
-    kind: type[Any] = type(value)
+    kind: type[object] = type(value)
     if attrs.has(kind):
         return {f.name: _plain(getattr(value, f.name)) for f in attrs.fields(kind)}
     raise TypeError(f"a payload cannot hold a {kind.__qualname__}")

@@ -12,7 +12,7 @@ __all__ = ["Memory", "make_frozen"]
 L = TypeVar("L")
 
 
-def make_frozen(cls: type[Any]) -> None:
+def make_frozen(cls: type[object]) -> None:
     """Make a class with annotated fields a frozen attrs class, in place."""
     define(cls, frozen=True, slots=False, kw_only=True, eq=False)
 
@@ -30,7 +30,7 @@ class Memory:
 
     __slots__ = ("__dict__",)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         make_frozen(cls)
 
@@ -46,7 +46,7 @@ class Memory:
     def __getitem__(self, layer: type[L], /) -> L: ...
     @overload
     def __getitem__(self, layer: str, /) -> Any: ...
-    def __getitem__(self, layer: type[Any] | str, /) -> Any:
+    def __getitem__(self, layer: type[object] | str, /) -> Any:
         """The layer of an id or a class.
 
         Raises:
@@ -65,5 +65,5 @@ class Memory:
 
 
 def _layers(memory: Memory) -> dict[str, Any]:
-    values: dict[str, Any] = memory.__dict__
+    values: dict[str, object] = memory.__dict__
     return {name: value for name, value in values.items() if hasattr(value.__class__, "__noetic_layer__")}

@@ -110,7 +110,7 @@ def _added(base: Any, value: Any) -> Any:
     return value[len(base) :]
 
 
-def _last(base: Any, mine: Any, theirs: Any) -> Any:
+def _last(base: object, mine: object, theirs: object) -> Any:
     return mine
 
 
@@ -179,7 +179,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return found
 
 
-def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
+def _evaluated(hint: object, names: dict[str, object]) -> Any:
     def carrier() -> None: ...
 
     carrier.__annotations__ = {"it": hint}
@@ -192,7 +192,7 @@ def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
 # ------------------------------------------------------------------------------------------------------------- joining
 
 
-def join(base: Any, mine: Any, theirs: Any) -> Any:
+def join(base: object, mine: object, theirs: object) -> Any:
     """A value with what two have made of it who began with `base`; none of the three is changed.
 
     Raises:
@@ -201,7 +201,7 @@ def join(base: Any, mine: Any, theirs: Any) -> Any:
     return _one(base, mine, theirs, None, "")
 
 
-def join_declared(base: Any, mine: Any, theirs: Any) -> Any:
+def join_declared(base: object, mine: object, theirs: object) -> Any:
     """`theirs` with what `mine` has made of the fields that have a reducer; all other fields stay.
 
     Raises:
@@ -214,7 +214,7 @@ def join_declared(base: Any, mine: Any, theirs: Any) -> Any:
     return _with_parts(theirs, {name: value for name, value in made.items() if value is not _MISSING})
 
 
-def _one(base: Any, mine: Any, theirs: Any, how: Reducer | None, where: str) -> Any:
+def _one(base: object, mine: object, theirs: object, how: Reducer | None, where: str) -> Any:
     """One value of two; each may be missing."""
     if _same(mine, base):
         return theirs
@@ -232,7 +232,7 @@ def _one(base: Any, mine: Any, theirs: Any, how: Reducer | None, where: str) -> 
     return _joined(base, mine, theirs, where)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     return one is other or (one is not _MISSING and other is not _MISSING and alike(one, other))
 
 
@@ -256,7 +256,7 @@ def _has_grown(before: Any, value: Any) -> bool:
     return before is _MISSING or bool(value[: len(before)] == before)
 
 
-def _is_the_same_choice(base: Any, mine: Any, theirs: Any) -> bool:
+def _is_the_same_choice(base: object, mine: object, theirs: object) -> bool:
     """Whether both have set the same, and not counted, appended or taken out: two that add one write the same, too."""
     if not alike(mine, theirs):
         return False
@@ -277,13 +277,13 @@ def _has_shrunk(before: Any, value: Any) -> bool:
     return len(value) < len(before) and all(any(alike(part, each) for each in left) for part in value)
 
 
-def _has_parts(value: Any) -> bool:
+def _has_parts(value: object) -> bool:
     return isinstance(value, (dict, StateBag)) or (
         not isinstance(value, (str, bytes, Enum)) and bool(state_fields(value))
     )
 
 
-def _join_parts(base: Any, mine: Any, theirs: Any, where: str) -> Any:
+def _join_parts(base: object, mine: object, theirs: object, where: str) -> Any:
     """A mapping key by key, an object field by field."""
     keyed = isinstance(mine, (dict, StateBag))
     declared = reducers_of(class_of(mine))

@@ -207,7 +207,7 @@ def _plain(value: object) -> Any:
     from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
     try:
-        found: Any = to_jsonable_python(value, inf_nan_mode="constants")
+        found: object = to_jsonable_python(value, inf_nan_mode="constants")
         # A text with half a character in it is none that can be stored.
         to_json(found)
         return found

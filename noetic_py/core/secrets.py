@@ -80,7 +80,7 @@ class Secret(Generic[V_co]):
             hold(text)
             finalize(self, forget_later, text).atexit = False
 
-    def _set(self, value: Any, name: str | None, stored: Literal["refused", "name"]) -> None:
+    def _set(self, value: object, name: str | None, stored: Literal["refused", "name"]) -> None:
         for slot, content in (("_value", value), ("_name", name), ("_stored", stored)):
             object.__setattr__(self, slot, content)
 
@@ -101,7 +101,7 @@ class Secret(Generic[V_co]):
     @classmethod
     def named(cls, name: str) -> Secret[Any]:
         """A secret as it comes out of a checkpoint: its name, and no value."""
-        made: Secret[Any] = cls.__new__(cls)
+        made: Secret[object] = cls.__new__(cls)
         made._set(_ABSENT, name, "name")
         return made
 
@@ -209,7 +209,7 @@ class Secret(Generic[V_co]):
         return found | {"writeOnly": True} | ({"format": "password"} if found.get("type") == "string" else {})
 
 
-def _wrapped(value: Any) -> Secret[Any]:
+def _wrapped(value: object) -> Secret[Any]:
     if value == MASK:
         raise ValueError(NOT_KEPT)
     return value if is_secret(value) else Secret(value)
@@ -311,7 +311,7 @@ def _is_host(host: str) -> bool:
     return not port or (port.isascii() and port.isdigit())
 
 
-def revealed(value: Any) -> Any:
+def revealed(value: object) -> Any:
     """The value with the secrets in it, and in mappings, lists and tuples below it, replaced by what they hold.
 
     For code that sends it where it belongs, such as the package of a provider.

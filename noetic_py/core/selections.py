@@ -131,7 +131,7 @@ class Selection(AsyncIterator[T], Generic[T]):
     """
 
     def __init__(
-        self, bus: Bus, choice: Choice, fold: Callable[[Event], Iterable[Callable[[], Any]]] | None = None
+        self, bus: Bus, choice: Choice, fold: Callable[[Event], Iterable[Callable[[], object]]] | None = None
     ) -> None:
         entries = self._entries = Subscription[Any](choice.capacity, waits=choice.overflow == "wait")
         put: Callable[[Event], None] = entries.hear if fold is None else partial(_put_all, entries, fold)
@@ -165,14 +165,14 @@ def _put_some(choice: Choice, put: Callable[[Event], None], event: Event) -> Non
         put(event)
 
 
-def _put_all(entries: Subscription[Any], fold: Callable[[Event], Iterable[Any]], event: Event) -> None:
+def _put_all(entries: Subscription[object], fold: Callable[[Event], Iterable[object]], event: Event) -> None:
     made = tuple(fold(event))
     size = event.size // max(1, len(made))
     for entry in made:
         entries.put(entry, size)
 
 
-def _leave(bus: Bus, entries: Subscription[Any], thread: int) -> None:
+def _leave(bus: Bus, entries: Subscription[object], thread: int) -> None:
     if get_ident() == thread:
         bus.leave(entries)
     else:
@@ -266,7 +266,7 @@ class Partials(Selection[T]):
         super().__init__(bus, evolve(choice, kinds=self.KINDS), _Answers().take)
         self._begun = begun
         self._whole = whole
-        self._last: dict[tuple[str, ...], Any] = {}
+        self._last: dict[tuple[str, ...], object] = {}
 
     async def __anext__(self) -> T:
         while True:

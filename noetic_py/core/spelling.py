@@ -78,7 +78,7 @@ def known_keywords(where: str) -> Callable[[F], F]:
         )
 
         @functools.wraps(function)
-        def checked(*args: Any, **kwargs: Any) -> Any:
+        def checked(*args: object, **kwargs: object) -> Any:
             for name in kwargs:
                 if name not in known:
                     raise unknown_keyword(where, name, known - {"self"}, code="unknown-keyword")

@@ -50,7 +50,7 @@ class StateBag(MutableMapping[str, object]):
     reducers: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(self, values: Mapping[str, object] | None = None, /) -> None:
-        self._data: dict[str, Any] = dict(values or {})
+        self._data: dict[str, object] = dict(values or {})
 
     if not TYPE_CHECKING:
         # Type checkers refuse what these two say at run time.
@@ -165,7 +165,7 @@ def _not_copied(state: object, error: Exception) -> ConfigError:
     )
 
 
-def share_state(state: Any, how: Share) -> Any:
+def share_state(state: object, how: Share) -> Any:
     """What another context gets of a state object: itself, a copy that shares its values, a deep copy, or a new one.
 
     Raises:
@@ -187,7 +187,7 @@ def share_state(state: Any, how: Share) -> Any:
         ) from error
 
 
-def _copy_flat(state: Any) -> Any:
+def _copy_flat(state: object) -> Any:
     """A deep copy of a state that holds nothing that can change, which is most of them; `None` for all others.
 
     It is made the way `deepcopy` would make it, without the walk: a class that has its own way is left to `deepcopy`.
@@ -260,14 +260,14 @@ class SavedState:
         for each in kept:
             self._originals[id(memo.get(id(each)))] = each
 
-    def restore(self, target: Any) -> None:
+    def restore(self, target: object) -> None:
         """Give a state, and each object that was a part of it, the contents that they had."""
         if self._originals and self._originals.get(id(self.copied)) is target and _is_filled(target):
             self._back(self.copied, {})
         else:
             restore_state(target, copy_state(self.copied))
 
-    def _back(self, part: Any, done: dict[int, Any]) -> Any:
+    def _back(self, part: object, done: dict[int, object]) -> Any:
         """The object that a part is the copy of, as it was; where that cannot be filled, another copy."""
         if part.__class__ in _FLAT:
             return part
@@ -311,7 +311,7 @@ class SavedState:
 _FILLED = (list, set, deque, bytearray)
 
 
-def _is_filled(value: Any) -> bool:
+def _is_filled(value: object) -> bool:
     """Whether an object can be given other contents: what makes and copies itself in its own way cannot."""
     kind = class_of(value)
     own = isinstance(value, (*_FILLED, dict, tuple, frozenset))
@@ -360,7 +360,7 @@ def state_fields(state: Any) -> dict[str, Any]:
     return fields
 
 
-def merge_state(state: Any, changes: Mapping[str, object]) -> None:
+def merge_state(state: object, changes: Mapping[str, object]) -> None:
     """Set values of a state object by name, and leave all others as they are.
 
     Raises:
@@ -399,7 +399,7 @@ def read_only_state(state: Any) -> Any:
     return state if issubclass(kind, (*_ATOMS, tuple, frozenset, Mapping, Enum)) else _ShownObject(state)
 
 
-def _refuse(*_: Any) -> NoReturn:
+def _refuse(*_: object) -> NoReturn:
     raise TypeError("this state can only be read here: a step changes it, and not what a step asks")
 
 
@@ -468,8 +468,8 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def _shown_by(function: Callable[..., Any]) -> Callable[..., Any]:
-    def of(self: _ShownObject, *arguments: Any) -> Any:
+def _shown_by(function: Callable[..., object]) -> Callable[..., Any]:
+    def of(self: _ShownObject, *arguments: object) -> Any:
         return function(object.__getattribute__(self, "_shown"), *arguments)
 
     return of

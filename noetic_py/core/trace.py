@@ -150,15 +150,17 @@ class GuardedSpan(Span):
         """Whether anything of it is kept."""
         return self._span.is_recording()
 
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+    def set_attributes(self, attributes: Mapping[str, object]) -> None:
         """Set several attributes."""
         self._span.set_attributes(_clean(attributes))
 
-    def set_attribute(self, key: str, value: Any) -> None:
+    def set_attribute(self, key: str, value: object) -> None:
         """Set an attribute."""
         self._span.set_attribute(key, _clean(value))
 
-    def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
+    def add_event(
+        self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None
+    ) -> None:
         """Add an event."""
         self._span.add_event(redact(name), _clean(attributes), timestamp)
 
@@ -176,7 +178,7 @@ class GuardedSpan(Span):
     def record_exception(
         self,
         exception: BaseException,
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, object] | None = None,
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
@@ -190,7 +192,7 @@ class GuardedSpan(Span):
         self.add_event("exception", told | dict(attributes or {}), timestamp)
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: object) -> Any:
     if isinstance(value, str):
         return redact(value)
     if is_mapping(value):

@@ -150,7 +150,7 @@ class NoeticError(Exception):
         return self
 
 
-def _rebuild(kind: type[NoeticError], args: tuple[Any, ...], kept: dict[str, Any]) -> NoeticError:
+def _rebuild(kind: type[NoeticError], args: tuple[object, ...], kept: dict[str, object]) -> NoeticError:
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(kept, result=None)

@@ -79,7 +79,7 @@ class LayerFunction:
             where="here",
         )
 
-    async def call(self, layer: AnyLayer, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def call(self, layer: AnyLayer, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         """Call it from code; what it is given is checked as what a model sends is.
 
         Raises:
@@ -110,18 +110,18 @@ class LayerFunction:
                 return result
         raise AssertionError
 
-    async def again(self, layer: AnyLayer, values: Mapping[str, Any]) -> Any:
+    async def again(self, layer: AnyLayer, values: Mapping[str, object]) -> Any:
         """Do what a call has done once more, on the state that a handle stands on."""
         return await self.fn(layer, **self._filled(layer, values))
 
-    def _filled(self, layer: AnyLayer, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _filled(self, layer: AnyLayer, values: Mapping[str, object]) -> dict[str, Any]:
         """The values, and the services that were not given."""
         tool = self.tool(layer.id or type(layer).__name__)
         if not tool.injected:
             return dict(values)
         services = layer.ctx.services
 
-        def inject(name: str, kind: type[Any]) -> object:
+        def inject(name: str, kind: type[object]) -> object:
             return services.get(kind, MISSING)
 
         return {**values, **inject_missing(tool.name, tool.injected, values, inject)}
@@ -160,7 +160,7 @@ def function(
     *, name: str = ..., description: str = ..., model: bool = ..., needs_approval: bool = ...
 ) -> Callable[[FnT], FnT]: ...
 def function(
-    fn: Any = None,
+    fn: object = None,
     /,
     *,
     name: str | None = None,
@@ -190,7 +190,7 @@ def function(
     return _decorated(fn, name=name, description=description, model=model, needs_approval=needs_approval)
 
 
-def _decorated(fn: Any, *, name: str | None, description: str | None, model: bool, needs_approval: bool) -> Any:
+def _decorated(fn: object, *, name: str | None, description: str | None, model: bool, needs_approval: bool) -> Any:
     if not inspect.iscoroutinefunction(fn):
         raise ConfigError(
             f"{getattr(fn, '__qualname__', fn)!r} is not a valid function of a layer; expected an async function",
@@ -202,14 +202,14 @@ def _decorated(fn: Any, *, name: str | None, description: str | None, model: boo
 
     @noted(lambda layer: CURRENT.get())
     @functools.wraps(fn)
-    async def call(self: AnyLayer, *args: Any, **kwargs: Any) -> Any:
+    async def call(self: AnyLayer, *args: object, **kwargs: object) -> Any:
         return await made.call(self, args, kwargs)
 
     setattr(call, _MARK, made)
     return call
 
 
-def functions_of(layer: type[Any]) -> dict[str, LayerFunction]:
+def functions_of(layer: type[object]) -> dict[str, LayerFunction]:
     """The functions of a layer's class, by the name of the method."""
     found: dict[str, LayerFunction] = {}
     for base in reversed(layer.__mro__):

@@ -225,7 +225,7 @@ def _nothing() -> Any:
 class LayerBase(Generic[LayerStateT]):
     """What of a layer is no setting: checkers take annotated fields so in the classes below this one, not in this."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         make_frozen(cls)
         type.__setattr__(cls, "__setattr__", _set_state)
@@ -562,7 +562,7 @@ _HOOKS: dict[type[Any], frozenset[HookName]] = {}
 _STATES: dict[type[Any], Any] = {}
 
 
-def hooks_of(cls: type[Any]) -> frozenset[HookName]:
+def hooks_of(cls: type[object]) -> frozenset[HookName]:
     """The hooks that a layer's class overrides."""
     found = _HOOKS.get(cls)
     if found is None:
@@ -571,7 +571,7 @@ def hooks_of(cls: type[Any]) -> frozenset[HookName]:
     return found
 
 
-def answers(cls: type[Any], question: Literal["offered", "withheld", "call_rules", "compactor", "keeper"]) -> bool:
+def answers(cls: type[object], question: Literal["offered", "withheld", "call_rules", "compactor", "keeper"]) -> bool:
     """Whether a layer's class answers a question itself."""
     return getattr(cls, question) is not getattr(MemoryLayer, question)
 
@@ -581,14 +581,14 @@ def merges(cls: type[Any]) -> bool:
     return cls.merge is not MemoryLayer.merge
 
 
-def state_type_of(cls: type[Any]) -> Any:
+def state_type_of(cls: type[object]) -> Any:
     """The type of a layer's state, `None` where its class does not say."""
     if cls not in _STATES:
         _STATES[cls] = _state_type(cls, {})
     return _STATES[cls]
 
 
-def _state_type(cls: type[Any], given: Mapping[Any, Any]) -> Any:
+def _state_type(cls: type[object], given: Mapping[object, object]) -> Any:
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
         if not _is_layer_class(origin):
@@ -602,7 +602,7 @@ def _state_type(cls: type[Any], given: Mapping[Any, Any]) -> Any:
     return None if parent is None else _state_type(parent, given)
 
 
-def _annotated(bundle: type[Any] | None, name: str) -> Any:
+def _annotated(bundle: type[object] | None, name: str) -> Any:
     """How a bundle's field is annotated, `None` where that names what cannot be found."""
     for base in getattr(bundle, "__mro__", ()):
         found = get_annotations(base)
@@ -611,7 +611,7 @@ def _annotated(bundle: type[Any] | None, name: str) -> Any:
     return None
 
 
-def _evaluated(annotation: Any, module: str) -> Any:
+def _evaluated(annotation: object, module: str) -> Any:
     def carrier() -> None: ...
 
     # By itself, so that what another field names spoils nothing.
@@ -622,7 +622,7 @@ def _evaluated(annotation: Any, module: str) -> Any:
         return None
 
 
-def _is_layer_class(cls: Any) -> TypeIs[type[Any]]:
+def _is_layer_class(cls: object) -> TypeIs[type[Any]]:
     return isinstance(cls, type) and issubclass(cls, MemoryLayer)
 
 

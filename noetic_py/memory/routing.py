@@ -108,7 +108,7 @@ def _is_entry(value: object) -> TypeIs[ContextItem[Any]]:
     return isinstance(value, ContextItem)
 
 
-def _keeper(memory: Memory, entry: ContextItem[Any]) -> Keeper:
+def _keeper(memory: Memory, entry: ContextItem[object]) -> Keeper:
     if entry.id is not None:
         check_for_pool(entry)
     found = {
@@ -136,7 +136,7 @@ def _keeper(memory: Memory, entry: ContextItem[Any]) -> Keeper:
     )
 
 
-def inject_layer(memory: Memory, parameter_name: str, kind: type[Any], hint: Any = None) -> object:
+def inject_layer(memory: Memory, parameter_name: str, kind: type[object], hint: object = None) -> object:
     """The run's layer for a parameter: the one of its class, or of a class below it.
 
     Of several it is the one whose field has the parameter's name, or else the one whose field has the parameter's

@@ -118,7 +118,7 @@ class LayerStorage:
         # A tuple in columns of its own: whatever an id contains, no two of these meet.
         self._scope: tuple[str, ...] = place_of(room, layer=layer, scope=scope, owner=owner)
 
-    async def get(self, key: str, type: Any = object) -> Any:
+    async def get(self, key: str, type: object = object) -> Any:
         """The value of a key as a type, `None` when it has none.
 
         Raises:
@@ -127,7 +127,7 @@ class LayerStorage:
         """
         return (await self.get_versioned(key, type))[0]
 
-    async def get_versioned(self, key: str, type: Any = object) -> tuple[Any, int]:
+    async def get_versioned(self, key: str, type: object = object) -> tuple[Any, int]:
         """The value of a key, and its version, which is 0 where there is none; for `put(..., expected=...)`.
 
         Raises:
@@ -159,7 +159,7 @@ class LayerStorage:
         return await self._backend.remove(self._scope, key, expected=expected)
 
     async def scan(
-        self, type: Any = object, *, after: str | None = None, limit: int = 100
+        self, type: object = object, *, after: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Any]]:
         """A page of keys and their values, by key in the order of code points.
 
@@ -192,7 +192,7 @@ class LayerStorage:
         found = await self._backend.get(self._scope, key)
         return None if found is None else parse(found.value, self._codec.max_bytes, "value size")
 
-    def _read(self, key: str, data: bytes, type: Any) -> Any:
+    def _read(self, key: str, data: bytes, type: object) -> Any:
         try:
             return self._codec.loads(data, type)
         except CodecError as error:

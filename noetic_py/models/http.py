@@ -306,7 +306,7 @@ class LoopClients(Generic[C]):
     def __init__(self, make: Callable[[], C], given: C | None = None) -> None:
         self._make = make
         self._given = given
-        self._open: dict[Any, _OpenClient[C]] = {}
+        self._open: dict[object, _OpenClient[C]] = {}
 
     @property
     def kept(self) -> bool:

@@ -126,7 +126,7 @@ _LEFT_OUT = frozenset(
 )
 
 
-def _from_rates(given: Mapping[str, Any]) -> Price | None:
+def _from_rates(given: Mapping[str, object]) -> Price | None:
     """A price of genai-prices as one of ours; `None` for one that has more to it than tokens and calls."""
     rates = {name: rate for name, rate in given.items() if rate is not None and name not in _LEFT_OUT}
     if "input_mtok" not in rates or not rates.keys() <= _RATES.keys():

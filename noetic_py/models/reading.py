@@ -54,7 +54,7 @@ class AnswerReading(ABC):
     unheard: int = field(default=0, init=False)
 
     @abstractmethod
-    def feed(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+    def feed(self, event: Mapping[str, object]) -> Iterable[ModelEvent]:
         """What one event of the provider means; sets `complete` when it is the last.
 
         Raises:

@@ -169,18 +169,18 @@ def _object(tree: object, where: str, known: Sequence[str] | None = None) -> dic
     return tree
 
 
-def _named(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _named(fields: Mapping[str, object], name: str) -> dict[str, Any]:
     return _object(fields.get(name, {}), name)
 
 
-def _count(fields: Mapping[str, Any], name: str, default: int) -> int:
+def _count(fields: Mapping[str, object], name: str, default: int) -> int:
     found: object = fields.get(name, default)
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         raise CodecError(f"{found!r:.60} is not a valid number; expected a whole number from 0", where=name)
     return found
 
 
-def _version(fields: Mapping[str, Any]) -> Version:
+def _version(fields: Mapping[str, object]) -> Version:
     found: object = fields.get("version", 1)
     return found if isinstance(found, str) and version_order(found) else _count(fields, "version", 1)
 
@@ -190,7 +190,7 @@ def _key(fields: Mapping[str, Any]) -> SessionKey | None:
     return None if session is None else SessionKey(fields.get("user"), session, app=fields.get("app"))
 
 
-def _status(found: Any) -> RunStatus | None:
+def _status(found: object) -> RunStatus | None:
     for status in get_args(RunStatus):
         if found == status:
             known: RunStatus = status
@@ -399,7 +399,7 @@ def _checked(store: SessionStore, name: str, data: LayerData) -> _Checked:
             f"the state of layer {name!r} is of version {data.state.version}, and its own is {layer.schema_version}",
             hint="run the newer code",
         ) from None
-    kind: Any = object if layer.state_type is None else layer.state_type
+    kind: object = object if layer.state_type is None else layer.state_type
     try:
         if older:
             state = migrated(layer, codec, data.state.value, data.state.version, kind)

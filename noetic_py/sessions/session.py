@@ -46,8 +46,8 @@ class Session(Generic[M_co]):
     def __init__(
         self,
         key: SessionKey,
-        run: Callable[..., Awaitable[Any]],
-        stream: Callable[..., Any],
+        run: Callable[..., Awaitable[object]],
+        stream: Callable[..., object],
         store: SessionStore,
         access: Authorizer,
     ) -> None:
@@ -100,7 +100,7 @@ class Session(Generic[M_co]):
         self: Session[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> AbstractAsyncContextManager[RunStream[R, S]]: ...
     @must_enter("session.stream(step, input)")
-    def stream(self, step: Any, input: Any, **options: Any) -> Any:
+    def stream(self, step: object, input: object, **options: object) -> Any:
         """Do a turn and watch it; errors come out of `stream.result()`."""
         return self._stream(step, input, session=self._key, **options)
 
@@ -149,7 +149,7 @@ class Session(Generic[M_co]):
     async def next_turn(
         self: Session[M], step: Step[T, R, M, S], *, state: S, **options: Unpack[RunOptions]
     ) -> RunResult[R, S] | None: ...
-    async def next_turn(self, step: Any, **options: Any) -> Any:
+    async def next_turn(self, step: object, **options: object) -> Any:
         """Do the turn of the message that is to be delivered next; `None` when none waits.
 
         A turn that an earlier process has left goes on. In one process, one caller at a time takes a message.
@@ -174,7 +174,7 @@ class Session(Generic[M_co]):
         with HIDING:
             return await self._next_turn(step, options)
 
-    async def _next_turn(self, step: Any, options: Mapping[str, Any]) -> Any:
+    async def _next_turn(self, step: object, options: Mapping[str, object]) -> Any:
         async with self._store.queue.claiming(self._key):
             while await self._store.queue.waiting(self._key):
                 try:

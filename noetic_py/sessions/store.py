@@ -426,7 +426,7 @@ class SessionStore:
         """Write what a turn has made behind what a session holds."""
         kind = class_of(made.state)
         name = kind.__name__
-        stored: Any = dict(made.state.view()) if isinstance(made.state, StateBag) else made.state
+        stored: object = dict(made.state.view()) if isinstance(made.state, StateBag) else made.state
         before = conversation.states.get(name)
         # An empty bag that was never written is not a state.
         nothing = before is None and isinstance(made.state, StateBag) and not stored

@@ -429,7 +429,7 @@ class Turn:
             SessionSuspended: It waits for an answer, and the policy does not give it up.
         """
         items: Sequence[Item] = ()
-        states: dict[str, Any] = {}
+        states: dict[str, object] = {}
         queue = self._store.queue
         past = await self._past(run_id)
         if past is None:

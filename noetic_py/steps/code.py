@@ -52,7 +52,7 @@ def step(fn: Callable[[], Awaitable[R]], /) -> Step[object, R]: ...
 def step(*, handoffs: HandoffTargets, max_handoffs: int = ..., **options: Unpack[StepOptions]) -> StepDecorator: ...
 @overload
 def step(**options: Unpack[StepOptions]) -> StepDecorator: ...
-def step(fn: Any = None, /, **options: Any) -> Any:
+def step(fn: object = None, /, **options: object) -> Any:
     """Make a step of an async function that takes `(input, ctx)`, `(input)` or nothing.
 
     Args:
@@ -93,14 +93,14 @@ def _make(fn: Any, options: Any) -> AnyStep:
     return made if handoffs is None else with_handoffs(made, handoffs, limit)
 
 
-def _name(fn: Any) -> str:
+def _name(fn: object) -> str:
     name: str | None = getattr(fn, "__name__", None)
     if name is None:
         raise ConfigError(f"{fn!r} has no name", code="step-id", hint='step(id="...")(function)')
     return "lambda" if name == "<lambda>" else name
 
 
-def _body(fn: Any, arity: int) -> Body:
+def _body(fn: object, arity: int) -> Body:
     if not (isinstance(fn, types.FunctionType) and fn.__code__.co_flags & inspect.CO_COROUTINE):
         # It may give an awaitable of any kind, and the engine drives coroutines.
         return lambda given, ctx: _awaited(fn, (given, ctx)[:arity])
@@ -173,7 +173,7 @@ def _is_method(fn: Any) -> bool:
     return bool(outer) and not outer.endswith("<locals>") and first in ("self", "cls")
 
 
-def _is_context(fn: Any, parameter: inspect.Parameter) -> bool:
+def _is_context(fn: object, parameter: inspect.Parameter) -> bool:
     hint = _hint(fn, parameter)
     if isinstance(hint, str):
         return hint.partition("[")[0].rpartition(".")[2] == "Context"
@@ -209,7 +209,7 @@ def wrong_input(step: AnyStep, value: object, giver: str | None) -> str | None:
     )
 
 
-def _may_be(value: object, hint: Any) -> bool:
+def _may_be(value: object, hint: object) -> bool:
     """Whether a value may be of an annotation's type: only what is plainly something else is not."""
     while inner := getattr(hint, "__value__", None) or getattr(hint, "__supertype__", None):
         hint = inner
@@ -239,7 +239,7 @@ def _may_be_of(value: Any, kind: Any, inside: tuple[Any, ...]) -> bool:
     return all(_may_be(item, inside[0]) for item in looked_at)
 
 
-def _may_be_context(fn: Any, parameter: inspect.Parameter) -> bool:
+def _may_be_context(fn: object, parameter: inspect.Parameter) -> bool:
     """Whether a second parameter takes the context: its class says so, or without a class its name."""
     hint = _hint(fn, parameter)
     if isinstance(hint, str) and "Context" in hint:
@@ -251,7 +251,7 @@ def _may_be_context(fn: Any, parameter: inspect.Parameter) -> bool:
     return _takes(hint)
 
 
-def _takes(hint: Any) -> bool:
+def _takes(hint: object) -> bool:
     """Whether a value of the annotation's type may be a context."""
     if isinstance(hint, TypeVar):
         bounds = hint.__constraints__ or (hint.__bound__,)
@@ -279,7 +279,7 @@ def _hint(fn: Any, parameter: inspect.Parameter) -> Any:
     return hint
 
 
-def _takes_none(fn: Any, parameter: inspect.Parameter) -> bool:
+def _takes_none(fn: object, parameter: inspect.Parameter) -> bool:
     """Whether the input may be None, which is how a loop knows that the body can go on from the log."""
     hint = _hint(fn, parameter)
     if isinstance(hint, str):

@@ -155,7 +155,7 @@ def sequence(
     a: Step[T, T, M, S], /, *rest: Step[T, T, M, S], id: str | None = ..., hand_on: HandOn = ...
 ) -> Step[T, T, M, S]: ...
 @known_keywords("sequence()")
-def sequence(*steps: Any, id: str | None = None, hand_on: HandOn = "output") -> Any:
+def sequence(*steps: object, id: str | None = None, hand_on: HandOn = "output") -> Any:
     """Steps one after the other; each gets what the one before returned. They share state and conversation.
 
     Args:
@@ -245,7 +245,7 @@ def branch(
     return made
 
 
-def _check_cases(route: Callable[..., Any], cases: Mapping[Any, AnyStep], has_default: bool) -> None:
+def _check_cases(route: Callable[..., object], cases: Mapping[object, AnyStep], has_default: bool) -> None:
     if not cases:
         raise ConfigError("branch has no cases", code="branch-cases", hint='branch(route, {"a": step_a})')
     keys = _returned_keys(route)
@@ -261,7 +261,7 @@ def _check_cases(route: Callable[..., Any], cases: Mapping[Any, AnyStep], has_de
         )
 
 
-def _returned_keys(route: Callable[..., Any]) -> Sequence[object] | None:
+def _returned_keys(route: Callable[..., object]) -> Sequence[object] | None:
     try:
         hint = inspect.get_annotations(route, eval_str=True).get("return")
     except Exception:  # noqa: BLE001 # an annotation that does not resolve here is checked when the route has run
@@ -273,7 +273,7 @@ def _returned_keys(route: Callable[..., Any]) -> Sequence[object] | None:
     return None
 
 
-def _arity(function: Callable[..., Any]) -> int:
+def _arity(function: Callable[..., object]) -> int:
     """How many positional arguments it takes, at most 3."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -341,8 +341,8 @@ def parallel(
 ) -> Step[T, list[R], M, S]: ...
 @known_keywords("parallel()")
 def parallel(
-    *steps: Any,
-    merge: Any = None,
+    *steps: object,
+    merge: object = None,
     id: str | None = None,
     concurrency: int | None = None,
     state: ShareState = "copy",
@@ -417,10 +417,10 @@ def settle(
 ) -> Step[T, list[Settled[R]], M, S]: ...
 @known_keywords("settle()")
 def settle(
-    paths: Any,
+    paths: object,
     /,
     *,
-    merge: Any = None,
+    merge: object = None,
     id: str | None = None,
     concurrency: int | None = None,
     state: ShareState = "copy",
@@ -484,7 +484,7 @@ def check_shared(state: object, name: str) -> ShareState:
     return "copy"
 
 
-def _check_concurrency(concurrency: Any) -> int | None:
+def _check_concurrency(concurrency: object) -> int | None:
     if concurrency is None:
         return None
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:

@@ -122,7 +122,7 @@ def handoff_to(
     step: AnyStep,
     /,
     *,
-    input: Any = None,
+    input: object = None,
     description: str | None = None,
     history: HistoryFilter | None = None,
     needs_approval: Approval = False,
@@ -443,7 +443,7 @@ def _naming_targets(body: Body, targets: Targets) -> Body:
     return run
 
 
-def undeclared(path: tuple[str, ...], to: Handoff[Any]) -> ConfigError:
+def undeclared(path: tuple[str, ...], to: Handoff[object]) -> ConfigError:
     """What is wrong with a handoff from where none is followed."""
     return ConfigError(
         f"a handoff to {to.step!r} was returned where none is followed",
@@ -495,7 +495,7 @@ def _tool(way: HandoffTo) -> AnyTool:
     async def transfer(ctx: AnyContext) -> Any:
         return Handoff(step, None)
 
-    async def transfer_with(ctx: AnyContext, input: Any) -> Any:
+    async def transfer_with(ctx: AnyContext, input: object) -> Any:
         return Handoff(step, _as_text(input) if begins_with_model else input)
 
     run = transfer if wanted is None else transfer_with

@@ -215,7 +215,7 @@ class EverySpec(Spec):
 @known_keywords("every()")
 def every(
     interval: float,
-    step: Step[None, Any, M, S],
+    step: Step[None, object, M, S],
     *,
     jitter: float = 0.0,
     on_error: Callable[[Exception, Context[M, S]], OnError] | None = None,

@@ -255,7 +255,7 @@ def call_model(
     return made if targets is None else agent(made, targets, max_handoffs)
 
 
-def _round(spec: ModelSpec, options: dict[str, Any]) -> AnyStep:
+def _round(spec: ModelSpec, options: dict[str, object]) -> AnyStep:
     fields = read_options(options)
     return Step(id=fields.pop("id", "call_model"), kind="model", spec=spec, counted=True, goes_on=True, **fields)
 
@@ -279,7 +279,7 @@ def check_parallel_tools(most: object) -> None:
         )
 
 
-def _several(output: Any) -> tuple[Any, ...]:
+def _several(output: object) -> tuple[Any, ...]:
     return tuple(output if isinstance(output, tuple) else (output,))  # pyright: ignore[reportUnknownArgumentType] # of any kind
 
 

@@ -98,11 +98,11 @@ def spawn(
 ) -> Step[T, R, Memory, object]: ...
 @known_keywords("spawn()")
 def spawn(
-    step: Any,
+    step: object,
     /,
     *,
-    memory: Any = None,
-    state: Any = "deepcopy",
+    memory: object = None,
+    state: object = "deepcopy",
     items: ShareItems = "new",
     timeout: float | None = None,
     budget: Budget | None = None,
@@ -157,7 +157,7 @@ def spawn(
 def with_memory(step: Step[T, R, M2, S], /, *, memory: M2, id: str | None = ...) -> Step[T, R, Memory, S]: ...
 @overload
 def with_memory(step: Step[T, R, M, S], /, *, memory: Memory, id: str | None = ...) -> Step[T, R, M, S]: ...
-def with_memory(step: Any, /, *, memory: Any, id: str | None = None) -> Any:
+def with_memory(step: object, /, *, memory: object, id: str | None = None) -> Any:
     """Run a step with other layers: the memory is not its parent's, and all else is.
 
     Conversation, state, input, counters, loops around it and what ends the execution are as they would be without it.

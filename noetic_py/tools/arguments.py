@@ -97,13 +97,13 @@ def _is_many(value: object) -> TypeIs[Collection[Any]]:
     return isinstance(value, _MANY)
 
 
-def _several(values: Collection[Any]) -> JsonValue:
+def _several(values: Collection[object]) -> JsonValue:
     found = [_plain(each) for each in values]
     # A set has no order of its own.
     return sorted(found, key=json.dumps) if isinstance(values, (set, frozenset)) else found
 
 
-def _mapping(pairs: Iterable[tuple[Any, Any]]) -> JsonValue:
+def _mapping(pairs: Iterable[tuple[object, object]]) -> JsonValue:
     found: dict[str, JsonValue] = {}
     for key, value in pairs:
         plain = _plain(key)
@@ -141,7 +141,7 @@ def _alias(name: str, info: Any) -> str:
     return alias if isinstance(alias, str) else name
 
 
-def _leaf(value: Any) -> JsonValue:
+def _leaf(value: object) -> JsonValue:
     if isinstance(value, Decimal):
         return _decimal(value)
     if isinstance(value, Iterator):

@@ -71,7 +71,7 @@ def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
 def _is_content(value: object) -> TypeGuard[list[str | ContentPart] | tuple[str | ContentPart, ...]]:
     if not isinstance(value, list | tuple):
         return False
-    kinds: list[type[Any]] = [type(part) for part in _parts(value)]
+    kinds: list[type[object]] = [type(part) for part in _parts(value)]
     # A list of nothing but text is data, and no list of parts.
     return any(issubclass(kind, ContentPart) for kind in kinds) and all(issubclass(k, str | ContentPart) for k in kinds)
 
@@ -89,7 +89,7 @@ def _shown(part: ContentPart) -> ContentPart:
 def _fields(value: object) -> object:
     if is_secret(value):
         return MASK
-    kind: type[Any] = type(value)
+    kind: type[object] = type(value)
     if not attrs.has(kind):
         raise TypeError(f"{kind.__qualname__} is not a class that can be read")
     return {f.name: getattr(value, f.name) for f in attrs.fields(kind)}
@@ -169,8 +169,8 @@ def fill_direct_call(
     tool: str,
     signature: Signature,
     injected: Callable[[], Mapping[str, Injected]],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a direct call, with what the run fills where the caller gave nothing.
 

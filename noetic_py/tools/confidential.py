@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _VALUES = frozenset({"default", "const", "enum", "examples"})
 
 
-def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
+def secret_parameters(schema: Mapping[str, object]) -> frozenset[str]:
     """The parameters whose schema holds something `writeOnly`, or of the format of a password."""
     found: set[str] = set()
     for part in beside(schema, schema):
@@ -29,13 +29,13 @@ def secret_parameters(schema: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def properties_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def properties_of(part: Mapping[str, object]) -> Mapping[str, Any]:
     """The properties that a part of a schema names itself."""
     found = part.get("properties")
     return found if is_dict(found) else {}
 
 
-def beside(part: object, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def beside(part: object, root: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
     """A part of a schema, and the others that hold for the same value or may do so.
 
     Args:
@@ -67,7 +67,7 @@ def _pointed(reference: object, root: Mapping[str, Any]) -> object:
     return found
 
 
-def _holds(part: object, root: Mapping[str, Any], seen: set[int]) -> bool:
+def _holds(part: object, root: Mapping[str, object], seen: set[int]) -> bool:
     if is_list(part):
         return any(_holds(each, root, seen) for each in part)
     if not is_dict(part) or id(part) in seen:

@@ -355,7 +355,7 @@ class _ToolDecorator:
     def __call__(self, fn: Callable[Concatenate[Context[M, S], P], R], /) -> Tool[P, R, M, S]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Tool[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> AnyTool:
+    def __call__(self, fn: Callable[..., object], /) -> AnyTool:
         return make_tool(fn, self._options)
 
 
@@ -365,7 +365,7 @@ def tool(**options: Unpack[ToolOptions]) -> _ToolDecorator: ...
 def tool(fn: Callable[Concatenate[Context[M, S], P], R], /) -> Tool[P, R, M, S]: ...
 @overload
 def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
-def tool(fn: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
+def tool(fn: Callable[..., object] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Make a tool of a function: a coroutine function, a plain one (it runs in a worker thread), or a generator.
 
     ```python
@@ -397,7 +397,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
     return make_tool(fn, options)
 
 
-def make_tool(fn: Callable[..., Any], options: ToolOptions, *, hints: Mapping[str, Any] | None = None) -> AnyTool:
+def make_tool(fn: Callable[..., object], options: ToolOptions, *, hints: Mapping[str, object] | None = None) -> AnyTool:
     """Make a tool of a function whose types are known otherwise than from its annotations.
 
     Args:
@@ -434,7 +434,7 @@ def _warn_bare(fn: Any, name: str) -> None:
         warnings.warn_explicit(message, NoDescriptionWarning, code.co_filename, code.co_firstlineno)
 
 
-def _doc_of(fn: Any) -> str | None:
+def _doc_of(fn: object) -> str | None:
     while isinstance(fn, partial):
         fn = fn.func
     found: str | None = fn.__doc__

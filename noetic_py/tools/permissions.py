@@ -106,7 +106,7 @@ class PermissionRule:
         if bool(self.within) != bool(self.folders):
             raise _wrong("within= and folders= belong together", 'within=["path"], folders=["/srv/data"]')
 
-    def fits(self, tool: str, arguments: Mapping[str, Any] | None) -> bool:
+    def fits(self, tool: str, arguments: Mapping[str, object] | None) -> bool:
         """Whether it says something of a call; of a rule that denies or asks, whether it may.
 
         Args:
@@ -116,7 +116,7 @@ class PermissionRule:
         found = self.judge(tool, arguments)
         return found == "yes" or (found == "maybe" and self.action != "allow")
 
-    def judge(self, tool: str, arguments: Mapping[str, Any] | None) -> Literal["yes", "maybe", "no"]:
+    def judge(self, tool: str, arguments: Mapping[str, object] | None) -> Literal["yes", "maybe", "no"]:
         """Whether it fits a call; `"maybe"` where that cannot be said, or depends on how a value is written.
 
         Args:
@@ -131,7 +131,7 @@ class PermissionRule:
         found = list(self._each(arguments))
         return "no" if "no" in found else "maybe" if "maybe" in found else "yes"
 
-    def _each(self, arguments: Mapping[str, Any]) -> Iterator[_Fit]:
+    def _each(self, arguments: Mapping[str, object]) -> Iterator[_Fit]:
         for name, fit in self.where:
             yield _fits(arguments[name], fit) if name in arguments else "no"
         for name in self.within:
@@ -269,7 +269,7 @@ def _readers() -> Sequence[tuple[str, Any]]:
 
 
 def decide(
-    rules: Iterable[PermissionRule], tool: str, arguments: Mapping[str, Any] | None, *, otherwise: PermissionAction
+    rules: Iterable[PermissionRule], tool: str, arguments: Mapping[str, object] | None, *, otherwise: PermissionAction
 ) -> tuple[PermissionAction, PermissionRule | None]:
     """What becomes of a call, and the rule that says so.
 

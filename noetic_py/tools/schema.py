@@ -136,7 +136,7 @@ class SchemaCheck:
         )
 
 
-def _kinds(part: Mapping[str, Any]) -> Iterator[object]:
+def _kinds(part: Mapping[str, object]) -> Iterator[object]:
     """What a schema says of each item of a list, `None` where nothing."""
     first, rest = part.get("prefixItems"), part.get("items")
     yield from first if is_list(first) else ()

@@ -224,7 +224,7 @@ class Signature:
         return all(p.role in ("model", "injected") for p in self.parameters)
 
 
-def read_signature(fn: Callable[..., object], tool: str, hints: Mapping[str, Any] | None = None) -> Signature:
+def read_signature(fn: Callable[..., object], tool: str, hints: Mapping[str, object] | None = None) -> Signature:
     """Read a function's signature.
 
     Args:
@@ -284,7 +284,7 @@ def resolve(signature: Signature, tool: str) -> Signature:
     return Signature(signature.source, signature.context, tuple(parameters), signature.names)
 
 
-def accepts_none(hint: Any) -> bool:
+def accepts_none(hint: object) -> bool:
     """Whether `None` is a value of the type."""
     if get_origin(hint) is Annotated:
         return accepts_none(get_args(hint)[0])
@@ -297,7 +297,7 @@ def _refused(tool: str, parameter: str, why: str, hint: str) -> ConfigError:
     return ConfigError(f"tool {tool!r}: parameter {parameter!r} {why}", code="tool-signature", hint=hint)
 
 
-def _parameter(tool: str, name: str, hint: Any, default: Any) -> Parameter:
+def _parameter(tool: str, name: str, hint: object, default: object) -> Parameter:
     if isinstance(hint, _Later):
         return Parameter(name, hint.annotation, default, "unresolved")
     if _is_context(_core(hint)[0]):
@@ -313,7 +313,7 @@ def _parameter(tool: str, name: str, hint: Any, default: Any) -> Parameter:
     return Parameter(name, hint, default, "undecided" if _may_be_service(core, cls) else "model")
 
 
-def _core(hint: Any) -> tuple[Any, bool]:
+def _core(hint: object) -> tuple[Any, bool]:
     """The hint without `Annotated` and without `None`, and whether it bore the mark."""
     marked = False
     while True:
@@ -330,21 +330,21 @@ def _core(hint: Any) -> tuple[Any, bool]:
             return hint, marked
 
 
-def _may_be_service(core: Any, cls: Any) -> bool:
+def _may_be_service(core: object, cls: object) -> bool:
     # Of subscripted classes only one's own generics may be services: list[Db] is data, Repository[User] may not be.
     if not isinstance(cls, type) or (core is not cls and Generic not in cls.__mro__):
         return False
-    known: type[Any] = cls
+    known: type[object] = cls
     if known.__module__ == "builtins" or is_dataclass(known) or is_typeddict(known) or tuple in known.__mro__:
         return False
     return not (hasattr(known, "__get_pydantic_core_schema__") or hasattr(known, "__pydantic_core_schema__"))
 
 
-def _is_context(hint: Any) -> bool:
+def _is_context(hint: object) -> bool:
     return getattr(get_origin(hint) or hint, "__noetic_context__", False) is True
 
 
-def _names_context(tool: str, annotation: Any, names: dict[str, Any]) -> bool:
+def _names_context(tool: str, annotation: object, names: dict[str, object]) -> bool:
     """Whether an annotation that cannot be evaluated is a context all the same, imported for checkers only."""
     if not isinstance(annotation, str):
         return False
@@ -353,7 +353,7 @@ def _names_context(tool: str, annotation: Any, names: dict[str, Any]) -> bool:
     return head.rpartition(".")[2] == "Context" if isinstance(found, _Later) else _is_context(found)
 
 
-def _first_look(tool: str, name: str, annotation: Any, names: dict[str, Any]) -> Any:
+def _first_look(tool: str, name: str, annotation: object, names: dict[str, object]) -> Any:
     """The annotation evaluated, or kept for later when it names something that is not defined yet."""
     if annotation is _EMPTY:
         hint = "write its type" if name != "self" else "decorate the bound method: tool(obj.method)"
@@ -363,7 +363,9 @@ def _first_look(tool: str, name: str, annotation: Any, names: dict[str, Any]) ->
     return _attempt(tool, name, annotation, names, _caller_locals(names)) if isinstance(found, _Later) else found
 
 
-def _attempt(tool: str, name: str, annotation: Any, names: dict[str, Any], scope: Mapping[str, Any] | None) -> Any:
+def _attempt(
+    tool: str, name: str, annotation: object, names: dict[str, object], scope: Mapping[str, object] | None
+) -> Any:
     try:
         return _evaluate(annotation, names, scope)
     except NameError:
@@ -375,7 +377,7 @@ def _attempt(tool: str, name: str, annotation: Any, names: dict[str, Any], scope
         ) from error
 
 
-def _evaluate(annotation: Any, names: dict[str, Any], scope: Mapping[str, Any] | None) -> Any:
+def _evaluate(annotation: object, names: dict[str, object], scope: Mapping[str, object] | None) -> Any:
     def carrier() -> None: ...
 
     # Annotations one by one, so that a name missing in one of them spoils no other.
@@ -394,7 +396,7 @@ def _globals_of(fn: Any) -> dict[str, Any]:
     return {} if found is None else found
 
 
-def _caller_locals(names: dict[str, Any]) -> Mapping[str, Any] | None:
+def _caller_locals(names: dict[str, object]) -> Mapping[str, Any] | None:
     """The local names where the decorator stands, for annotations of functions inside functions."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None and frame.f_globals is not names:

@@ -38,7 +38,7 @@ def encode_failure(error: NoeticError, depth: int, encode: Encode) -> dict[str, 
         for name, value in vars(error).items()
         if name not in _OWN and name[:1] != "_"
     }
-    encoded: dict[str, Any] = {
+    encoded: dict[str, object] = {
         "t": _known(type(error)),
         "m": _text(error.message),
         "p": list(error.path),
@@ -55,7 +55,7 @@ def _known(kind: type[NoeticError]) -> str:
     return next(base.__name__ for base in kind.__mro__ if _CLASSES.get(base.__name__) is base)
 
 
-def _part(value: Any, depth: int, encode: Encode) -> Any:
+def _part(value: object, depth: int, encode: Encode) -> Any:
     if isinstance(value, str):
         return _text(value)
     try:
@@ -69,7 +69,7 @@ def _part(value: Any, depth: int, encode: Encode) -> Any:
     return _told(value)
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     try:
         return _text(repr(value))
     except Exception:  # noqa: BLE001 # that something has failed must be stored, whatever it holds
@@ -81,7 +81,7 @@ def _text(value: str) -> str:
     return redact(value.encode(errors="backslashreplace").decode())
 
 
-def make_failure(stored: Failure, make: Callable[[Any], Any]) -> NoeticError:
+def make_failure(stored: Failure, make: Callable[[object], object]) -> NoeticError:
     """The error again.
 
     Raises:
@@ -106,11 +106,11 @@ def make_failure(stored: Failure, make: Callable[[Any], Any]) -> NoeticError:
     return error
 
 
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+def _parts(value: object) -> Iterable[tuple[Any, Any]]:
     return value.items() if is_dict(value) else ()
 
 
-def _made(value: Any, make: Callable[[Any], Any]) -> Any:
+def _made(value: object, make: Callable[[object], object]) -> Any:
     try:
         return make(value)
     except Unfit:

@@ -436,7 +436,7 @@ def _is_open(kind: object) -> bool:
     return kind is Any or kind is object or kind is JsonValue or isinstance(kind, TypeVar | ForwardRef | str)
 
 
-def _scalar(kind: Any, value: Any) -> Any:
+def _scalar(kind: object, value: object) -> Any:
     native, parse = _SCALARS[kind]
     # A bool is an int to Python, and a datetime a date.
     strange = isinstance(value, bool) != (kind is bool) or (kind is date and isinstance(value, datetime))
@@ -450,13 +450,13 @@ def _scalar(kind: Any, value: Any) -> Any:
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
 
 
-def _instance(kind: type, value: Any) -> Any:
+def _instance(kind: type, value: object) -> Any:
     if isinstance(value, kind):
         return value
     raise Unfit(f"is a {type_name(kind)}, not {_shown(value)}")
 
 
-def _fields(kind: Any, value: Any) -> dict[str, Any]:
+def _fields(kind: object, value: object) -> dict[str, Any]:
     fields = value.fields if isinstance(value, StoredInstance) else value
     if is_dict(fields):
         return fields
@@ -475,14 +475,14 @@ def _gather(kind: Literal["set", "frozenset", "dict"], parts: list[Any]) -> Any:
     return _hashed(makers[kind], parts)
 
 
-def _bare(kind: Any) -> Any:
+def _bare(kind: object) -> Any:
     """A type without its annotations, which need not be hashable, and its new name."""
     while get_origin(kind) is Annotated or isinstance(kind, NewType):
         kind = kind.__supertype__ if isinstance(kind, NewType) else get_args(kind)[0]
     return kind
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     """Whether a value was stored from this member of a union, as far as its own class shows."""
     kind = _bare(kind)
     base = get_origin(kind) or kind
@@ -495,7 +495,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return type(value) is base
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, Bag):
         return value.kind
     return value.name[:80] if isinstance(value, StoredInstance | Member | Failure) else kind_name(value)

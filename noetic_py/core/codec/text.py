@@ -64,7 +64,7 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refuse_number(text)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
@@ -92,11 +92,11 @@ def _in_c() -> Callable[[Any, int], Iterable[str]] | None:
 _encode_parts = _in_c()
 
 
-def _encode_text(value: Any) -> str:
+def _encode_text(value: object) -> str:
     return _encoder.encode(value) if _encode_parts is None else "".join(_encode_parts(value, 0))
 
 
-def dump(value: Any) -> bytes:
+def dump(value: object) -> bytes:
     """Compact JSON in UTF-8."""
     try:
         return _encode_text(value).encode()
@@ -108,7 +108,7 @@ def dump(value: Any) -> bytes:
         raise CodecError(f"not to be written as JSON: {error}") from None
 
 
-def _dump_surrogates(value: Any) -> bytes:
+def _dump_surrogates(value: object) -> bytes:
     # A lone surrogate has no UTF-8, but JSON can escape it. Two in a row would come back as one character.
     text = _encode_ascii(value)
     if _decoder.decode(text) != value:
@@ -157,7 +157,7 @@ def _check_keys(text: str) -> None:
 
 def check_nesting(value: object, nesting: int = MAX_NESTING) -> None:
     """Raise `LimitExceeded` for lists and mappings nested deeper than `MAX_NESTING`, or with more than `MAX_KEYS`."""
-    level: dict[int, Any] = {0: value}
+    level: dict[int, object] = {0: value}
     for _ in range(nesting):
         if any(is_mapping(node) and len(node) > MAX_KEYS for node in level.values()):
             raise LimitExceeded("keys of an object", MAX_KEYS)

@@ -139,7 +139,7 @@ def _write_output(item: FunctionCallOutput) -> dict[str, Any]:
 
 
 def _write_reasoning(item: Reasoning) -> dict[str, Any]:
-    wire: dict[str, Any] = {
+    wire: dict[str, object] = {
         "type": "reasoning",
         "id": item.id,
         "status": item.status,
@@ -158,7 +158,7 @@ def _write_extension(item: Extension) -> dict[str, Any]:
     except (TypeError, RecursionError) as error:
         raise CodecError(str(error), where="data") from None
     check_nesting(data)
-    wire: dict[str, Any] = {"type": item.type, "id": item.id, "status": item.status, "data": data}
+    wire: dict[str, object] = {"type": item.type, "id": item.id, "status": item.status, "data": data}
     if version_order(version := _version_of(type(item))) != (1,):
         wire["schema_version"] = version
     return wire
@@ -171,7 +171,7 @@ def _version_of(cls: type[Extension]) -> Version:
 
 
 def _write_opaque(item: Opaque) -> dict[str, Any]:
-    wire: dict[str, Any] = parse(item.raw, MAX_ITEM_BYTES, "item size")
+    wire: dict[str, object] = parse(item.raw, MAX_ITEM_BYTES, "item size")
     return wire
 
 
@@ -188,7 +188,7 @@ _WRITERS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
 def _write_part(part: ContentPart, text_type: str | None = None) -> dict[str, Any]:
     match part:
         case InputText():
-            wire: dict[str, Any] = {"type": "input_text", "text": part.text}
+            wire: dict[str, object] = {"type": "input_text", "text": part.text}
         case OutputText():
             wire = {"type": text_type or "output_text", "text": part.text}
             if text_type is None:
@@ -222,7 +222,7 @@ _STATUSES: Final[dict[Any, Status]] = {status: status for status in get_args(Sta
 _DATA_URL: Final = re.compile(r"data:([^,;][^,;/]*+/[^,]+?);base64,([A-Za-z0-9+/=]*+)", re.ASCII)
 
 
-def from_wire(data: Mapping[str, Any]) -> Item:
+def from_wire(data: Mapping[str, object]) -> Item:
     """The item that OpenResponses JSON values stand for; the inverse of `to_wire`.
 
     An unknown type, an extension that is not registered, and an item with a content part of an unknown type give an
@@ -281,7 +281,7 @@ def _read(data: object) -> Item | None:
         raise ItemSchemaMismatch(error.message, where=error.where.lstrip("."), hint=error.hint) from None
 
 
-def _opaque(raw: bytes, data: Mapping[str, Any]) -> Opaque:
+def _opaque(raw: bytes, data: Mapping[str, object]) -> Opaque:
     check_nesting(data)
     own_id = data.get("id")
     status = _STATUSES.get(data["status"]) if isinstance(data.get("status"), str) else None
@@ -293,7 +293,7 @@ def _opaque(raw: bytes, data: Mapping[str, Any]) -> Opaque:
     )
 
 
-def _field(data: Mapping[str, Any], key: str) -> str:
+def _field(data: Mapping[str, object], key: str) -> str:
     value = data.get(key)
     if isinstance(value, str):
         return value
@@ -301,18 +301,18 @@ def _field(data: Mapping[str, Any], key: str) -> str:
     raise Unfit(message).inside(f".{key}")
 
 
-def _optional(data: Mapping[str, Any], key: str) -> str | None:
+def _optional(data: Mapping[str, object], key: str) -> str | None:
     return None if data.get(key) is None else _field(data, key)
 
 
-def _extra(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any] | None:
+def _extra(data: Mapping[str, object], known: frozenset[str]) -> dict[str, Any] | None:
     extra = {key: value for key, value in data.items() if key not in known}
     if extra:
         check_nesting(extra)
     return extra or None
 
 
-def _base(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+def _base(data: Mapping[str, object], known: frozenset[str]) -> dict[str, Any]:
     status = data.get("status")
     if status is None:
         status = "completed"
@@ -360,14 +360,14 @@ _REASONING: Final = frozenset({"type", "id", "status", "summary", "content", "en
 _EXTENSION: Final = frozenset({"type", "id", "status", "data"})
 
 
-def _read_message(data: Mapping[str, Any]) -> Message:
+def _read_message(data: Mapping[str, object]) -> Message:
     role = data.get("role")
     if not isinstance(role, str) or role not in _ROLES:
         raise Unfit(f"is one of {', '.join(_ROLES)}, not {role!r:.60}").inside(".role")
     return Message(role=_ROLES[role], content=_parts(data.get("content"), "content"), **_base(data, _MESSAGE))
 
 
-def _read_call(data: Mapping[str, Any]) -> FunctionCall:
+def _read_call(data: Mapping[str, object]) -> FunctionCall:
     return FunctionCall(
         call_id=_field(data, "call_id"),
         name=_field(data, "name"),
@@ -376,13 +376,13 @@ def _read_call(data: Mapping[str, Any]) -> FunctionCall:
     )
 
 
-def _read_output(data: Mapping[str, Any]) -> FunctionCallOutput:
+def _read_output(data: Mapping[str, object]) -> FunctionCallOutput:
     return FunctionCallOutput(
         call_id=_field(data, "call_id"), output=_parts(data.get("output"), "output"), **_base(data, _OUTPUT)
     )
 
 
-def _read_reasoning(data: Mapping[str, Any]) -> Reasoning:
+def _read_reasoning(data: Mapping[str, object]) -> Reasoning:
     return Reasoning(
         content=_thoughts(data.get("content"), "content", "reasoning_text"),
         summary=_thoughts(data.get("summary"), "summary", "summary_text"),
@@ -405,7 +405,7 @@ def _thoughts(value: object, key: str, text_type: str) -> list[ContentPart]:
     return parts
 
 
-def _read_extension(cls: type[Extension], data: Mapping[str, Any]) -> Extension:
+def _read_extension(cls: type[Extension], data: Mapping[str, object]) -> Extension:
     payload = data.get("data", {})
     if not is_mapping(payload):
         raise Unfit(f"is an object, not {kind_name(payload)}").inside(".data")
@@ -428,7 +428,7 @@ def _read_extension(cls: type[Extension], data: Mapping[str, Any]) -> Extension:
     return attrs.evolve(made, **{key: value for key, value in base.items() if value is not None})
 
 
-def _migrated(cls: type[Extension], payload: Mapping[str, Any], version: Any) -> Mapping[str, Any]:
+def _migrated(cls: type[Extension], payload: Mapping[str, object], version: object) -> Mapping[str, Any]:
     """The payload of an item in the form that its type has now."""
     mine, theirs = version_order(_version_of(cls)) or (), version_order(version) or ()
     if theirs == mine:
@@ -465,7 +465,7 @@ _FILE: Final = frozenset({"type", "file_url", "file_id", "file_data", "filename"
 _REFUSAL: Final = frozenset({"type", "refusal"})
 
 
-def _read_output_text(data: Mapping[str, Any]) -> OutputText:
+def _read_output_text(data: Mapping[str, object]) -> OutputText:
     extra = _extra(data, _TEXT)
     if extra is not None and extra.get("annotations") == []:
         del extra["annotations"]

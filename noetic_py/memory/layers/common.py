@@ -79,7 +79,7 @@ def check_counts(layer: AnyLayer, code: str, **counts: object) -> None:
             raise wrong(layer, f"{name}={value!r} is not valid; expected a whole number above 0", code)
 
 
-def at_least(layer: AnyLayer, code: str, least: float, /, **settings: Any) -> None:
+def at_least(layer: AnyLayer, code: str, least: float, /, **settings: object) -> None:
     """Check numbers among a layer's settings.
 
     Raises:
@@ -96,7 +96,7 @@ def at_least(layer: AnyLayer, code: str, least: float, /, **settings: Any) -> No
             )
 
 
-def not_blank(layer: AnyLayer, code: str, /, **settings: Any) -> None:
+def not_blank(layer: AnyLayer, code: str, /, **settings: object) -> None:
     """Check texts among a layer's settings.
 
     Raises:
@@ -156,13 +156,13 @@ def changed_by(
     return made
 
 
-def _entry(now: Any, after: Any, before: Any) -> Any:
+def _entry(now: object, after: object, before: object) -> Any:
     if not is_dict(now) or not is_dict(after):
         return after
     return changed_by(now, after, before if is_dict(before) else None)
 
 
-def latest(base: Any, mine: Any, theirs: Any) -> Any:
+def latest(base: object, mine: object, theirs: object) -> Any:
     """Of two who have written side by side what both have changed, and of one and the same value the later one's.
 
     For layers whose functions put a value in place of another: there the last one counts one after the other, too.
@@ -178,7 +178,7 @@ def latest(base: Any, mine: Any, theirs: Any) -> Any:
 _BY_KEY: Final = by_key(reducer(latest, later=True))
 
 
-def patched(values: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+def patched(values: Mapping[str, object], patch: Mapping[str, object]) -> dict[str, Any]:
     """Values with a patch: mappings are merged, everything else is replaced, and `None` takes a key away."""
     made = dict(values)
     for key, value in patch.items():
@@ -257,12 +257,12 @@ def clipped(text: str, limit: int) -> str:
     return text[:head] + _GAP + text[len(text) - (limit - len(_GAP) - head) :]
 
 
-def readable(values: Mapping[str, Any]) -> list[str]:
+def readable(values: Mapping[str, object]) -> list[str]:
     """Values as lines `key: value` in the order of the keys, nested ones indented; equal values give equal lines."""
     return list(_lines(values, ""))
 
 
-def _lines(values: Mapping[str, Any], indent: str) -> Iterable[str]:
+def _lines(values: Mapping[str, object], indent: str) -> Iterable[str]:
     for key in sorted(values):
         value, name = values[key], f"{indent}{_key(key)}:"
         if is_dict(value) and value:

@@ -89,10 +89,10 @@ class _ReadOnly(Through):
     def read(self) -> Any:
         return self.below.read()
 
-    def set(self, value: Any) -> None:
+    def set(self, value: object) -> None:
         self.write(value, None)
 
-    def write(self, value: Any, base: Any) -> None:
+    def write(self, value: object, base: object) -> None:
         raise ReadOnlyMemory(
             "a pool that was injected can only be read",
             hint="return a ContextItem with id and description, and the run adds it",

@@ -45,7 +45,7 @@ class StaticContent(MemoryLayer[None]):
     placement: Literal["anchor", "live", "auto"] = "anchor"
 
     def __attrs_post_init__(self) -> None:
-        given: Any = self.content
+        given: object = self.content
         if isinstance(given, str):
             if not given.strip():
                 raise wrong(self, "content= is blank", "static-content", "leave the layer out")

@@ -54,7 +54,7 @@ class Shape(Generic[ShapeT]):
     names: frozenset[str]
     _adapter: TypeAdapter[Any]
 
-    def problems(self, values: Mapping[str, Any], *, strict: bool = True, partial: bool = False) -> list[str]:
+    def problems(self, values: Mapping[str, object], *, strict: bool = True, partial: bool = False) -> list[str]:
         """What does not fit, a line each.
 
         Args:
@@ -93,13 +93,13 @@ class Shape(Generic[ShapeT]):
         Raises:
             ValueError: It is none of the class, or has no form in JSON.
         """
-        given: Any = value
+        given: object = value
         if attrs.has(self.kind):
             if not isinstance(value, self.kind):
                 raise ValueError(f"{value!r} is not a valid {self.kind.__name__}")
             given = {field.name: getattr(value, field.name) for field in attrs.fields(self.kind)}
         checked = self._adapter.validate_python(given)
-        found: dict[str, Any] = self._adapter.dump_python(checked, mode="json", by_alias=True)
+        found: dict[str, object] = self._adapter.dump_python(checked, mode="json", by_alias=True)
         return found
 
 
@@ -115,13 +115,13 @@ def shape_of(kind: type[ShapeT]) -> Shape[ShapeT]:
     return found
 
 
-def _made(kind: type[Any]) -> Shape[Any]:
+def _made(kind: type[object]) -> Shape[Any]:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
     try:
         names = _names(kind)
-        adapter: TypeAdapter[Any] = TypeAdapter(_model_of(kind) if attrs.has(kind) else kind)
+        adapter: TypeAdapter[object] = TypeAdapter(_model_of(kind) if attrs.has(kind) else kind)
         adapter.json_schema()
     except (PydanticUserError, PydanticUndefinedAnnotation, NameError, TypeError) as error:
         raise ConfigError(
@@ -132,13 +132,13 @@ def _made(kind: type[Any]) -> Shape[Any]:
     return Shape(kind, names, adapter)
 
 
-def _names(kind: type[Any]) -> frozenset[str]:
+def _names(kind: type[object]) -> frozenset[str]:
     if attrs.has(kind):
         return frozenset(field.name for field in attrs.fields(kind))
-    fields: Mapping[str, Any] | None = getattr(kind, "model_fields", None)
+    fields: Mapping[str, object] | None = getattr(kind, "model_fields", None)
     if fields is not None:
         return frozenset(getattr(field, "alias", None) or name for name, field in fields.items())
-    found: Mapping[str, Any] = getattr(kind, "__annotations__", {})
+    found: Mapping[str, object] = getattr(kind, "__annotations__", {})
     if not (hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__required_keys__")):
         raise TypeError("it has no fields")
     return frozenset(found)

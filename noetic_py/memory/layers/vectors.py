@@ -240,7 +240,7 @@ class VectorStore(Protocol):
 class Shelf(Protocol):
     """The part of a layer's storage that passages need."""
 
-    async def get_versioned(self, key: str, type: Any = object) -> tuple[Any, int]:
+    async def get_versioned(self, key: str, type: object = object) -> tuple[Any, int]:
         """The value of a key, and its version."""
         ...
 
@@ -253,7 +253,7 @@ class Shelf(Protocol):
         ...
 
     async def scan(
-        self, type: Any = object, *, after: str | None = None, limit: int = 100
+        self, type: object = object, *, after: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Any]]:
         """A page of keys and their values."""
         ...
@@ -265,7 +265,7 @@ class LocalShelf:
 
     values: dict[str, tuple[object, int]] = field(factory=dict[str, tuple[object, int]])
 
-    async def get_versioned(self, key: str, type: Any = object) -> tuple[Any, int]:
+    async def get_versioned(self, key: str, type: object = object) -> tuple[Any, int]:
         """The value of a key, and its version."""
         return self.values.get(key, (None, 0))
 
@@ -286,7 +286,7 @@ class LocalShelf:
         return self.values.pop(key, None) is not None
 
     async def scan(
-        self, type: Any = object, *, after: str | None = None, limit: int = 100
+        self, type: object = object, *, after: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Any]]:
         """A page of keys and their values."""
         behind = sorted(key for key in self.values if after is None or key > after)
