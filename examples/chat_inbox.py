@@ -20,7 +20,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.core.events import LoopParked
+from noetic_py.core.events import LoopWaiting
 from noetic_py.testing import ScriptedModel
 
 # external: code outside the run may send to it.
@@ -49,7 +49,7 @@ agent = loop(
     call_model(instructions="You know the tides.", tools=[ask_the_gauge]),
     until=until.no_tool_calls(),
     inbox=inbox,
-    park_timeout=60.0,
+    inbox_timeout=60.0,
 )
 
 model = ScriptedModel(
@@ -70,7 +70,7 @@ async def main() -> None:
                     for item in items:
                         if isinstance(item, Message):
                             print(f"{item.role}: {item.text}")
-                case LoopParked():
+                case LoopWaiting():
                     if questions:
                         handle.channel(inbox).send(questions.pop())
                     elif len(model.requests) == 4:

@@ -1500,9 +1500,9 @@ async def tick(_: None) -> None: ...
         (lambda: untyped(loop)(echo, until=until.never(), inbox="inbox"), "loop"),
         (lambda: untyped(loop)(echo, until=until.never(), inbox=LATEST), "loop"),
         (lambda: untyped(loop)(echo, until=until.never(), inbox=NEWS), "loop"),
-        (lambda: untyped(loop)(echo, until=until.never(), inbox=NUMBERS, park_timeout=-1), "loop"),
-        (lambda: untyped(loop)(echo, until=until.never(), inbox=NUMBERS, park_timeout="long"), "loop"),
-        (lambda: untyped(loop)(echo, until=until.never(), park_timeout=60.0), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox=NUMBERS, inbox_timeout=-1), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox=NUMBERS, inbox_timeout="long"), "loop"),
+        (lambda: untyped(loop)(echo, until=until.never(), inbox_timeout=60.0), "loop"),
     ],
 )
 def test_definitions_of_channels_schedules_and_inboxes(make: Callable[[], object], code: str) -> None:

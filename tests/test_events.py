@@ -237,7 +237,7 @@ async def test_a_budget_warns_once_a_dimension() -> None:
     events = await events_of(sequence(*[echo] * 9), budget=Budget(steps=10, warn_at=0.5))
     (warning,) = [event for event in events if isinstance(event, BudgetWarning)]
     assert warning.dimension == "steps"
-    assert (warning.spent, warning.limit) == (Decimal(5), Decimal(10))
+    assert (warning.used, warning.limit) == (Decimal(5), Decimal(10))
 
 
 async def test_a_step_s_budget_warns_too() -> None:

@@ -31,7 +31,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.core.events import LoopIteration, LoopParked
+from noetic_py.core.events import LoopIteration, LoopWaiting
 from noetic_py.errors import ConfigError, LoopLimit, StepFailed
 from noetic_py.testing import ScriptedModel
 from noetic_py.until import Snapshot, Verdict
@@ -103,7 +103,7 @@ async def parked(flow: Step[Any, Any, Any, Any]) -> AsyncGenerator[RunHandle[Any
         handle: RunHandle[Any, Any] = start(flow, "first", on_error="result")
         with anyio.fail_after(5):
             async for event in handle.stream.events:
-                if isinstance(event, LoopParked):
+                if isinstance(event, LoopWaiting):
                     break
             yield handle
             await handle.result()
@@ -236,7 +236,7 @@ async def test_stop_loop_ends_it_although_messages_wait() -> None:
     async def look(text: str, ctx: Context) -> list[str]:
         return [text, *await rest(None, ctx)]
 
-    assert await run(fill("a", "b") >> listen(body, park_timeout=FOR_EVER) >> look) == ["stopped", "a", "b"]
+    assert await run(fill("a", "b") >> listen(body, inbox_timeout=FOR_EVER) >> look) == ["stopped", "a", "b"]
 
 
 async def test_messages_do_not_lift_the_bound() -> None:
@@ -271,7 +271,7 @@ async def test_iterations_of_messages_have_paths_of_their_own() -> None:
 
 async def test_a_parked_loop_wakes_within_one_turn_of_the_event_loop(anyio_backend: str) -> None:
     seen: list[str] = []
-    async with parked(listen(noted(seen), park_timeout=FOR_EVER)) as handle:
+    async with parked(listen(noted(seen), inbox_timeout=FOR_EVER)) as handle:
         inbox = handle.channel(INBOX)
         for message in "abc":
             # Somewhere in between it may be about to park again.
@@ -291,7 +291,7 @@ def waits(ended: list[str]) -> Step[str, str, Any, Any]:
     @step
     async def wait(text: str, ctx: Context) -> str:
         try:
-            value: str = await listen(park_timeout=FOR_EVER)(text, ctx)
+            value: str = await listen(inbox_timeout=FOR_EVER)(text, ctx)
             return value
         finally:
             ended.append(text)
@@ -338,7 +338,7 @@ async def test_a_parked_loop_is_released_at_once_when_its_run_is_cancelled() -> 
         with anyio.fail_after(5):
             async with harness.stream(waits(ended), "first") as stream:
                 async for event in stream.events:
-                    if isinstance(event, LoopParked):
+                    if isinstance(event, LoopWaiting):
                         break
         assert ended == ["first"]
         assert await left_over(before) == set()
@@ -347,7 +347,7 @@ async def test_a_parked_loop_is_released_at_once_when_its_run_is_cancelled() -> 
 async def test_nothing_comes_while_it_parks() -> None:
     async with Harness(plugins=()) as harness:
         with anyio.fail_after(5):
-            result = await harness.run(listen(park_timeout=0.01), "first")
+            result = await harness.run(listen(inbox_timeout=0.01), "first")
     assert (result.value, result.reason, result.steps) == ("first", "max_rounds: 1 rounds reached", 1)
 
 
@@ -362,10 +362,10 @@ async def test_each_time_it_parks_is_told() -> None:
             await ctx.send(INBOX, message)
 
     async with Harness(plugins=()) as harness:
-        flow = parallel([listen(park_timeout=0.05), feed])
+        flow = parallel([listen(inbox_timeout=0.05), feed])
         async with harness.stream(flow, "first") as stream:
             async for event in stream.events:
-                if isinstance(event, LoopParked):
+                if isinstance(event, LoopWaiting):
                     assert event.path == ("parallel", "loop[0]")
                     parks.append(event.iteration)
                 elif isinstance(event, LoopIteration):
@@ -377,9 +377,9 @@ async def test_each_time_it_parks_is_told() -> None:
 async def test_a_message_that_is_there_is_taken_without_parking() -> None:
     async with (
         Harness(plugins=()) as harness,
-        harness.stream(fill("a") >> listen(park_timeout=0.001), "first") as stream,
+        harness.stream(fill("a") >> listen(inbox_timeout=0.001), "first") as stream,
     ):
-        parks = [event.iteration async for event in stream.events if isinstance(event, LoopParked)]
+        parks = [event.iteration async for event in stream.events if isinstance(event, LoopWaiting)]
     assert parks == [2]
 
 
@@ -400,7 +400,7 @@ async def test_the_message_of_work_that_goes_on_beside() -> None:
             ctx.stop_loop()
         return text
 
-    assert await run(listen(body, park_timeout=FOR_EVER)) == "about tides"
+    assert await run(listen(body, inbox_timeout=FOR_EVER)) == "about tides"
     assert seen == ["first", "about tides"]
 
 
@@ -409,7 +409,7 @@ async def test_a_loop_in_work_beside_waits_for_what_its_starter_sends() -> None:
 
     @step
     async def body(text: str, ctx: Context) -> str:
-        work = ctx.spawn_detached(listen(noted(seen), park_timeout=FOR_EVER), text)
+        work = ctx.spawn_detached(listen(noted(seen), inbox_timeout=FOR_EVER), text)
         for message in ("a", "b"):
             await turns(10)
             await ctx.send(INBOX, message)
@@ -424,7 +424,7 @@ async def test_a_loop_in_work_beside_waits_for_what_its_starter_sends() -> None:
 
 async def test_an_outside_thread_wakes_it() -> None:
     seen: list[str] = []
-    async with parked(listen(noted(seen), park_timeout=FOR_EVER)) as handle:
+    async with parked(listen(noted(seen), inbox_timeout=FOR_EVER)) as handle:
         inbox = handle.channel(INBOX)
         thread = threading.Thread(target=lambda: inbox.send("from a thread"))
         thread.start()
@@ -478,9 +478,9 @@ async def test_a_skipped_failure_parks_and_without_a_message_it_is_raised() -> N
     async with Harness(plugins=()) as harness:
         with anyio.fail_after(5):
             with pytest.raises(StepFailed, match="ValueError: first"):
-                await harness.run(listen(failing(seen, "first"), on_error=decide("skip"), park_timeout=0.01), "first")
+                await harness.run(listen(failing(seen, "first"), on_error=decide("skip"), inbox_timeout=0.01), "first")
     assert seen == ["first"]
-    flow = listen(failing(seen, "first"), on_error=decide("skip"), park_timeout=FOR_EVER)
+    flow = listen(failing(seen, "first"), on_error=decide("skip"), inbox_timeout=FOR_EVER)
     async with parked(flow) as handle:
         handle.channel(INBOX).send("second")
         await turns()
@@ -539,7 +539,7 @@ async def test_the_loser_of_a_race_gives_its_messages_back() -> None:
             await checkpoint()
         return text
 
-    flow = fill("a", "b") >> race([listen(noted(seen), park_timeout=FOR_EVER), wins]) >> rest
+    flow = fill("a", "b") >> race([listen(noted(seen), inbox_timeout=FOR_EVER), wins]) >> rest
     assert await run(flow) == ["a", "b"]
     assert seen == ["first", "a", "b"]
 
@@ -579,11 +579,11 @@ async def test_a_loop_inside_a_spawn_has_the_run_s_inbox() -> None:
         {"inbox": "inbox"},
         {"inbox": Channel("v", str, mode="value")},
         {"inbox": Channel("t", str, mode="topic")},
-        {"inbox": INBOX, "park_timeout": -1},
-        {"inbox": INBOX, "park_timeout": float("nan")},
-        {"inbox": INBOX, "park_timeout": "1"},
-        {"inbox": INBOX, "park_timeout": True},
-        {"park_timeout": 1.0},
+        {"inbox": INBOX, "inbox_timeout": -1},
+        {"inbox": INBOX, "inbox_timeout": float("nan")},
+        {"inbox": INBOX, "inbox_timeout": "1"},
+        {"inbox": INBOX, "inbox_timeout": True},
+        {"inbox_timeout": 1.0},
     ],
     ids=str,
 )

@@ -3,7 +3,7 @@
 A `Channel` is a declaration, made once and shared by all senders and receivers. What is under way belongs to a
 run: it is made when the run first uses the channel, and closed when the run ends.
 
-- `"queue"`: first in, first out; each message goes to one receiver. A full queue parks its senders, first come first
+- `"queue"`: first in, first out; each message goes to one receiver. A full queue suspends its senders, first come first
   served.
 - `"value"`: the latest value; receiving does not take it away.
 - `"topic"`: every step that is receiving gets every message; without a receiver a message is gone.

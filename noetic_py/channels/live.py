@@ -168,7 +168,7 @@ class _Base:
 
 
 class _Queue(_Base):
-    """Messages in order, parked senders in order, waiting receivers in order."""
+    """Messages in order, waiting senders in order, waiting receivers in order."""
 
     def __init__(self, channel: AnyChannel, lost: Callable[[AnyChannel, int], None]) -> None:
         super().__init__(channel, lost)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class GivenDecision:
+class CommandLineDecision:
     """What a command line says to a request.
 
     Attributes:
@@ -61,7 +61,7 @@ class GivenDecision:
         return not self.approve and not self.reject and self.value is None
 
 
-async def answer(db: str | None, name: str, wanted: str | None, decision: GivenDecision, *, as_json: bool) -> int:
+async def answer(db: str | None, name: str, wanted: str | None, decision: CommandLineDecision, *, as_json: bool) -> int:
     """Answer what a run waits for, and say what it still waits for."""
     decision.check()
     async with read_runs(db) as (runs, _):
@@ -105,7 +105,7 @@ def _left(info: RunInfo) -> dict[str, Any]:
     return {"status": info.status, "pending": pending_objects(info.pending)}
 
 
-def _meant(info: RunInfo, wanted: str | None, decision: GivenDecision) -> Sequence[PendingRequest]:
+def _meant(info: RunInfo, wanted: str | None, decision: CommandLineDecision) -> Sequence[PendingRequest]:
     """The requests that a command line means: all of them when it asks for each what to say.
 
     Raises:
@@ -129,7 +129,7 @@ def _meant(info: RunInfo, wanted: str | None, decision: GivenDecision) -> Sequen
     return found
 
 
-def _said(request: PendingRequest, decision: GivenDecision) -> Answer:
+def _said(request: PendingRequest, decision: CommandLineDecision) -> Answer:
     if decision.value is not None:
         return _checked(request, request.answer(_value(request, decision.value), by=decision.by))
     if decision.approve:

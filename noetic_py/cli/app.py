@@ -201,7 +201,7 @@ def answer(
     """Answer what a suspended run waits for; at a terminal, and with nothing said, ask for each."""
     from noetic_py.cli import answering, stored_runs
 
-    said = answering.GivenDecision(approve, reject, value, reason, by, arguments)
+    said = answering.CommandLineDecision(approve, reject, value, reason, by, arguments)
     raise typer.Exit(
         stored_runs.run_async(lambda: answering.answer(db, name, request, said, as_json=json), trace=trace)
     )

@@ -136,7 +136,7 @@ class PlainDisplay:
     def _line(self, event: Event) -> str | None:
         path = printable("/".join(event.path))
         if isinstance(event, BudgetWarning):
-            return f"warning  {event.spent} of {event.limit} {event.dimension} spent"
+            return f"warning  {event.used} of {event.limit} {event.dimension} spent"
         if isinstance(event, ToolFinished) and event.failed:
             return f"failed   {path}: {printable(event.output.text.partition(chr(10))[0])}"
         if isinstance(event, UntilFailed):

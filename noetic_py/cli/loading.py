@@ -156,7 +156,7 @@ def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
     steps = {name: value for name, value in names.items() if _is_step(value)}
     if wanted is not None:
         if wanted not in names:
-            raise ConfigError(f"{path} has no {wanted!r}", code="flow-file", hint=_offer(path, steps))
+            raise ConfigError(f"{path} has no {wanted!r}", code="flow-file", hint=_available(path, steps))
         return wanted
     for name in _USUAL:
         if name in steps:
@@ -165,7 +165,7 @@ def _choose(path: Path, names: Mapping[str, object], wanted: str | None) -> str:
     if len({id(value) for value in public.values()}) == 1:
         return next(iter(public))
     what = "defines no step" if not steps else "defines more than one step, and none is called flow or main"
-    raise ConfigError(f"{path} {what}", code="flow-file", hint=_offer(path, steps))
+    raise ConfigError(f"{path} {what}", code="flow-file", hint=_available(path, steps))
 
 
 def _is_step(value: object) -> TypeGuard[AnyStep]:
@@ -176,7 +176,7 @@ def _is_harness(value: object) -> TypeGuard[Harness[Any]]:
     return isinstance(value, Harness)
 
 
-def _offer(path: Path, steps: Mapping[str, object]) -> str:
+def _available(path: Path, steps: Mapping[str, object]) -> str:
     if not steps:
         return "put @step on an async function, or build one with call_model, loop and the like"
     return "one of " + ", ".join(f"{path}:{name}" for name in steps)

@@ -85,7 +85,7 @@ class Meter:
     """What has been spent of one dimension of a budget, and its limit."""
 
     dimension: str
-    spent: Decimal
+    used: Decimal
     limit: Decimal
 
 
@@ -150,7 +150,7 @@ class ProgressState:
                 if node is not None:
                     node.rounds += 1
             case BudgetWarning():
-                self.warnings[event.dimension] = Meter(event.dimension, event.spent, event.limit)
+                self.warnings[event.dimension] = Meter(event.dimension, event.used, event.limit)
             case _:
                 pass
 
@@ -222,11 +222,11 @@ class ProgressState:
             if budget.seconds is not None:
                 limit = Decimal(str(budget.seconds))
                 limits["seconds"] = min(limit, limits.get("seconds", limit))
-        found = [Meter(name, self._spent(name, seconds), limit) for name, limit in limits.items()]
+        found = [Meter(name, self._used(name, seconds), limit) for name, limit in limits.items()]
         return found + [meter for name, meter in self.warnings.items() if name not in limits]
 
-    def _spent(self, dimension: str, seconds: float) -> Decimal:
-        spent: dict[str, int | Decimal] = {
+    def _used(self, dimension: str, seconds: float) -> Decimal:
+        used: dict[str, int | Decimal] = {
             "steps": self.steps,
             "model_calls": self.model_calls,
             "tool_calls": self.tool_calls,
@@ -238,7 +238,7 @@ class ProgressState:
             "seconds": Decimal(str(round(seconds, 1))),
         }
         _, _, tool = dimension.partition("per_tool:")
-        return Decimal(self.tools.get(tool, 0) if tool else spent.get(dimension, 0))
+        return Decimal(self.tools.get(tool, 0) if tool else used.get(dimension, 0))
 
     def _find(self, path: tuple[str, ...]) -> ProgressRow | None:
         node = self.root

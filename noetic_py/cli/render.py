@@ -201,8 +201,8 @@ def _bars(meters: Sequence[Meter], width: int, glyphs: Glyphs) -> list[Text]:
 
 
 def _bar(meter: Meter, name: str, width: int, glyphs: Glyphs) -> Text:
-    spent, limit = (money(x) if meter.dimension == "cost" else amount(x) for x in (meter.spent, meter.limit))
-    share = float(min(Decimal(1), meter.spent / meter.limit)) if meter.limit else 1.0
+    spent, limit = (money(x) if meter.dimension == "cost" else amount(x) for x in (meter.used, meter.limit))
+    share = float(min(Decimal(1), meter.used / meter.limit)) if meter.limit else 1.0
     style = "green" if share < 0.8 else "yellow" if share < 1 else "red"
     numbers = f"{spent} of {limit}"
     cells = min(24, width - cell_len(name) - len(numbers) - 4)

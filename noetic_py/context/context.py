@@ -18,7 +18,7 @@ from noetic_py.context.detached import DetachedRun, DetachOptions
 from noetic_py.context.protocol import Engine, noted
 from noetic_py.context.read import ReadContext, ReadView, Services, StepMeta
 from noetic_py.context.scope import Domain
-from noetic_py.context.unbound import Conversation, Outside, pack, unpack
+from noetic_py.context.unbound import Conversation, UnboundEngine, pack, unpack
 from noetic_py.core.attributes import Attributes
 from noetic_py.core.budget import Remaining, TokenUsage
 from noetic_py.core.derivation import (
@@ -127,7 +127,7 @@ class Context(Generic[M_co, S_co]):
         admit(added, entry="context")
         branch = "" if name is None else branch_below("", name)
         self.domain = Domain(ItemLog(added), StateBag() if state is None else state, branch)
-        self.engine = Outside(self, thread_id, request_id, trace)
+        self.engine = UnboundEngine(self, thread_id, request_id, trace)
         self.at = () if name is None else (name,)
         self.touched = True
 
@@ -316,7 +316,7 @@ class Context(Generic[M_co, S_co]):
     def trace(self, value: Trace | None) -> None:
         self._outside("trace").place = value
 
-    def _outside(self, what: str) -> Outside:
+    def _outside(self, what: str) -> UnboundEngine:
         """What a context outside of a run knows of itself, to be changed.
 
         Raises:
@@ -324,7 +324,7 @@ class Context(Generic[M_co, S_co]):
             RunBusy: A run goes on with it.
         """
         engine = self.engine
-        if not isinstance(engine, Outside):
+        if not isinstance(engine, UnboundEngine):
             raise ConfigError(
                 f"{what} is the run's", code="running", hint=f"set {what} before the run, or spawn a step"
             )
@@ -619,7 +619,7 @@ class Context(Generic[M_co, S_co]):
             refuse_options("derive", {**given, "parent_span": parent_span})
         child: AnyContext
         # Outside of a run a log of its own needs an origin of its own that knows what of it is a run's.
-        if preset == "derive" and (how.items == "share" or not isinstance(self.engine, Outside)):
+        if preset == "derive" and (how.items == "share" or not isinstance(self.engine, UnboundEngine)):
             child = Derived(self, how, name, place)
         elif how.items == "share":
             raise ConfigError('items="share" needs preset="derive"', code="child-option", hint='items="copy"')
@@ -638,17 +638,17 @@ class Context(Generic[M_co, S_co]):
             trace=self._traced(how, parent_span),
             name=name,
         )
-        engine: Outside = made.engine
+        engine: UnboundEngine = made.engine
         if how.items != "new":
             made.domain.log = self.domain.log.fork()
             made.domain.log.origin = None
-            known = mine if isinstance(mine, Outside) else None
+            known = mine if isinstance(mine, UnboundEngine) else None
             size = len(made.items)
             engine.trusted, engine.settled = (size, size) if known is None else (known.trusted, known.settled)
         made.domain.branch = branch
         engine.memory = self._remembered(how.memory)
         engine.turns = mine.turns if how.counters == "keep" else 0
-        engine.named = same and (not isinstance(mine, Outside) or mine.named)
+        engine.named = same and (not isinstance(mine, UnboundEngine) or mine.named)
         child: AnyContext = made
         return child
 
@@ -719,7 +719,7 @@ class Context(Generic[M_co, S_co]):
         kept = unpack(data, state_type)
         ids = {"thread_id": kept.thread_id, "request_id": kept.request_id, "name": kept.name}
         made: Any = Context(state=kept.state, items=kept.items, trace=kept.trace, **ids)
-        engine: Outside = made.engine
+        engine: UnboundEngine = made.engine
         engine.turns, engine.memory = kept.turns, kept.memory
         if kept.memory.states and kept.memory.owner is None:
             # What the thread's own memory has become meanwhile is not this conversation's.

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage
     from noetic_py.models.model import JsonValue
 
-__all__ = ["Conversation", "Outside", "pack", "unpack"]
+__all__ = ["Conversation", "UnboundEngine", "pack", "unpack"]
 
 
-class Outside:
+class UnboundEngine:
     """The engine of a context that no run has adopted: ids, and a refusal for everything else.
 
     Attributes:

@@ -38,7 +38,7 @@ __all__ = [
     "ItemsAppended",
     "LayerFailed",
     "LoopIteration",
-    "LoopParked",
+    "LoopWaiting",
     "ModelFailed",
     "ModelFinished",
     "ModelStarted",
@@ -342,7 +342,7 @@ class HandedOver(Event):
 
 
 @frozen(eq=False)
-class LoopParked(Event):
+class LoopWaiting(Event):
     """A loop has nothing to do and waits for a message in its inbox.
 
     Attributes:
@@ -385,7 +385,7 @@ class BudgetWarning(Event):
     """A budget has passed its `warn_at`, in the dimension's unit."""
 
     dimension: str
-    spent: Decimal
+    used: Decimal
     limit: Decimal
 
 
@@ -455,7 +455,7 @@ class Subscription(Generic[EntryT]):
         waits: Whether the run waits while it is full, instead of losing the oldest.
     """
 
-    __slots__ = ("_buffer", "_capacity", "_closed", "_held_up", "_told", "_wake", "waits")
+    __slots__ = ("_buffer", "_capacity", "_closed", "_held_up", "_reported", "_wake", "waits")
 
     def __init__(self, capacity: int, *, waits: bool = False) -> None:
         self._capacity = capacity
@@ -463,7 +463,7 @@ class Subscription(Generic[EntryT]):
         self._wake: anyio.Event | None = None
         # Who of the run waits for room, in the order in which they came.
         self._held_up: dict[object, anyio.Event] = {}
-        self._closed = self._told = False
+        self._closed = self._reported = False
         self.waits: bool = waits
 
     @property
@@ -496,8 +496,8 @@ class Subscription(Generic[EntryT]):
                 turn = self._held_up[me] = anyio.Event()
                 with anyio.move_on_after(PATIENCE) as patience:
                     await turn.wait()
-                if patience.cancelled_caught and not self._told:
-                    self._told = True
+                if patience.cancelled_caught and not self._reported:
+                    self._reported = True
                     log("events", WARNING, _UNREAD, run_id, PATIENCE, where=Where(run_id))
         finally:
             # One is let in at a time. Who takes no place, or goes away, leaves it to the next.

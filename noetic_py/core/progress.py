@@ -63,8 +63,8 @@ class ReadProgress:
 
     def __repr__(self) -> str:
         entry = self.entries.get(self._path)
-        told = "nothing" if entry is None else "done" if entry.done else repr(entry.value)
-        return f"{type(self).__name__}({'/'.join(self._path)}: {told})"
+        text = "nothing" if entry is None else "done" if entry.done else repr(entry.value)
+        return f"{type(self).__name__}({'/'.join(self._path)}: {text})"
 
     @property
     def path(self) -> Path:

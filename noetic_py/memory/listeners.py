@@ -39,7 +39,7 @@ __all__ = [
     "T",
     "T_co",
     "codec_or_own",
-    "tell",
+    "notify",
 ]
 
 # Without brackets anything goes.
@@ -326,7 +326,7 @@ class Listener:
         """Whether the listener is to be told of an event of a layer with these tags."""
         return isinstance(event, self.event) and (not self.tags or not self.tags.isdisjoint(tags))
 
-    async def tell(self, event: Any) -> None:
+    async def notify(self, event: Any) -> None:
         """Run the function for an event.
 
         Raises:
@@ -459,7 +459,7 @@ EVERYWHERE: Final = Listeners()
 """Listeners that are told of all queues and pools, after those of the layer itself: `@EVERYWHERE.on(Appended)`."""
 
 
-async def tell(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
+async def notify(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
     """Tell the listeners of a layer of an event, and then those of all layers, each function once.
 
     One that is attached or detached meanwhile counts from the next event on.
@@ -468,7 +468,7 @@ async def tell(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
     for listener in (*listeners, *EVERYWHERE):
         if listener.fn not in told and listener.hears(event, tags):
             told.append(listener.fn)
-            await listener.tell(event)
+            await listener.notify(event)
 
 
 # ------------------------------------------------------------------------------------------------------- registering

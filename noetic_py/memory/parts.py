@@ -39,7 +39,7 @@ class Part:
     note: str | None = None
 
     @property
-    def told(self) -> ViewBlock:
+    def described(self) -> ViewBlock:
         """The account of it."""
         return ViewBlock(self.kind, self.layer, self.tokens, len(self.items), self.why, self.dropped, self.note)
 

@@ -203,7 +203,7 @@ _CUT_TO_PERCENT: Final = 75
 
 
 @frozen
-class _Past:
+class _ViewHistory:
     """The conversation as far as it can be shown: `index` counts `items`, and the tail begins at `tail`."""
 
     items: Sequence[Item]
@@ -339,12 +339,12 @@ class Projector:
         cut = self._cut(head, parts, past, anew=moved is not None or reason == MISSED)
         return self._view(head, parts, past, blocks, cut, moved)
 
-    def _past(self, head: RequestHead, history: Sequence[Item], projected: Sequence[Item] | None) -> _Past:
+    def _past(self, head: RequestHead, history: Sequence[Item], projected: Sequence[Item] | None) -> _ViewHistory:
         same = self._log.update(history, head.counter)
         tail = self._log.tail
         if projected is None:
             self._narrowed = None
-            return self._since_shown(_Past(history, self._log, tail, same, None))
+            return self._since_shown(_ViewHistory(history, self._log, tail, same, None))
         wanted = narrowed(projected, history, tail)
         kept = paired(wanted)
         items = [*kept, *history[tail:]]
@@ -353,15 +353,15 @@ class Projector:
         same = self._narrowed.update(items, head.counter, grows=False)
         halves = f", {len(wanted) - len(kept)} of them halves of pairs" if len(kept) < len(wanted) else ""
         note = f"the layers show {len(kept)} of {tail} items{halves}"
-        return self._since_shown(_Past(items, self._narrowed, len(kept), same, note))
+        return self._since_shown(_ViewHistory(items, self._narrowed, len(kept), same, note))
 
-    def _since_shown(self, past: _Past) -> _Past:
+    def _since_shown(self, past: _ViewHistory) -> _ViewHistory:
         """The same, compared with the last view rather than with the last look at the conversation."""
         shown = self._shown
         self._same = 0 if shown is not None and shown.index is not past.index else min(self._same, past.same)
         return evolve(past, same=self._same)
 
-    def _better_anew(self, head: RequestHead, parts: Parts, past: _Past) -> str | None:
+    def _better_anew(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> str | None:
         """Why it is better to begin an epoch now that everything is known."""
         takes = total(parts.supersedes)
         window = ASSUMED_WINDOW if head.window is None else head.window
@@ -389,7 +389,7 @@ class Projector:
                 supersedes.append(superseding(block, deltas.get(block.layer), head.counter))
         return Parts(anchors, lives, supersedes)
 
-    def _squeezed(self, head: RequestHead, parts: Parts, past: _Past) -> Parts:
+    def _squeezed(self, head: RequestHead, parts: Parts, past: _ViewHistory) -> Parts:
         """The parts as far as the window has room for them besides what is never left out."""
         if head.room is None:
             return parts
@@ -413,7 +413,7 @@ class Projector:
             parts.supersedes,
         )
 
-    def _cut(self, head: RequestHead, parts: Parts, past: _Past, *, anew: bool) -> int:
+    def _cut(self, head: RequestHead, parts: Parts, past: _ViewHistory, *, anew: bool) -> int:
         """Where the history begins: where it began before, as long as that fits."""
         shown = self._shown
         cut = 0 if anew or shown is None or past.same < shown.cut else shown.cut
@@ -443,7 +443,7 @@ class Projector:
             return now[0].layer
         return (before or now)[0].layer
 
-    def _moved_past(self, parts: Parts, past: _Past, cut: int) -> str | None:
+    def _moved_past(self, parts: Parts, past: _ViewHistory, cut: int) -> str | None:
         """Who moved the history."""
         shown = self._shown
         if shown is None:
@@ -453,7 +453,7 @@ class Projector:
         # Nothing new was said: what stands before the tail now was not there before.
         return parts.behind[0].layer if parts.behind and past.tail < shown.end else None
 
-    def _repeated(self, head: RequestHead, parts: Parts, past: _Past, cut: int) -> int:
+    def _repeated(self, head: RequestHead, parts: Parts, past: _ViewHistory, cut: int) -> int:
         """Tokens at the start that the view before had too."""
         shown = self._shown
         if shown is None or head.moved_from(shown.head) is not None:
@@ -471,7 +471,13 @@ class Projector:
     # -- handing over
 
     def _view(
-        self, head: RequestHead, parts: Parts, past: _Past, blocks: Sequence[LayerBlock], cut: int, moved: str | None
+        self,
+        head: RequestHead,
+        parts: Parts,
+        past: _ViewHistory,
+        blocks: Sequence[LayerBlock],
+        cut: int,
+        moved: str | None,
     ) -> View:
         moved = moved or self._moved_past(parts, past, cut)
         repeated = self._repeated(head, parts, past, cut)
@@ -497,11 +503,11 @@ class Projector:
             epoch=self._anchors.number,
             reason=self._anchors.reason,
             moved=moved,
-            blocks=_told(head, parts, past, cut),
+            blocks=_described(head, parts, past, cut),
         )
 
 
-def _too_small(head: RequestHead, parts: Parts, past: _Past) -> LimitExceeded:
+def _too_small(head: RequestHead, parts: Parts, past: _ViewHistory) -> LimitExceeded:
     window = head.window or 0
     needs = {
         "system": head.system,
@@ -509,15 +515,15 @@ def _too_small(head: RequestHead, parts: Parts, past: _Past) -> LimitExceeded:
         "supersedes": total(parts.supersedes),
         "tail": past.tail_tokens,
     }
-    told = ", ".join(f"{part} {tokens}" for part, tokens in needs.items())
+    described = ", ".join(f"{part} {tokens}" for part, tokens in needs.items())
     return LimitExceeded(
-        f"the request to the model takes {sum(needs.values())} tokens at least ({told}) and",
+        f"the request to the model takes {sum(needs.values())} tokens at least ({described}) and",
         max(0, window - head.reserved),
         hint="shorten the newest input or the instructions, offer fewer tools, or ask a model with a larger window",
     )
 
 
-def _ordered(parts: Parts, past: _Past, cut: int) -> Sequence[Item]:
+def _ordered(parts: Parts, past: _ViewHistory, cut: int) -> Sequence[Item]:
     items = past.items
     if not cut and not parts.all:
         return items
@@ -530,19 +536,19 @@ def _items(parts: Sequence[Part]) -> list[Item]:
     return [item for part in parts for item in part.items]
 
 
-def _told(head: RequestHead, parts: Parts, past: _Past, cut: int) -> Sequence[ViewBlock]:
-    told: list[ViewBlock] = []
+def _described(head: RequestHead, parts: Parts, past: _ViewHistory, cut: int) -> Sequence[ViewBlock]:
+    described: list[ViewBlock] = []
     if head.system:
-        told.append(ViewBlock("system", None, head.system, 0, "the step's instructions"))
+        described.append(ViewBlock("system", None, head.system, 0, "the step's instructions"))
     if head.schemas:
-        told.append(ViewBlock("tools", None, head.schemas, 0, f"{len(head.tools)} tools"))
-    told += [part.told for part in parts.anchors]
+        described.append(ViewBlock("tools", None, head.schemas, 0, f"{len(head.tools)} tools"))
+    described += [part.described for part in parts.anchors]
     index = past.index
     if past.tail or past.note:
         dropped = Dropped(cut, index.tokens_from(0, cut), "the oldest of what has no room") if cut else None
         shown = index.tokens_from(cut, past.tail)
-        told.append(ViewBlock("history", None, shown, past.tail - cut, "the conversation", dropped, past.note))
-    told += [part.told for part in parts.behind]
+        described.append(ViewBlock("history", None, shown, past.tail - cut, "the conversation", dropped, past.note))
+    described += [part.described for part in parts.behind]
     tail = "input that waits for an answer" if index.awaits_answer else "the last round"
-    told.append(ViewBlock("tail", None, past.tail_tokens, len(index) - past.tail, tail))
-    return told
+    described.append(ViewBlock("tail", None, past.tail_tokens, len(index) - past.tail, tail))
+    return described

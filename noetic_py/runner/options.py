@@ -12,7 +12,7 @@ from noetic_py.checkpoints.checks import check_shared
 from noetic_py.context.context import Context
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import Step, is_seconds
-from noetic_py.context.unbound import Outside
+from noetic_py.context.unbound import UnboundEngine
 from noetic_py.core.budget import Budget
 from noetic_py.core.items import ItemBase
 from noetic_py.core.log import ItemLog
@@ -228,14 +228,14 @@ def _check_kinds(options: Mapping[str, Any]) -> None:
         )
 
 
-def outside_of(ctx: object) -> Outside:
+def outside_of(ctx: object) -> UnboundEngine:
     """What a context made outside a run knows of itself.
 
     Raises:
         ConfigError: It is no context, or a step's own; code `"run-option"`.
     """
     engine = ctx.engine if isinstance(ctx, Context) else None
-    if not isinstance(engine, Outside):
+    if not isinstance(engine, UnboundEngine):
         raise ConfigError(
             f"ctx={ctx!r} is not a valid ctx; expected a Context made outside a run",
             code="run-option",
@@ -254,7 +254,7 @@ def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[
 
 
 @contextmanager
-def adopting(ctx: object, log: ItemLog, run: Any) -> Generator[Outside]:
+def adopting(ctx: object, log: ItemLog, run: Any) -> Generator[UnboundEngine]:
     """A run goes on with a context; gives what that knows of itself.
 
     Raises:

@@ -25,7 +25,7 @@ from noetic_py.context.step import (
 from noetic_py.core.items import Item
 from noetic_py.core.types import O_co, T
 from noetic_py.errors import ConfigError, ToolFailed
-from noetic_py.steps.tool import given_type
+from noetic_py.steps.tool import input_type_of
 from noetic_py.tools import make_tool
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ def _wanted(way: HandoffTo) -> Any:
     # What may begin with nothing goes on from the conversation.
     if asks_model(first) or first.goes_on or first.bound is not None:
         return None
-    return given_type(first)
+    return input_type_of(first)
 
 
 def _as_text(value: object) -> str:

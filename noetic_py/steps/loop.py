@@ -33,7 +33,7 @@ class LoopSpec(Spec):
     on_error: Callable[[Exception, AnyContext], OnError] | None
     max_iterations: int
     inbox: AnyChannel | None
-    park_timeout: float
+    inbox_timeout: float
     at_limit: AtLimit = field(default="raise", metadata=ADDED)
 
     outline = ("([", "])")
@@ -62,7 +62,7 @@ def loop(
     max_iterations: int = 1000,
     at_limit: AtLimit = "raise",
     inbox: Channel[T] | None = None,
-    park_timeout: float = 0.0,
+    inbox_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, R, M, S]: ...
 @overload
@@ -75,7 +75,7 @@ def loop(
     max_iterations: int = 1000,
     at_limit: AtLimit = "raise",
     inbox: Channel[T] | None = None,
-    park_timeout: float = 0.0,
+    inbox_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, R, M, S]: ...
 @overload
@@ -88,7 +88,7 @@ def loop(
     max_iterations: int = 1000,
     at_limit: AtLimit = "raise",
     inbox: Channel[T] | None = None,
-    park_timeout: float = 0.0,
+    inbox_timeout: float = 0.0,
     id: str | None = None,
 ) -> Step[T, T, M, S]: ...
 @known_keywords("loop()")
@@ -102,7 +102,7 @@ def loop(
     max_iterations: int = 1000,
     at_limit: AtLimit = "raise",
     inbox: Any = None,
-    park_timeout: float = 0.0,
+    inbox_timeout: float = 0.0,
     id: str | None = None,
 ) -> Any:
     """Run a step again and again; the loop's output is the last iteration's.
@@ -122,7 +122,7 @@ def loop(
             says so, and the last output as the loop's.
         inbox: A channel whose messages are inputs. Where `until` says stop, the next message starts another iteration
             instead; a body that goes on from the log, such as `call_model`, also gets what came between two rounds.
-        park_timeout: Seconds that the loop waits for a message before it stops; `float("inf")` waits until it is
+        inbox_timeout: Seconds that the loop waits for a message before it stops; `float("inf")` waits until it is
             stopped.
         id: The step's id, `"loop"` when left out.
 
@@ -136,7 +136,7 @@ def loop(
         # Whom the model hands over to goes on in the place of the loop, and not within its round.
         inner = chain.first.spec.inner if inner.bound is None else evolve(chain.first.spec.inner, bound=inner.bound)
     _check_end(until, max_iterations, at_limit)
-    _check_inbox(inbox, park_timeout)
+    _check_inbox(inbox, inbox_timeout)
     for name, function in (("prepare_next", prepare_next), ("on_error", on_error)):
         if function is not None and not callable(function):
             raise ConfigError(f"{name}={function!r} is not a function", code="loop", hint=f"{name}=lambda ...: ...")
@@ -144,7 +144,7 @@ def loop(
     made: AnyStep = Step(
         id=check_id(id) if id is not None else "loop",
         kind="loop",
-        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations, inbox, park_timeout, at_limit),
+        spec=LoopSpec(inner, judge, prepare_next, on_error, max_iterations, inbox, inbox_timeout, at_limit),
         goes_on=inner.goes_on,
         named=id is not None,
     )
@@ -186,19 +186,19 @@ def _check_end(until: object, max_iterations: object, at_limit: object) -> None:
         raise ConfigError(f"at_limit={at_limit!r} is unknown", code="loop", hint='at_limit="raise" or "end"')
 
 
-def _check_inbox(inbox: object, park_timeout: object) -> None:
+def _check_inbox(inbox: object, inbox_timeout: object) -> None:
     if inbox is not None and (not is_channel(inbox) or inbox.mode != "queue"):
         raise ConfigError(
             f"inbox={inbox!r} is not a valid inbox; expected a Channel that keeps messages",
             code="loop",
             hint='inbox=Channel("inbox", str)',
         )
-    if not is_seconds(park_timeout) and park_timeout != float("inf"):
+    if not is_seconds(inbox_timeout) and inbox_timeout != float("inf"):
         raise ConfigError(
-            f"park_timeout={park_timeout!r} is not a number of seconds", code="loop", hint="park_timeout=60.0"
+            f"inbox_timeout={inbox_timeout!r} is not a number of seconds", code="loop", hint="inbox_timeout=60.0"
         )
-    if park_timeout and inbox is None:
-        raise ConfigError("park_timeout= waits for an inbox", code="loop", hint="inbox=Channel(...)")
+    if inbox_timeout and inbox is None:
+        raise ConfigError("inbox_timeout= waits for an inbox", code="loop", hint="inbox=Channel(...)")
 
 
 @frozen(eq=False)

@@ -17,7 +17,7 @@ from noetic_py.errors import ConfigError, ToolFailed
 from noetic_py.tools import Tool, make_tool
 from noetic_py.tools.definition import AnyTool
 
-__all__ = ["ToolSpec", "call_tool", "given_type", "is_of_step", "step_tool"]
+__all__ = ["ToolSpec", "call_tool", "input_type_of", "is_of_step", "step_tool"]
 
 
 @frozen(eq=False)
@@ -27,7 +27,7 @@ class ToolSpec(Spec):
     tool: AnyTool
     args: Mapping[str, object] | Callable[[Any], Mapping[str, object]]
 
-    async def given(self, value: Any) -> tuple[Mapping[str, object], dict[str, object]]:
+    async def arguments_of(self, value: Any) -> tuple[Mapping[str, object], dict[str, object]]:
         """The arguments of a call with an input, as they are given and as the function gets them.
 
         Raises:
@@ -115,7 +115,7 @@ def step_tool(
         ConfigError: Something that is no step, or a name that providers do not take.
     """
     inner = require_step(step, "step_tool")
-    wanted = input_type if input_type is not None else given_type(inner)
+    wanted = input_type if input_type is not None else input_type_of(inner)
 
     async def run(ctx: AnyContext, input: Any) -> Any:
         if isinstance(input, str) and not input.strip():
@@ -134,7 +134,7 @@ def is_of_step(tool: AnyTool) -> bool:
     return "step" in getattr(tool.fn, "__dict__", ())
 
 
-def given_type(step: AnyStep) -> Any:
+def input_type_of(step: AnyStep) -> Any:
     """The type of a step's input as a model is to send it: of a code step its annotation, otherwise `str`.
 
     Raises:
@@ -154,4 +154,4 @@ def given_type(step: AnyStep) -> Any:
         if first in hints:
             return hints[first]
     entry = step.spec.entry() if isinstance(step.spec, Spec) and step.spec.typed_by_entry else None
-    return str if entry is None else given_type(entry)
+    return str if entry is None else input_type_of(entry)

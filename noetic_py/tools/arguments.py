@@ -44,8 +44,8 @@ from noetic_py.tools.signature import Injected, Parameter, Signature, accepts_no
 
 __all__ = [
     "Arguments",
-    "GivenArguments",
     "ModelledArguments",
+    "SchemaArguments",
     "as_received",
     "dotted",
     "model_arguments",
@@ -311,7 +311,7 @@ class ModelledArguments:
 
 
 @frozen(eq=False)
-class GivenArguments:
+class SchemaArguments:
     """Arguments whose schema comes from elsewhere, checked against it.
 
     Attributes:

@@ -313,14 +313,14 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
     def _arguments(self) -> Arguments:
         found = self._lazy.arguments
         if found is None:
-            from noetic_py.tools.arguments import GivenArguments, model_arguments
+            from noetic_py.tools.arguments import SchemaArguments, model_arguments
             from noetic_py.tools.confidential import secret_parameters
 
             if self._schema is None:
                 found = model_arguments(self._signature, self._docs, tool=self.name, strict=self.strict)
             else:
                 secret, defaults = secret_parameters(self._schema), self._signature.defaults
-                found = GivenArguments(self.name, dict(self._schema), secret, defaults)
+                found = SchemaArguments(self.name, dict(self._schema), secret, defaults)
             self._lazy.arguments = found
         return found
 

@@ -69,7 +69,7 @@ class SchemaCheck:
                 # Of several ways in which it could fit, what was meant most likely.
                 inner = _closest([error])
                 where = dotted(inner.absolute_path)
-                found.append(f"{where}: {self._told(inner)}" if where else self._told(inner))
+                found.append(f"{where}: {self._describe(inner)}" if where else self._describe(inner))
                 if len(found) == _MOST:
                     break
         except Unresolvable as error:
@@ -122,7 +122,7 @@ class SchemaCheck:
             if fits:
                 yield each
 
-    def _told(self, error: Any) -> str:
+    def _describe(self, error: Any) -> str:
         path, message = error.absolute_path, str(error.message)
         if self._secret and error.validator not in _NAMES_ONLY and (not path or path[0] in self._secret):
             return f"does not fit the schema ({error.validator})"

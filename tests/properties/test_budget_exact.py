@@ -519,7 +519,7 @@ async def test_tokens_never_pass_their_limit(dimension: str) -> None:
 
 
 def warnings_of(events: Sequence[object]) -> list[tuple[str, Decimal, Decimal]]:
-    return [(event.dimension, event.spent, event.limit) for event in events if isinstance(event, BudgetWarning)]
+    return [(event.dimension, event.used, event.limit) for event in events if isinstance(event, BudgetWarning)]
 
 
 async def run_and_watch(flow: AnyStep, budget: Budget, harness: Harness[Any] | None = None) -> list[object]:

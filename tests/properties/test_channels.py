@@ -979,7 +979,7 @@ class Town:
         async def tick(_: None, ctx: Context) -> None:
             await ctx.recv(self.level, timeout=float("inf"))
 
-        parked = loop(note, until=until.max_rounds(1), inbox=self.inbox, park_timeout=float("inf"))
+        parked = loop(note, until=until.max_rounds(1), inbox=self.inbox, inbox_timeout=float("inf"))
         return [parked, every(0.0005, tick, wake=self.inbox)]
 
     async def run(self, at: int, how: str) -> bool:

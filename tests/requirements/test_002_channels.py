@@ -34,7 +34,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.context.detached import DetachedRun
-from noetic_py.core.events import ChannelDropped, LoopParked
+from noetic_py.core.events import ChannelDropped, LoopWaiting
 from noetic_py.errors import (
     Aborted,
     ChannelClosed,
@@ -501,13 +501,13 @@ async def test_002_45_a_loop_takes_its_inputs_from_its_inbox() -> None:
 @pytest.mark.clause("002-45f")
 async def test_002_45_a_conversation_goes_on_with_each_message() -> None:
     model = ScriptedModel("Hello", "Fine", "Bye")
-    chat = loop(call_model(), until=until.no_tool_calls(), inbox=INBOX, park_timeout=float("inf"))
+    chat = loop(call_model(), until=until.no_tool_calls(), inbox=INBOX, inbox_timeout=float("inf"))
     async with Harness(plugins=(), model=model) as harness:
         handle = harness.start(chat, "Hi")
         inbox = handle.channel(INBOX)
         left = ["How are you?", "Bye"]
         async for event in handle.stream.events:
-            if isinstance(event, LoopParked):
+            if isinstance(event, LoopWaiting):
                 if not left:
                     break
                 inbox.send(left.pop(0))
@@ -524,7 +524,7 @@ async def test_002_45_a_parked_loop_stops_when_nothing_comes() -> None:
         return text
 
     async with Harness(plugins=()) as harness:
-        parked = loop(echo, until=until.max_rounds(1), inbox=INBOX, park_timeout=0.01)
+        parked = loop(echo, until=until.max_rounds(1), inbox=INBOX, inbox_timeout=0.01)
         result = await harness.run(parked, "first")
     assert (result.status, result.value, result.reason) == ("completed", "first", "max_rounds: 1 rounds reached")
 

@@ -66,10 +66,10 @@ def _part(value: object, depth: int, encode: Encode) -> Any:
             return {"$": "dict", "v": pairs}
     except LimitExceeded:
         pass
-    return _told(value)
+    return _described(value)
 
 
-def _told(value: object) -> str:
+def _described(value: object) -> str:
     try:
         return _text(repr(value))
     except Exception:  # noqa: BLE001 # that something has failed must be stored, whatever it holds
@@ -115,4 +115,4 @@ def _made(value: object, make: Callable[[object], object]) -> Any:
         return make(value)
     except Unfit:
         # Its class is not known: a failure can be handled without it.
-        return _told(value)
+        return _described(value)

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from noetic_py.channels import Channel, Entry
-from noetic_py.core.events import LoopIteration, LoopParked, UntilFailed
+from noetic_py.core.events import LoopIteration, LoopWaiting, UntilFailed
 from noetic_py.core.items import Message
 from noetic_py.core.logs import log
 from noetic_py.core.tracebacks import where_defined
@@ -60,7 +60,7 @@ class Inbox:
             return message
         bus = self._frame.x.run.bus
         if bus.active:
-            self._frame.tell(LoopParked(self._frame.at, iteration))
+            self._frame.tell(LoopWaiting(self._frame.at, iteration))
         return self._take(await self.wait(self._patience), iteration)
 
     def now(self, iteration: int) -> Any:
@@ -150,7 +150,7 @@ async def _iterate(value: Any, frame: Frame) -> Any:
     spec: LoopSpec = frame.step.spec
     body = spec.body
     plain = spec.prepare_next is None and spec.inbox is None
-    inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.park_timeout)
+    inbox = None if spec.inbox is None else Inbox(frame, spec.inbox, spec.inbox_timeout)
     judge = _judge(frame, spec.until)
     outputs: deque[Any] = deque(maxlen=_KEPT)
     snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)

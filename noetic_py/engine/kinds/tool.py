@@ -419,7 +419,7 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     if frame.own_span is not None:
         tell_tool(frame.own_span, tool.wire_name, tool)
     try:
-        args, values = await spec.given(value)
+        args, values = await spec.arguments_of(value)
     except ToolArgumentsInvalid as error:
         error.at(frame.path)
         raise
@@ -475,7 +475,7 @@ async def reconcile_step(frame: Frame, value: Any) -> object:
     spec: ToolSpec = frame.step.spec
     if frame.step.reconcile is not spec.tool.reconcile:
         return await replay.ask_step(frame, value)
-    wanted = _wanted(frame, spec.tool, *await spec.given(value))
+    wanted = _wanted(frame, spec.tool, *await spec.arguments_of(value))
     return await _reconciled(frame, spec.tool, _changed(frame, wanted) or wanted.received)
 
 

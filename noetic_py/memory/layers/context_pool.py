@@ -75,10 +75,10 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         pool = ContextPool[Doc](limit=50)
         await pool.add(ContextItem(doc, description="Q3 report: revenue, margins", id="q3"))
 
-    In a bundle it is a layer, of whose catalogue the model is told before each call. A tool's `ContextItem` with an id
-    is added to the run's pool, and a tool's parameter of this class gets the pool to read, not to write.
+    In a bundle it is a layer whose catalogue the model is shown before each call. A tool's `ContextItem` with an id is
+    added to the run's pool, and a tool's parameter of this class gets the pool to read, not to write.
 
-    Listeners are told of [`Evicting`][noetic_py.memory.listeners.Evicting],
+    Listeners are notified of [`Evicting`][noetic_py.memory.listeners.Evicting],
     [`Adding`][noetic_py.memory.listeners.Adding], [`Added`][noetic_py.memory.listeners.Added],
     [`Removing`][noetic_py.memory.listeners.Removing], [`Removed`][noetic_py.memory.listeners.Removed],
     [`Clearing`][noetic_py.memory.listeners.Clearing] and [`Cleared`][noetic_py.memory.listeners.Cleared]. To a listener
@@ -88,7 +88,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
     Attributes:
         limit: How many entries it holds at most, `None` for any number.
         tags: Labels, by which listeners of all layers choose.
-        listeners: Who is told of what happens.
+        listeners: Who is notified of what happens.
 
     Raises:
         InvalidLimit: The limit is below one.
@@ -180,19 +180,19 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         check_entry(item)
         key = check_for_pool(item)
         layer = self._writable()
-        told: list[ContextItem[T]] = []
+        notified: list[ContextItem[T]] = []
         announced = False
         while True:
             base = layer._held_now()
             # Anew after each listener: others may have written while it was at work.
             going = _going(base, key, self.limit)
-            untold = next((each for each in going if not any(each is one for one in told)), None)
-            if untold is not None:
-                told.append(untold)
-                await self._tell(Evicting(layer._shown(_without(base, told[:-1])), untold))
+            unnotified = next((each for each in going if not any(each is one for one in notified)), None)
+            if unnotified is not None:
+                notified.append(unnotified)
+                await self._notify(Evicting(layer._shown(_without(base, notified[:-1])), unnotified))
             elif not announced:
                 announced = True
-                await self._tell(Adding(layer._shown(_without(base, going)), item))
+                await self._notify(Adding(layer._shown(_without(base, going)), item))
             else:
                 break
         held = _without(base, going)
@@ -200,34 +200,34 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
             held.pop(key, None)
         held[key] = item
         layer._replace(held, base)
-        await self._tell(Added(layer, item))
+        await self._notify(Added(layer, item))
 
     async def remove(self, id: str) -> None:
         """Remove an entry.
 
         Raises:
-            NameNotFound: There is none of that id; no listener was told.
+            NameNotFound: There is none of that id; no listener was notified.
             ReadOnlyMemory: The pool was injected into a tool.
             Exception: What a listener raised; the entry is still there, unless it was one of `Removed`.
         """
         layer = self._writable()
         entry = layer.get(id)
-        await self._tell(Removing(layer, entry))
+        await self._notify(Removing(layer, entry))
         base = layer._held_now()
         layer._replace({key: each for key, each in base.items() if key != id}, base)
-        await self._tell(Removed(layer, entry))
+        await self._notify(Removed(layer, entry))
 
     async def clear(self) -> None:
-        """Remove all entries; the listeners are told of an empty pool too.
+        """Remove all entries; the listeners are notified of an empty pool too.
 
         Raises:
             ReadOnlyMemory: The pool was injected into a tool.
             Exception: What a listener raised; nothing was removed, unless it was one of `Cleared`.
         """
         layer = self._writable()
-        await self._tell(Clearing(layer, layer.entries))
+        await self._notify(Clearing(layer, layer.entries))
         layer._replace({}, layer._held_now())
-        await self._tell(Cleared(layer))
+        await self._notify(Cleared(layer))
 
     def branch(
         self,
@@ -235,7 +235,7 @@ class ContextPool(EntryLayer[dict[str, ContextItem[T]], T], Generic[T]):
         limit: int | Literal[Inherit.INHERIT] | None = INHERIT,
         listeners: Iterable[Listener] | Literal[Inherit.INHERIT] | None = INHERIT,
     ) -> Self:
-        """A pool of its own that begins with the same entries; no listener is told.
+        """A pool of its own that begins with the same entries; no listener is notified.
 
         It is of the same class, with the same tags, and belongs to no run. It can be written, even when this one
         cannot.

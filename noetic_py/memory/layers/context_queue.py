@@ -23,20 +23,20 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         queue = ContextQueue[str](limit=3)
         await queue.append(ContextItem("a"), ContextItem("b"))
 
-    In a bundle it is a layer, of which the model is told before each call: the contents, the newest last, as many as
-    its budget has room for. A tool's `ContextItem` without an id is appended to the run's queue.
+    In a bundle it is a layer that the model is shown before each call: the contents, the newest last, as many as its
+    budget has room for. A tool's `ContextItem` without an id is appended to the run's queue.
 
-    Listeners are told of [`Appending`][noetic_py.memory.listeners.Appending],
+    Listeners are notified of [`Appending`][noetic_py.memory.listeners.Appending],
     [`Evicting`][noetic_py.memory.listeners.Evicting], [`Appended`][noetic_py.memory.listeners.Appended],
     [`Clearing`][noetic_py.memory.listeners.Clearing] and [`Cleared`][noetic_py.memory.listeners.Cleared], in this
-    order. Nothing of an append is in the queue before all of the first two were told of, so a listener that raises
+    order. Nothing of an append is in the queue before all of the first two were notified of, so a listener that raises
     there leaves it as it was. `event.layer` shows the queue as it is at that moment of the call, so that it is full
     when an entry makes room; what a listener writes to it stays, whatever becomes of the append.
 
     Attributes:
         limit: How many entries it holds at most; 10 when left out.
         tags: Labels, by which listeners of all layers choose.
-        listeners: Who is told of what happens.
+        listeners: Who is notified of what happens.
 
     Raises:
         InvalidLimit: The limit is below one.
@@ -59,43 +59,43 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         return self.append if entry.id is None else None
 
     async def append(self, *items: ContextItem[T]) -> None:
-        """Append entries, all of them or none; with none the listeners are told all the same.
+        """Append entries, all of them or none; with none the listeners are notified all the same.
 
         An entry may have to make room for others of the same call.
 
         Raises:
-            StateTypeError: One of them is no `ContextItem`; no listener was told.
+            StateTypeError: One of them is no `ContextItem`; no listener was notified.
             Exception: What a listener raised; nothing was appended, unless it was one of `Appended`.
         """
         for item in items:
             check_entry(item)
         layer = self._writable()
-        await self._tell(Appending(layer, items, layer.entries))
-        told: Counter[int] = Counter()
+        await self._notify(Appending(layer, items, layer.entries))
+        notified: Counter[int] = Counter()
         while True:
             base = layer._held_now()
             joined = (*base, *items)
             # What others have appended while listeners were at work counts too.
-            place = _first_untold(joined[: -self.limit], told)
+            place = _first_unnotified(joined[: -self.limit], notified)
             if place is None:
                 break
-            told[id(joined[place])] += 1
+            notified[id(joined[place])] += 1
             shown = joined[place : max(place + self.limit, len(base))]
-            await self._tell(Evicting(layer._shown(shown), joined[place]))
+            await self._notify(Evicting(layer._shown(shown), joined[place]))
         kept = joined[-self.limit :]
         layer._replace(kept, base)
-        await self._tell(Appended(layer, items, kept))
+        await self._notify(Appended(layer, items, kept))
 
     async def clear(self) -> None:
-        """Remove all entries; the listeners are told of an empty queue too.
+        """Remove all entries; the listeners are notified of an empty queue too.
 
         Raises:
             Exception: What a listener raised; nothing was removed, unless it was one of `Cleared`.
         """
         layer = self._writable()
-        await self._tell(Clearing(layer, layer.entries))
+        await self._notify(Clearing(layer, layer.entries))
         layer._replace((), layer._held_now())
-        await self._tell(Cleared(layer))
+        await self._notify(Cleared(layer))
 
     def render(self, *, last: int | None = None) -> str:
         """The contents as text, a line each.
@@ -121,7 +121,7 @@ class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
         limit: int | Literal[Inherit.INHERIT] | None = INHERIT,
         listeners: Iterable[Listener] | Literal[Inherit.INHERIT] | None = INHERIT,
     ) -> Self:
-        """A queue of its own that begins with the same entries; no listener is told.
+        """A queue of its own that begins with the same entries; no listener is notified.
 
         It is of the same class, with the same tags, and belongs to no run.
 
@@ -167,9 +167,9 @@ def _difference(entries: Iterable[ContextItem[T]], without: Iterable[ContextItem
     return tuple(kept)
 
 
-def _first_untold(dropped: tuple[ContextItem[Any], ...], told: Counter[int]) -> int | None:
+def _first_unnotified(dropped: tuple[ContextItem[Any], ...], notified: Counter[int]) -> int | None:
     """The place of the first that has to go and was not reported; the same entry may stand there twice."""
-    open_ = told.copy()
+    open_ = notified.copy()
     for place, entry in enumerate(dropped):
         if not open_[id(entry)]:
             return place

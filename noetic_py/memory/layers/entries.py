@@ -23,7 +23,7 @@ from noetic_py.memory.listeners import (
     T,
     as_tags,
     codec_or_own,
-    tell,
+    notify,
 )
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ class EntryLayer(MemoryLayer[S], Generic[S, T]):
         """
         return self.listeners.on(event, name=name, lock=lock, tags=tags)
 
-    async def _tell(self, event: LayerEvent) -> None:
-        await tell(event, self.listeners, self.tags)
+    async def _notify(self, event: LayerEvent) -> None:
+        await notify(event, self.listeners, self.tags)
 
     # -- the state
 

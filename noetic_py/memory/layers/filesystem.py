@@ -20,7 +20,7 @@ from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import COUNTER, at_least, clipped, wrong
 
-__all__ = ["FileRefused", "Filesystem", "Limits", "Rooted", "is_supported"]
+__all__ = ["FileRefused", "Filesystem", "Limits", "Sandbox", "is_supported"]
 
 _FOLDER: Final = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -78,7 +78,7 @@ class Limits:
 
 
 @define
-class Rooted:
+class Sandbox:
     """One folder, and what may be done below it; everything here waits for the disk.
 
     Attributes:
@@ -130,7 +130,7 @@ class Rooted:
         return parts
 
     @contextmanager
-    def _told(self, path: str) -> Generator[None, None, None]:
+    def _naming(self, path: str) -> Generator[None, None, None]:
         """What the system says, as a refusal."""
         try:
             yield
@@ -182,7 +182,7 @@ class Rooted:
             FileRefused: There is none, it is no plain file, or too large.
         """
         *folders, name = self._file_parts(path)
-        with self._told(path), self._folder(tuple(folders)) as folder:
+        with self._naming(path), self._folder(tuple(folders)) as folder:
             if self._size(name, folder, path) is None:
                 raise FileNotFoundError
             opened = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
@@ -204,7 +204,7 @@ class Rooted:
         parts = self.parts(path)
         looked = 0
         try:
-            with self._told(path), self._folder(parts) as folder:
+            with self._naming(path), self._folder(parts) as folder:
                 for name, size in self._below(folder, "/".join(parts), self.limits.depth - len(parts)):
                     looked += 1
                     if looked > self.limits.entries or len(found) >= self.limits.files:
@@ -254,7 +254,7 @@ class Rooted:
             FileRefused: The path, its size or the number of files is not allowed.
         """
         *folders, name = self._file_parts(path)
-        with _writing, self._told(path):
+        with _writing, self._naming(path):
             self._check_room(path, len(data), append=False)
             with self._folder(tuple(folders), make=True) as folder:
                 self._size(name, folder, path)
@@ -285,7 +285,7 @@ class Rooted:
             FileRefused: The path, its size or the number of files is not allowed.
         """
         *folders, name = self._file_parts(path)
-        with _writing, self._told(path):
+        with _writing, self._naming(path):
             self._check_room(path, len(data), append=True)
             with self._folder(tuple(folders), make=True) as folder:
                 self._size(name, folder, path)
@@ -312,7 +312,7 @@ class Rooted:
             FileRefused: There is none, or it is neither.
         """
         *folders, name = self._file_parts(path)
-        with _writing, self._told(path), self._folder(tuple(folders)) as folder:
+        with _writing, self._naming(path), self._folder(tuple(folders)) as folder:
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISDIR(found.st_mode):
                 os.rmdir(name, dir_fd=folder)
@@ -405,9 +405,9 @@ class Filesystem(MemoryLayer[None]):
         self.__dict__["root"] = Path(root).absolute()
 
     @property
-    def _rooted(self) -> Rooted:
+    def _sandbox(self) -> Sandbox:
         limits = Limits(self.most_bytes, self.most_total, self.most_files, self.depth)
-        return Rooted(Path(self.root), self.id or type(self).__name__, limits)
+        return Sandbox(Path(self.root), self.id or type(self).__name__, limits)
 
     @function
     async def list(self, path: str = "") -> dict[str, int]:
@@ -416,7 +416,7 @@ class Filesystem(MemoryLayer[None]):
         Args:
             path: The folder, relative to the root; the root when left out.
         """
-        return await _in_thread(lambda: self._rooted.walk(path))
+        return await _in_thread(lambda: self._sandbox.walk(path))
 
     @function
     async def read(self, path: str, start: int = 0) -> str:
@@ -440,7 +440,7 @@ class Filesystem(MemoryLayer[None]):
             content: The whole text.
         """
         data = self._data(content)
-        await _in_thread(lambda: self._rooted.write(path, data))
+        await _in_thread(lambda: self._sandbox.write(path, data))
         return f"wrote {len(data)} bytes"
 
     @function
@@ -452,7 +452,7 @@ class Filesystem(MemoryLayer[None]):
             content: The text to add.
         """
         data = self._data(content)
-        await _in_thread(lambda: self._rooted.append(path, data))
+        await _in_thread(lambda: self._sandbox.append(path, data))
         return f"appended {len(data)} bytes"
 
     @function
@@ -463,7 +463,7 @@ class Filesystem(MemoryLayer[None]):
             path: The file, relative to the root.
         """
         self._data("")
-        await _in_thread(lambda: self._rooted.delete(path))
+        await _in_thread(lambda: self._sandbox.delete(path))
         return "deleted"
 
     @function
@@ -475,12 +475,12 @@ class Filesystem(MemoryLayer[None]):
             path: The folder to look in; the root when left out.
         """
         if not text:
-            raise self._rooted.refused("there is nothing to look for", "text")
+            raise self._sandbox.refused("there is nothing to look for", "text")
         return await _in_thread(lambda: self._found(text.casefold(), path))
 
     async def recall(self, query: str, budget: int) -> str:
         """What files there are, as far as the budget has room for it."""
-        found = await _in_thread(lambda: self._rooted.walk())
+        found = await _in_thread(lambda: self._sandbox.walk())
         if not found:
             return ""
         lines, left = [_HEAD], budget - COUNTER.count_text(f"{_HEAD}\n{_MORE}\n").value
@@ -495,22 +495,22 @@ class Filesystem(MemoryLayer[None]):
 
     def _data(self, content: str) -> bytes:
         if self.read_only:
-            raise self._rooted.refused("these files can only be read", "read-only")
+            raise self._sandbox.refused("these files can only be read", "read-only")
         try:
             return content.encode()
         except UnicodeEncodeError:
-            raise self._rooted.refused("the content holds half a character, which no file can", "text") from None
+            raise self._sandbox.refused("the content holds half a character, which no file can", "text") from None
 
     def _text(self, path: str) -> str:
-        rooted = self._rooted
+        sandbox = self._sandbox
         try:
-            return rooted.read(path).decode()
+            return sandbox.read(path).decode()
         except UnicodeDecodeError:
-            raise rooted.refused(f"{path!a} is not text", "text") from None
+            raise sandbox.refused(f"{path!a} is not text", "text") from None
 
     def _found(self, text: str, path: str) -> Sequence[str]:
         found: tuple[str, ...] = ()
-        for name in self._rooted.walk(path):
+        for name in self._sandbox.walk(path):
             try:
                 lines = self._text(name).splitlines()
             except FileRefused:

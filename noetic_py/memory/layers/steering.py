@@ -75,7 +75,7 @@ class Rule:
     at: Literal["tool", "answer", "both"] = "tool"
 
     def __attrs_post_init__(self) -> None:
-        problem, check = "", self._given()
+        problem, check = "", self._check_of()
         if not self.name.strip():
             problem = "it has no name"
         elif (check is None) == (self.question is None):
@@ -95,10 +95,10 @@ class Rule:
                 hint='Rule(name="quiet", check=lambda call, ctx: call.name == "shout", action="block", at="tool")',
             )
 
-    def _given(self) -> Any:
+    def _check_of(self) -> Any:
         return self.check
 
-    def told(self, reason: str) -> str:
+    def explanation(self, reason: str) -> str:
         """What the model is told of a breach."""
         if self.action == "guide":
             return " ".join(part for part in (reason, self.message) if part) or f"Keep to the rule {self.name!r}."
@@ -151,7 +151,7 @@ class Steering(MemoryLayer[None]):
         for rule in self._rules_for(subject):
             reason = await self._breach(rule, subject)
             if reason is not None:
-                return rule, rule.told(reason)
+                return rule, rule.explanation(reason)
         return None
 
     async def before_tool_call(self, call: FunctionCall) -> FunctionCall | str | Halt:

@@ -95,13 +95,13 @@ async def length(x: str) -> int:
 
 
 texts = Channel("texts", str)
-chat = loop(call_model(), until=until.no_tool_calls(), inbox=texts, park_timeout=60.0)
+chat = loop(call_model(), until=until.no_tool_calls(), inbox=texts, inbox_timeout=60.0)
 assert_type(loop(shout, until=until.never(), inbox=texts), Step[str, str, Memory, object])
 loop(shout, until=until.never(), inbox=numbers)  # E
 loop(call_model(), until=until.no_tool_calls(), inbox=numbers)  # E
 loop(shout, until=until.never(), inbox="texts")  # E
 loop(length, until=until.never(), inbox=texts)  # E
-loop(shout, until=until.never(), inbox=texts, park_timeout="long")  # E
+loop(shout, until=until.never(), inbox=texts, inbox_timeout="long")  # E
 
 
 # -- a schedule
