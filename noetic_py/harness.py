@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
 
-__all__ = ["Harness"]
-
 
 class Harness(Generic[M_co]):
     """Runs steps. A harness is configuration and owned resources; any number of runs go on in it at once.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
         TransformRegistry,
     )
 
-__all__ = ["PROJECT", "VERSION", "HookCalls", "Hooks", "LoadedPlugin", "Registry", "hookimpl", "registry_of"]
-
 PROJECT = "noetic_py"
 VERSION = 1
 """The version of the plugin interface. A plugin says with `HOOKS_VERSION = 1` which one it is written for."""

@@ -13,8 +13,6 @@ from noetic_py.errors import ChannelClosed, ChannelValueInvalid, ConfigError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["DEFAULT_TIMEOUT", "MAX_NAME", "Channel", "ChannelMode", "Receivable", "gone", "is_channel", "refuse"]
-
 ChannelMode: TypeAlias = Literal["value", "queue", "topic"]
 """How a channel hands on what is sent."""
 

@@ -19,8 +19,6 @@ from noetic_py.core.validation import admit_value
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ChannelClosed, WrongThread
 
-__all__ = ["ChannelHandle"]
-
 
 class ChannelHandle(Generic[T]):
     """A channel of a run, for code outside of it; get one from `harness.channel_handle`.

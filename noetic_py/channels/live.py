@@ -16,8 +16,6 @@ from noetic_py.channels.declared import AnyChannel, ChannelMode, gone, is_channe
 from noetic_py.core.logs import Where, log
 from noetic_py.errors import ChannelClosed, LimitExceeded
 
-__all__ = ["MAX_CHANNELS", "MAX_LISTENERS", "Board", "Entry", "LiveChannel", "Reader", "TopicListener", "log_lost"]
-
 _OVER = "its run is over"
 MAX_LISTENERS: Final = 10_000
 """How many may listen to one topic at once."""

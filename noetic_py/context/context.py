@@ -51,12 +51,11 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.core.budget import Budget
     from noetic_py.core.control import Control
-    from noetic_py.core.items import Item
+    from noetic_py.core.items import Item, JsonValue
     from noetic_py.core.memory import Memory
     from noetic_py.core.requests import Ask
     from noetic_py.core.session_key import SessionKey
     from noetic_py.core.view import LayerUsage
-    from noetic_py.models.model import JsonValue
 
 __all__ = ["Context", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
 
@@ -799,4 +798,3 @@ def current_context(*, required: bool = False) -> AnyContext | None:
 
 
 AnyContext: TypeAlias = Context[Any, Any]
-"""A context with whatever memory and state, for code that uses neither."""

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from noetic_py.core.budget import Remaining, TokenUsage
     from noetic_py.core.control import Control
     from noetic_py.core.derivation import ContextMemory
+    from noetic_py.core.items import JsonValue
     from noetic_py.core.progress import ProgressKeeper
     from noetic_py.core.requests import Ask
     from noetic_py.core.session_key import SessionKey
     from noetic_py.core.trace import Trace
     from noetic_py.core.types import ShareState
     from noetic_py.core.view import LayerUsage
-    from noetic_py.models.model import JsonValue
-
-__all__ = ["Engine", "noted"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from noetic_py.journal.delta import Known
     from noetic_py.journal.layer_states import StoredCells
 
-__all__ = ["Counted", "Domain", "branch_at", "unanswered"]
-
 
 def branch_at(path: Sequence[str]) -> str:
     """The branch of a conversation: the dotted path of the step it begins with, so that no two of a run are equal."""

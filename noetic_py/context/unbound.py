@@ -31,14 +31,11 @@ if TYPE_CHECKING:
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.step import AnyStep
     from noetic_py.core.control import Control
-    from noetic_py.core.items import Item
+    from noetic_py.core.items import Item, JsonValue
     from noetic_py.core.requests import Ask
     from noetic_py.core.session_key import SessionKey
     from noetic_py.core.types import ShareState
     from noetic_py.core.view import LayerUsage
-    from noetic_py.models.model import JsonValue
-
-__all__ = ["Conversation", "UnboundEngine", "pack", "unpack"]
 
 
 class UnboundEngine:

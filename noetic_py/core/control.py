@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from noetic_py.core.requests import PendingRequest
     from noetic_py.core.view import LayerUsage
 
-__all__ = ["Checkpoint", "Control", "LoopStop", "Partial", "RunResult", "RunStatus", "StopKind", "Transcript"]
-
 RunStatus: TypeAlias = Literal[
     "running", "completed", "aborted", "budget_exceeded", "interrupted", "suspended", "cancelled", "failed"
 ]

@@ -10,23 +10,6 @@ from attrs import define, evolve, field, fields, frozen
 from noetic_py.core.types import Share, ShareItems, Version, is_dict, is_list, version_order
 from noetic_py.errors import ConfigError, InvalidId
 
-__all__ = [
-    "ContextMemory",
-    "Derivation",
-    "LayerCopy",
-    "Preset",
-    "ShareCounters",
-    "ShareMemory",
-    "ShareSession",
-    "ShareTrace",
-    "branch_below",
-    "derivation",
-    "is_branch",
-    "read_memory",
-    "refuse_options",
-    "write_memory",
-]
-
 Preset: TypeAlias = Literal["copy", "fork", "derive", "isolated"]
 ShareCounters: TypeAlias = Literal["keep", "new"]
 ShareTrace: TypeAlias = Literal["same", "child", "link", "new"]

@@ -12,8 +12,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 from noetic_py.core.tracebacks import trim
 from noetic_py.errors.redaction import redact, redact_record
 
-__all__ = ["NOWHERE", "Area", "Where", "is_verbose", "log", "logger"]
-
 Area: TypeAlias = Literal[
     "channels", "checkpoints", "events", "memory", "models", "runs", "sessions", "steps", "tools", "until"
 ]

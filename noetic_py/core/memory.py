@@ -7,8 +7,6 @@ from typing import Any, TypeVar, dataclass_transform, overload
 
 from attrs import define
 
-__all__ = ["Memory", "make_frozen"]
-
 L = TypeVar("L")
 
 

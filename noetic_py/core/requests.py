@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from noetic_py.core.items import JsonValue
 
-__all__ = ["Answer", "Ask", "Decided", "PendingRequest", "RequestKind"]
-
 RequestKind: TypeAlias = Literal["approval", "result", "question"]
 """What is waited for: leave to call a tool, the result of a tool that takes long, or the answer to `ctx.ask`."""
 Decided: TypeAlias = Literal["approved", "rejected", "answered"]

@@ -9,8 +9,6 @@ from attrs import field, frozen
 
 from noetic_py.errors import InvalidId
 
-__all__ = ["SESSION", "SessionKey", "check_callers_id", "is_stream", "stream_of"]
-
 SESSION = "session"
 """The status of a session's stream, by which lists of runs know it."""
 

@@ -11,9 +11,6 @@ import attrs
 
 from noetic_py.errors import ConfigError, UnknownKeyword
 
-__all__ = ["known_keywords", "nearest", "suggestion", "text_or_none", "unknown_keyword"]
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

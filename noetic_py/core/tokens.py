@@ -39,16 +39,6 @@ from noetic_py.errors import ConfigError
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-__all__ = [
-    "EstimatedCounter",
-    "TextCounter",
-    "TiktokenCounter",
-    "TokenCount",
-    "TokenCounter",
-    "TokenSource",
-    "counter_for",
-]
-
 TokenSource: TypeAlias = Literal["exact", "tiktoken", "estimated"]
 """Where a count comes from, the most reliable first."""
 

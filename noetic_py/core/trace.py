@@ -21,8 +21,6 @@ from noetic_py.errors.redaction import redact, rendered
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-__all__ = ["GuardedSpan", "Trace", "current_span", "new_trace", "place_of", "recorded_span", "trace_of_run", "tracer"]
-
 # Of https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may have more behind.
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
 _TRACE_DIGITS = 32

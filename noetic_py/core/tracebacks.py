@@ -14,8 +14,6 @@ from types import FrameType, TracebackType
 
 from noetic_py.errors import CheckpointError, CodecError, NoeticError, NoeticWarning, ParallelFailed, StepFailed
 
-__all__ = ["HIDING", "called_at", "forget_attempt", "note_place", "trim", "warn", "where_defined"]
-
 FULL = "NOETIC_TRACEBACK"
 _OWN = (
     "noetic_py",

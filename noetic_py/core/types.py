@@ -10,8 +10,6 @@ from typing_extensions import TypeIs, TypeVar
 if TYPE_CHECKING:
     from noetic_py.core.memory import Memory
 
-__all__ = ["Version", "version_order"]
-
 # A step consumes its input and its context and produces its output; hence the variance.
 I_contra = TypeVar("I_contra", contravariant=True)
 O_co = TypeVar("O_co", covariant=True)

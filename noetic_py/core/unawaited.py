@@ -14,8 +14,6 @@ from typing import Any, NoReturn, TypeVar
 from noetic_py.core.tracebacks import HIDING
 from noetic_py.errors import NotAwaited
 
-__all__ = ["must_await", "must_enter", "not_a_value"]
-
 _PACKAGE = str(Path(__file__).parents[1])
 
 F = TypeVar("F", bound=Callable[..., Any])

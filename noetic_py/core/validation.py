@@ -16,8 +16,6 @@ from noetic_py.core.items import RESERVED_PREFIXES, FunctionCall, FunctionCallOu
 from noetic_py.core.types import is_array, is_dict, is_list
 from noetic_py.errors import ForgedEvent, NoeticError
 
-__all__ = ["admit", "admit_value"]
-
 # Calls of a provider's that a program executes; all others the provider has executed itself when it tells of them.
 _OPEN_CALLS: Final = frozenset(
     {"apply_patch_call", "computer_call", "custom_tool_call", "local_shell_call", "mcp_tool_call", "shell_call"}

@@ -32,8 +32,6 @@ from noetic_py.core.types import is_list
 from noetic_py.core.unawaited import not_a_value
 from noetic_py.errors import ConfigError
 
-__all__ = ["ATOMS", "alike", "copier_of", "copy_private", "copy_value", "separate_state", "size_of"]
-
 ATOMS: Final[frozenset[type]] = frozenset({
     str, int, float, bool, bytes, type(None), complex, Decimal, Fraction, UUID, range, type, type(...),
     date, datetime, time, timedelta, timezone, PosixPath, WindowsPath, PurePosixPath, PureWindowsPath,

@@ -7,30 +7,6 @@ from collections.abc import Iterable
 from noetic_py.errors.general import NoeticError
 from noetic_py.errors.redaction import redact
 
-__all__ = [
-    "AllModelsFailed",
-    "AnswerTooLarge",
-    "ContextOverflow",
-    "HookFailed",
-    "LayerError",
-    "ModelBusy",
-    "ModelError",
-    "ModelNotFound",
-    "ModelParseError",
-    "ModelRefused",
-    "ModelRetry",
-    "ModelStatusError",
-    "ModelStreamError",
-    "ModelUnavailable",
-    "RateLimited",
-    "RealModelRefused",
-    "ToolArgumentsInvalid",
-    "ToolError",
-    "ToolFailed",
-    "UnknownTool",
-    "UsageInvalid",
-]
-
 
 class ModelError(NoeticError):
     """A model call failed.

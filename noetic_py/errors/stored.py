@@ -4,37 +4,6 @@ from __future__ import annotations
 
 from noetic_py.errors.general import NoeticError
 
-__all__ = [
-    "ChannelClosed",
-    "ChannelError",
-    "ChannelTimeout",
-    "ChannelValueInvalid",
-    "CheckpointError",
-    "CheckpointFailed",
-    "CodecError",
-    "CorruptRecord",
-    "DuplicateCall",
-    "ForgedEvent",
-    "ItemSchemaMismatch",
-    "LeaseLost",
-    "LogError",
-    "Overloaded",
-    "PositionConflict",
-    "RecordRefused",
-    "ReplayDiverged",
-    "RunBusy",
-    "RunNotFound",
-    "RunOver",
-    "SessionConflict",
-    "SessionLoadError",
-    "SessionSuspended",
-    "StepOutcomeUnknown",
-    "StoreUnavailable",
-    "TransformMissing",
-    "UnpairedOutput",
-    "VersionConflict",
-]
-
 
 class LogError(NoeticError):
     """Base of what an item log refuses."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
 
-__all__ = ["Alone", "Binding", "Draft", "Other", "Through"]
-
 
 class Binding(Protocol):
     """Where a handle reads and writes."""

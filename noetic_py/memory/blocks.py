@@ -34,19 +34,6 @@ from noetic_py.core.items import (
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped
 
-__all__ = [
-    "Fitted",
-    "LayerBlock",
-    "Placement",
-    "as_items",
-    "attribute",
-    "escape",
-    "fit",
-    "made_id",
-    "own_count",
-    "weigh",
-]
-
 Placement: TypeAlias = Literal["anchor", "live", "auto"]
 """Where a layer's block stands: where a provider can cache it, behind the history, or wherever it fits better."""
 

@@ -14,8 +14,6 @@ from noetic_py.memory.functions import functions_of
 from noetic_py.memory.layer import TIMEOUTS, AnyLayer, hooks_of, layers_of
 from noetic_py.memory.scopes import Scope
 
-__all__ = ["budget_of", "check_memory", "is_idle"]
-
 
 def check_memory(memory: Memory) -> None:
     """Refuse a bundle that cannot work.

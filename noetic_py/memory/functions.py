@@ -21,8 +21,6 @@ from noetic_py.tools.signature import Signature, read_docs, read_signature
 if TYPE_CHECKING:
     from noetic_py.memory.layer import AnyLayer
 
-__all__ = ["Called", "LayerFunction", "function", "functions_of"]
-
 FnT = TypeVar("FnT", bound=Callable[..., Awaitable[Any]])
 
 _MARK = "__noetic_function__"

@@ -15,18 +15,6 @@ from noetic_py.core.tokens import TokenCounter
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.parts import Part, part_of
 
-__all__ = [
-    "EPOCH_LENGTH",
-    "MADE_BY_LAYERS",
-    "MISSED",
-    "SUPERSEDES_PERCENT",
-    "Anchors",
-    "HistoryIndex",
-    "Pin",
-    "narrowed",
-    "paired",
-]
-
 MADE_BY_LAYERS = "history"
 """The layer that items are marked with which the layers added to the history between them."""
 

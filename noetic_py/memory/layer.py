@@ -43,24 +43,6 @@ if TYPE_CHECKING:
     from noetic_py.tools.definition import AnyTool, ToolSource
     from noetic_py.tools.permissions import PermissionAction, PermissionRule
 
-__all__ = [
-    "TIMEOUTS",
-    "AppendedItems",
-    "Guide",
-    "Halt",
-    "HookName",
-    "MemoryLayer",
-    "Recall",
-    "Reread",
-    "Returned",
-    "Seed",
-    "answers",
-    "hooks_of",
-    "layers_of",
-    "merges",
-    "state_type_of",
-]
-
 HookName: TypeAlias = Literal[
     "init",
     "on_item_append",

@@ -11,8 +11,6 @@ from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import BlockKind, Dropped, ViewBlock
 from noetic_py.memory.blocks import Fitted, LayerBlock, attribute, fit, made_id, own_count, weigh
 
-__all__ = ["Part", "Parts", "first_other", "part_of", "superseding", "total"]
-
 
 @frozen
 class Part:

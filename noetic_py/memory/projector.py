@@ -19,17 +19,6 @@ from noetic_py.memory.history import MISSED, SUPERSEDES_PERCENT, Anchors, Histor
 from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
 from noetic_py.models.model import JsonValue, OutputSchema
 
-__all__ = [
-    "ASSUMED_WINDOW",
-    "DEFAULT_MAXIMUM",
-    "Allocation",
-    "Demand",
-    "Projector",
-    "RequestHead",
-    "allocate",
-    "allocate_unknown",
-]
-
 
 def _system(head: RequestHead) -> int:
     return head.counter.count_text(head.instructions).value if head.instructions else 0

@@ -14,8 +14,6 @@ from noetic_py.memory.layers.context_pool import check_for_pool
 from noetic_py.memory.listeners import ContextItem
 from noetic_py.tools.calling import MISSING
 
-__all__ = ["has_place", "inject_layer", "is_routed", "receipt", "route", "unrouted"]
-
 Keeper: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
 
 # By whether an entry has no id: the library's layer for it, and how a bundle declares the layer.

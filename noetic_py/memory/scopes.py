@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.core.codec import Codec
 
-__all__ = ["LayerStorage", "Owner", "Scope", "Slot", "forget", "owner_of", "place_of"]
-
 
 class Scope(Enum):
     """Who shares a layer's state.

@@ -21,8 +21,6 @@ from noetic_py.models.price_table import profile_of
 from noetic_py.models.retry import is_retryable
 from noetic_py.models.wrapper import ModelWrapper, Part, Relay, checked_model, name_of, parts_of
 
-__all__ = ["FallbackModel"]
-
 _CODE = "fallback-model"
 _T = TypeVar("_T", bound=Hashable)
 

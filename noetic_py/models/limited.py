@@ -14,8 +14,6 @@ from noetic_py.errors import ConfigError, ModelBusy
 from noetic_py.models.model import Model, ModelRequest, ModelStream, current_runtime
 from noetic_py.models.wrapper import ModelWrapper, checked_count
 
-__all__ = ["LimitedModel"]
-
 _CODE = "limited-model"
 _MINUTE = 60.0
 _ROUNDING = 1e-6

@@ -12,8 +12,6 @@ from noetic_py.core.types import is_mapping
 from noetic_py.core.usage import MOST, TokenUsage
 from noetic_py.errors import ConfigError
 
-__all__ = ["Price"]
-
 _Part: TypeAlias = tuple[int, Decimal]
 # A prompt may be larger than it was counted, and so cost what one of a larger size does.
 _MARGIN = Decimal("1.25")

@@ -13,8 +13,6 @@ from noetic_py.errors import ConfigError, MissingExtra, UnknownKeyword
 from noetic_py.models.model import Model, ModelProfile, ModelSettings
 from noetic_py.models.price import Price
 
-__all__ = ["PriceSource", "check_settings", "genai_prices", "price_of", "profile_of", "set_price", "set_price_source"]
-
 PriceSource: TypeAlias = Callable[[str], Price | None]
 """Tells the price of a model by its name, `None` when it does not know it."""
 

@@ -12,8 +12,6 @@ from noetic_py.errors import AllModelsFailed, ConfigError, ContextOverflow, Mode
 from noetic_py.models.model import Model, ModelRequest, ModelStream, current_runtime, current_where
 from noetic_py.models.wrapper import ModelWrapper, Part, Relay, checked_count, checked_seconds, parts_of
 
-__all__ = ["RetryModel"]
-
 _CODE = "retry-model"
 
 

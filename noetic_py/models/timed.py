@@ -15,8 +15,6 @@ from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, ModelEr
 from noetic_py.models.model import ItemDone, Model, ModelEvent, ModelRequest, ModelResponse, ModelStream
 from noetic_py.models.wrapper import ModelWrapper, checked_seconds, close_events
 
-__all__ = ["MAX_ANSWER_BYTES", "AnswerSize", "TimedModel", "check_answer"]
-
 MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 """How many bytes the pieces of an answer may have together: text, reasoning and arguments of calls."""
 

@@ -11,8 +11,6 @@ from noetic_py.errors import ConfigError, ModelNotFound, ModelStreamError
 from noetic_py.models.model import CALLS, Model, ModelEvent, ModelProfile, ModelRequest, ModelResponse, ModelStream
 from noetic_py.models.price_table import profile_of
 
-__all__ = ["ModelWrapper"]
-
 Part: TypeAlias = ModelEvent | ModelResponse
 """What comes in with an answer: its events, and then the whole."""
 

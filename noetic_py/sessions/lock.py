@@ -11,8 +11,6 @@ import anyio
 from noetic_py.core.session_key import SessionKey
 from noetic_py.errors import Overloaded, ShuttingDown
 
-__all__ = ["SessionLock"]
-
 
 class _Place:
     """A place in the line."""

@@ -15,8 +15,6 @@ from noetic_py.errors import (
 if TYPE_CHECKING:
     pass
 
-__all__ = ["SessionPolicy"]
-
 
 @frozen(kw_only=True)
 class SessionPolicy:

@@ -55,9 +55,6 @@ from noetic_py.core.session_key import SessionKey
 from noetic_py.sessions.queue import NEXT, MessageGone, NothingQueued, QueuedMessage
 from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, state_of
 
-__all__ = ["Again", "Go", "take_turn"]
-
-
 _MOMENT = 1.0
 """Seconds for which a turn waits for the run of a turn that was left, which is free a moment after its session."""
 _NONE = ItemView()

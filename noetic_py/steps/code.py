@@ -19,8 +19,6 @@ from noetic_py.core.types import M, R, S, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandoffTargets, with_handoffs
 
-__all__ = ["step", "wrong_input"]
-
 # So many elements of a list that a failed step was given are compared with its annotation.
 _LOOKED_AT = 100
 

@@ -31,32 +31,6 @@ from noetic_py.tools import make_tool
 if TYPE_CHECKING:
     from noetic_py.tools.definition import AnyTool, Approval
 
-__all__ = [
-    "MAX_HANDOFFS",
-    "Handoff",
-    "HandoffOutput",
-    "HandoffSourceSpec",
-    "HandoffSpec",
-    "HandoffTargets",
-    "HandoffTo",
-    "HistoryFilter",
-    "Targets",
-    "Transfers",
-    "agent",
-    "asked_by_model",
-    "check_limit",
-    "handoff_to",
-    "inner_of",
-    "is_handoff",
-    "is_transfer",
-    "members",
-    "one_too_many",
-    "targets_of",
-    "transfer_tools",
-    "undeclared",
-    "with_handoffs",
-]
-
 HistoryFilter: TypeAlias = Callable[[Sequence[Item]], Sequence[Item]]
 """Says what of the conversation before a handoff the models of its target are shown."""
 MAX_HANDOFFS = 1000

@@ -18,8 +18,6 @@ from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import agent, asked_by_model
 from noetic_py.until import Until, Verdict
 
-__all__ = ["every", "loop"]
-
 AtLimit: TypeAlias = Literal["raise", "end"]
 
 

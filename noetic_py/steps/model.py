@@ -26,8 +26,6 @@ from noetic_py.steps.spawn import spawn
 if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
-__all__ = ["Instructions", "ModelSpec", "call_model", "check_parallel_tools", "select_entries"]
-
 T = TypeVar("T")
 
 _ASKED = """Choose the entries whose content is needed to answer the query, the most useful first.

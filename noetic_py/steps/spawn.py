@@ -15,8 +15,6 @@ from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import M2, S2, M, R, S, Share, ShareItems, T
 from noetic_py.errors import ConfigError
 
-__all__ = ["MemorySpec", "SpawnSpec", "spawn", "with_memory"]
-
 
 @frozen(eq=False)
 class SpawnSpec(Spec):

@@ -17,8 +17,6 @@ from noetic_py.errors import ConfigError, ToolFailed
 from noetic_py.tools import Tool, make_tool
 from noetic_py.tools.definition import AnyTool
 
-__all__ = ["ToolSpec", "call_tool", "input_type_of", "is_of_step", "step_tool"]
-
 
 @frozen(eq=False)
 class ToolSpec(Spec):

@@ -42,17 +42,6 @@ if TYPE_CHECKING:
     from noetic_py.tools.schema import SchemaCheck
 from noetic_py.tools.signature import Injected, Parameter, Signature, accepts_none, resolve
 
-__all__ = [
-    "Arguments",
-    "ModelledArguments",
-    "SchemaArguments",
-    "as_received",
-    "dotted",
-    "model_arguments",
-    "not_shown",
-    "split_parameters",
-]
-
 _MANY = (list, tuple, set, frozenset, deque)
 # Written without an exponent, a number of more digits than this is no text to compare.
 _DIGITS = 400

@@ -18,18 +18,6 @@ from noetic_py.errors import CodecError, ConfigError, NoContextError
 from noetic_py.errors.redaction import MASK, redact
 from noetic_py.tools.signature import Injected, Signature
 
-__all__ = [
-    "MISSING",
-    "Emit",
-    "Injector",
-    "RunBinding",
-    "fill_direct_call",
-    "inject_missing",
-    "render_output",
-    "run",
-    "set_run_binding",
-]
-
 
 def render_output(value: object, *, tool: str) -> str | tuple[ContentPart, ...]:
     """A tool's value as the output of a function call.

@@ -13,8 +13,6 @@ from noetic_py.core.items import FunctionCall
 from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors.redaction import MASK, remember
 
-__all__ = ["beside", "conceal", "hidden_in", "object_of", "properties_of", "restored", "secret_parameters", "text_of"]
-
 if TYPE_CHECKING:
     from noetic_py.tools.definition import AnyTool
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from noetic_py.core.items import FunctionCall
     from noetic_py.tools.arguments import Arguments
 
-__all__ = ["Approval", "Tool", "ToolOptions", "ToolSource", "make_tool", "tool", "wire_name"]
-
 Approval: TypeAlias = "bool | Callable[[FunctionCall, AnyReadContext], bool | Awaitable[bool]]"
 """Whether a person has to approve a call: always, never, or as a function of the call and the context says."""
 ReconcileCall: TypeAlias = "Callable[[dict[str, Any], AnyReadContext], Awaitable[Any]]"

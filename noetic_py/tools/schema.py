@@ -20,8 +20,6 @@ from noetic_py.models.model import JsonValue
 from noetic_py.tools.arguments import dotted
 from noetic_py.tools.confidential import beside, properties_of
 
-__all__ = ["SchemaCheck"]
-
 # Its stubs leave open what it returns.
 _closest: Callable[[list[Any]], Any] = best_match  # pyright: ignore[reportUnknownVariableType]
 

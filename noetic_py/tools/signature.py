@@ -16,19 +16,6 @@ from typing_extensions import is_typeddict
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError
 
-__all__ = [
-    "INJECT",
-    "Docs",
-    "Inject",
-    "Injected",
-    "Parameter",
-    "Signature",
-    "accepts_none",
-    "read_docs",
-    "read_signature",
-    "resolve",
-]
-
 _HEADERS = frozenset({"Args:", "Arguments:", "Parameters:"})
 _UNDERLINE = re.compile(r"-{3,}\s*$")
 _FIELD = re.compile(r":(?:param|parameter|arg|argument|key|keyword|type)\s[^:]*:")

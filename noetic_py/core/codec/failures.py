@@ -13,8 +13,6 @@ from noetic_py.core.codec.text import Unfit, is_dict
 from noetic_py.errors import LimitExceeded, NoeticError, ParallelFailed
 from noetic_py.errors.redaction import redact
 
-__all__ = ["encode_failure", "make_failure"]
-
 Encode = Callable[[Any, int], Any]
 
 

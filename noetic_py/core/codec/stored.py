@@ -43,8 +43,6 @@ from noetic_py.core.items import FunctionCallOutput, ItemBase, Opaque
 from noetic_py.core.secrets import Secret
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
 
-__all__ = ["MAX_VALUE_BYTES", "Codec", "unreadable"]
-
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
 """How long a stored value may be, unless told otherwise."""
 

@@ -45,8 +45,6 @@ from noetic_py.errors import NoeticError
 if TYPE_CHECKING:
     from cattrs import Converter
 
-__all__ = ["Bag", "Failure", "Member", "StoredInstance", "Structurer", "is_model", "is_named_tuple", "type_name"]
-
 
 @attrs.frozen
 class StoredInstance:

@@ -37,8 +37,6 @@ from noetic_py.core.types import Version, version_order
 from noetic_py.core.values import size_of
 from noetic_py.errors import CodecError, ItemSchemaMismatch, LimitExceeded, NoeticError
 
-__all__ = ["MAX_ITEM_BYTES", "check_size", "from_wire", "from_wire_json", "to_wire", "to_wire_json"]
-
 MAX_ITEM_BYTES: Final = 32 * 1024 * 1024
 """How long the JSON text of an item may be."""
 

@@ -16,32 +16,6 @@ from noetic_py.memory.blocks import escape
 if TYPE_CHECKING:
     from noetic_py.memory.layer import AnyLayer, Returned
 
-__all__ = [
-    "COUNTER",
-    "MergeMode",
-    "at_least",
-    "canonical",
-    "changed_by",
-    "check_counts",
-    "clipped",
-    "fits",
-    "is_one_of",
-    "latest",
-    "merged",
-    "newest_within",
-    "not_blank",
-    "one_line",
-    "patched",
-    "plain",
-    "readable",
-    "refused",
-    "transcript",
-    "unseen",
-    "within",
-    "wrong",
-    "you_said",
-]
-
 MergeMode = Literal["merge", "ignore"]
 """What a layer takes of a child that has succeeded: what the child has changed, or nothing."""
 

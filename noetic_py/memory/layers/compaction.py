@@ -22,8 +22,6 @@ from noetic_py.memory.scopes import Slot
 if TYPE_CHECKING:
     from noetic_py.models.model import Model
 
-__all__ = ["Compacted", "Compaction", "Tier"]
-
 Tier: TypeAlias = Literal["repeats", "outputs", "window", "summary"]
 """A way to shorten a conversation; see [`Compaction`][noetic_py.memory.Compaction]."""
 

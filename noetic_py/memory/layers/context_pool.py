@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     State: TypeAlias = dict[str, ContextItem[T]]
 
-__all__ = ["CatalogueView", "ContextPool", "check_for_pool"]
-
 
 class CatalogueView(Protocol[T_co]):
     """What can be read of a pool; a tool's parameter of this type gets the run's pool."""

@@ -14,8 +14,6 @@ from noetic_py.memory.layers.entries import INHERIT, EntryLayer, Inherit, check_
 from noetic_py.memory.listeners import Appended, Appending, Cleared, Clearing, ContextItem, Evicting, Listener, T
 from noetic_py.memory.scopes import Slot
 
-__all__ = ["ContextQueue"]
-
 
 class ContextQueue(EntryLayer[tuple[ContextItem[T], ...], T], Generic[T]):
     """A window of entries: what is appended last stays, and the oldest make room.

@@ -29,8 +29,6 @@ from noetic_py.memory.listeners import (
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
 
-__all__ = ["INHERIT", "EntryLayer", "Inherit", "InvalidLimit"]
-
 S = TypeVar("S")
 
 VERSION: Final = 1

@@ -28,8 +28,6 @@ from noetic_py.memory.layers.common import (
 )
 from noetic_py.memory.scopes import Scope, Slot
 
-__all__ = ["Episode", "Episodic"]
-
 _WORD: Final = re.compile(r"\w+")
 # Shorter ones are mostly articles and the like, which everything has in common.
 _SHORT: Final = 3

@@ -20,8 +20,6 @@ from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import COUNTER, at_least, clipped, wrong
 
-__all__ = ["FileRefused", "Filesystem", "Limits", "Sandbox", "is_supported"]
-
 _FOLDER: Final = (
     os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 )

@@ -25,8 +25,6 @@ from noetic_py.memory.scopes import Slot
 if TYPE_CHECKING:
     from noetic_py.models.model import Model, ModelResponse
 
-__all__ = ["Observational", "Observed"]
-
 DISTIL: Final = (
     "You keep notes about a conversation for an assistant that continues it. Write down what is new in it and will "
     "still matter: facts, names, numbers, decisions, preferences, open questions. Each note is one short sentence that "

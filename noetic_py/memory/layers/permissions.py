@@ -16,8 +16,6 @@ from noetic_py.memory.layers.common import check_counts, is_one_of, refused, wro
 from noetic_py.memory.scopes import Slot
 from noetic_py.tools.permissions import PermissionAction, PermissionRule, decide
 
-__all__ = ["PermissionState", "Permissions"]
-
 
 @frozen
 class PermissionState:

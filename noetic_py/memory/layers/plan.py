@@ -22,8 +22,6 @@ from noetic_py.memory.layers.common import (
     within,
 )
 
-__all__ = ["Plan", "PlanItem", "PlanStatus"]
-
 PlanStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
 """How far an item has come."""
 

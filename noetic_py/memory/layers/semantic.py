@@ -30,8 +30,6 @@ from noetic_py.memory.layers.vectors import (
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
 
-__all__ = ["Remembered", "SemanticRecall"]
-
 T = TypeVar("T")
 
 _ROLES: Final = ("user", "assistant")

@@ -14,8 +14,6 @@ from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import wrong
 from noetic_py.memory.scopes import Scope, Slot
 
-__all__ = ["StaticContent"]
-
 Content: TypeAlias = str | Sequence[Item]
 """A text, or items."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from noetic_py.context.read import AnyReadContext
     from noetic_py.models.model import Model
 
-__all__ = ["Judgement", "Rule", "Steering", "Verdict"]
-
 Verdict: TypeAlias = bool | str | None
 """What a check says: `True`, or a text that says why, when the rule is broken; `False`, `None` or `""` otherwise."""
 

@@ -33,8 +33,6 @@ from noetic_py.memory.layers.common import (
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-__all__ = ["Shape", "TaskState", "shape_of"]
-
 ShapeT = TypeVar("ShapeT")
 
 _SHOWN = 10

@@ -16,8 +16,6 @@ from noetic_py.memory.layers.common import is_one_of, wrong
 from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
 
-__all__ = ["Moments", "Temporal"]
-
 Precision = Literal["second", "minute", "hour", "day"]
 
 _FORMS: Final = {"second": "%Y-%m-%d %H:%M:%S", "minute": "%Y-%m-%d %H:%M", "hour": "%Y-%m-%d %H:00", "day": "%Y-%m-%d"}

@@ -15,8 +15,6 @@ from noetic_py.memory.layers.common import latest, one_line, refused, within, wr
 from noetic_py.memory.scopes import Slot
 from noetic_py.tools.definition import AnyTool, Tool, ToolSource
 
-__all__ = ["ToolGroup", "ToolGroups"]
-
 _ON_OFF: Final = ("off", "on")
 ToolEntry: TypeAlias = AnyTool | ToolSource
 

@@ -28,8 +28,6 @@ from noetic_py.memory.scopes import Slot
 from noetic_py.models.model import ModelResponse
 from noetic_py.tools.definition import wire_name
 
-__all__ = ["ToolMemory", "ToolUse"]
-
 
 @frozen
 class ToolUse:

@@ -25,23 +25,6 @@ from noetic_py.errors import MissingExtra, VersionConflict
 if TYPE_CHECKING:
     from noetic_py.memory.scopes import Owner
 
-__all__ = [
-    "AGAIN",
-    "LONG",
-    "Embedder",
-    "Found",
-    "LocalShelf",
-    "Passages",
-    "Shelf",
-    "VectorQuery",
-    "VectorStore",
-    "WordEmbedder",
-    "split",
-    "unit",
-    "weighed",
-    "words",
-]
-
 _PACKAGE: Final = "wordllama"
 _loading: Final = Lock()
 

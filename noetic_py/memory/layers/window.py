@@ -12,8 +12,6 @@ from noetic_py.memory.layer import MemoryLayer
 from noetic_py.memory.layers.common import check_counts, wrong
 from noetic_py.memory.scopes import Scope
 
-__all__ = ["HistoryWindow"]
-
 _COUNTER: Final = EstimatedCounter()
 
 

@@ -25,8 +25,6 @@ from noetic_py.memory.layers.common import (
 )
 from noetic_py.memory.layers.task import shape_of
 
-__all__ = ["NestedMemory", "WorkingMemory"]
-
 ValueT = TypeVar("ValueT", default=Any)
 
 
