@@ -290,3 +290,11 @@ def test_no_two_classes_share_a_name() -> None:
                 if isinstance(node, ast.ClassDef):
                     homes.setdefault(node.name, []).append(name_of(path))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("script", [".ci/run", ".ci/coverage_gate.py"])
+def test_a_script_names_files_that_exist(script: str) -> None:
+    """A test that moves would otherwise run where it is left out, and a module would lose its gate."""
+    named = re.findall(r"\b(?:tests|plugins|noetic_py)/[\w./-]*\w", (ROOT / script).read_text(encoding="utf-8"))
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).exists()] == []
