@@ -31,6 +31,7 @@ from noetic_py.core import codec
 from noetic_py.core.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
 from noetic_py.core.codec import text as json_text
 from noetic_py.core.codec.text import kind_name
+from noetic_py.core.codec.wire import check_size
 from noetic_py.core.items import (
     ContentPart,
     Extension,
@@ -535,6 +536,35 @@ def test_nesting_up_to_the_limit_is_fine() -> None:
         store.dumps(nested(5000))
     wide: list[Any] = [[[]]] * 100
     assert store.loads(store.dumps(wide)) == wide
+
+
+@given(st.text('aä\n"', max_size=1500), st.integers(0, 5))
+def test_an_item_is_as_large_as_its_text_says(said: str, kind: int) -> None:
+    item: Item = [
+        Message.user(said),
+        Message(role="user", content=(InputText(text=said), InputImage(url="https://example.org/a.png"))),
+        Message(role="user", content=(InputImage(url="https://example.org/" + said),)),
+        FunctionCall(name="look", arguments=json.dumps(said)),
+        FunctionCallOutput(call_id="c", output=said),
+        Reasoning(content=said),
+    ][kind]
+    data = to_wire_json(item)
+    assert json_text.parse(data, len(data), "bytes") == to_wire(item)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("noetic_py.core.codec.wire.MAX_ITEM_BYTES", len(data))
+        assert to_wire_json(item) == data
+        assert from_wire_json(data) == item
+        patch.setattr("noetic_py.core.codec.wire.MAX_ITEM_BYTES", len(data) - 1)
+        for refused in (lambda: to_wire_json(item), lambda: from_wire_json(data)):
+            with pytest.raises(LimitExceeded, match="item size"):
+                refused()
+        # What is said of the size without writing the item is enough to refuse one that is too large.
+        patch.setattr("noetic_py.core.codec.wire.MAX_ITEM_BYTES", 4000)
+        try:
+            check_size(item)
+            assert len(data) <= 4000
+        except LimitExceeded:
+            assert len(data) > 4000
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
@@ -1087,3 +1117,44 @@ def test_marks_inside_each_other_are_refused_by_name_however_deep_the_caller_is(
         except CodecError:
             pass
     assert refused
+
+
+def levels(node: object) -> int:
+    if json_text.is_dict(node):
+        return 1 + max(map(levels, node.values()), default=0)
+    return 1 + max(map(levels, node), default=0) if json_text.is_list(node) else 0
+
+
+@pytest.mark.parametrize("inner", [(), {1: []}, {2}, {"a": [1]}, Rights.READ, Pair(1, ("b", "c")), Inner(1)], ids=repr)
+def test_what_a_value_is_stored_as_is_nested_up_to_the_limit(inner: object) -> None:
+    store = Codec([Rights, Pair, Inner])
+    value: Any = inner
+    for _ in range(64 - levels(store.encode(inner))):
+        value = [value]
+    assert store.loads(store.dumps(value)) == value
+    with pytest.raises(LimitExceeded):
+        store.dumps([value])
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"$": "tuple", "v": {"a": 1}},
+        {"a": [{"$": "unknown", "v": 1}]},
+        {"$": "opaque", "v": "eyJ0eXBlIjogInMifQ==!", "id": "x"},
+        {"$": "set", "v": 1},
+    ],
+)
+def test_a_tree_that_no_value_is_stored_as(tree: Any) -> None:
+    for read in (Codec().check, Codec().decode):
+        with pytest.raises(CodecError):
+            read(tree)
+
+
+def test_what_cannot_be_read_back_is_refused_when_it_is_stored() -> None:
+    tree = Codec().encode([Inner(1)])
+    Codec([Inner]).require_readable(tree)
+    Codec().require_readable(tree, list[Inner])
+    with pytest.raises(CodecError) as caught:
+        Codec().require_readable(tree)
+    assert caught.value.where == "[0]"

@@ -24,6 +24,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "validation": (
         "noetic_py.core.validation",
         (
+            "tests/test_validation.py",
             "tests/security/test_forged.py",
             "tests/requirements/test_001_derived.py",
             "tests/requirements/test_004_data.py",
