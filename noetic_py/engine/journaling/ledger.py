@@ -41,6 +41,7 @@ __all__ = [
     "flush_items",
     "holds_state",
     "note_outcome",
+    "note_used",
     "parked",
     "prepare",
     "recover",
@@ -268,6 +269,18 @@ def _last_segment(frame: Frame) -> tuple[Item, ...]:
     return items
 
 
+def note_used(record: StepFinished, frame: Frame) -> None:
+    """Put into the record of a step what the engine has noted of it while it ran."""
+    record.attempt = frame.attempt
+    record.usage = frame.used_tokens
+    record.cost = frame.used_cost
+    record.control = frame.control
+    record.winner = frame.winner
+    record.calls = frame.used_calls
+    record.tool = frame.used_tool
+    record.tool_error = frame.tool_error
+
+
 def finished(frame: Frame, value: object, output: object, length: int) -> None:
     """Commit a step that is done; `length` is its log's, now."""
     run = frame.x.run
@@ -288,14 +301,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if length != frame.mark or frame.segments is not None:
         record.items = _last_segment(frame)
     if frame.noted:
-        record.attempt = frame.attempt
-        record.usage = frame.used_tokens
-        record.cost = frame.used_cost
-        record.control = frame.control
-        record.winner = frame.winner
-        record.calls = frame.used_calls
-        record.tool = frame.used_tool
-        record.tool_error = frame.tool_error
+        note_used(record, frame)
         if run.custody is not None:
             deliveries.release(run, frame)
     run.journal.append(record)

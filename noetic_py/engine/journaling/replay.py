@@ -646,14 +646,7 @@ def prepare(frame: Frame, value: Any, output: Any) -> Any:
         record.fingerprint = fingerprint(step) if frame.kind.declared else ""
         record.digest = frame.digest
         record.output, output, tree = _output(frame, value, output, store.codec)
-        record.attempt = frame.attempt
-        record.usage = frame.used_tokens
-        record.cost = frame.used_cost
-        record.control = frame.control
-        record.winner = frame.winner
-        record.calls = frame.used_calls
-        record.tool = frame.used_tool
-        record.tool_error = frame.tool_error
+        ledger.note_used(record, frame)
         record.takes = tuple(frame.takes or ())
         record.loop_stops = _asked_of_loops(frame)
         record.cut = cut_loops(frame) if record.loop_stops else ()
