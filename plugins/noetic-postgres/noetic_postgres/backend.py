@@ -35,9 +35,9 @@ class PostgresBackend(ServerBackend[PostgresStore]):
         address: `"postgresql://user@host:5432/database"`, or the `key=value` pairs of libpq. A password may stand in
             it, in the environment as `PGPASSWORD`, or in `~/.pgpass`. A URL may end in
             `?schema=noetic&connections=4&timeout=30`.
-        schema: The schema that everything is in; `"noetic"` when nobody says.
-        connections: How many connections this backend may have at once; 4 when nobody says.
-        timeout: How many seconds an operation may take, with everything that is tried again; 30 when nobody says.
+        schema: The schema that everything is in; `"noetic"` when left out.
+        connections: How many connections this backend may have at once; 4 when left out.
+        timeout: How many seconds an operation may take, with everything that is tried again; 30 when left out.
         blob_threshold: Payloads longer than this, in bytes, are stored once, by their content.
         max_bytes: The largest transaction, and the largest value of a key, in bytes.
 

@@ -21,7 +21,7 @@ __all__ = ["Doer", "Keeper"]
 
 T = TypeVar("T")
 
-# A server that nobody has reached yet is rather misspelt than away.
+# A server that was never reached is rather misspelt than away.
 _ALWAYS_PASSING = frozenset({"starting", "connections"})
 
 
@@ -138,7 +138,7 @@ class Doer:
     def _end_ghosts(self, link: Link, end: float) -> None:
         """End the sessions of lost connections: they may hold locks, or be about to commit."""
         ghosts = self._keeper.ghosts
-        # Who ends one meanwhile takes it off only then, so that nobody looks for a write's outcome too early.
+        # Who ends one meanwhile takes it off only then, so that a write's outcome is not looked for too early.
         for ghost in tuple(ghosts):
             try:
                 link.end_session(ghost, end)

@@ -126,7 +126,7 @@ def from_server(error: psycopg.Error, where: str) -> CheckpointError:
 
 
 def unknown_outcome(where: str) -> StoreUnavailable:
-    """The error for a write of which nobody knows whether it was taken."""
+    """The error for a write of which it is not known whether it was taken."""
     return StoreUnavailable(
         f"{where}: the connection was lost during a commit, and whether it was taken could not be found out in time",
         where=where,

@@ -323,7 +323,7 @@ class Journals:
 def _waves(all_given: Sequence[PackedTransaction]) -> list[list[int]]:
     """The places of what is appended together; of one run only once, because each transaction stands on the one before.
 
-    Everybody takes the rows of several runs in the same order, so that nobody waits for somebody who waits for him.
+    Every session takes the rows of several runs in the same order, so that no two wait for each other.
     """
     waves: list[list[int]] = []
     seen: dict[str, int] = {}

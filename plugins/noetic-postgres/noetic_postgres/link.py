@@ -1,9 +1,9 @@
 """One connection, the session of the server behind it, and how a write is found again after the connection was lost.
 
 A statement that was sent may have been committed although its answer never came. So every connection has a random
-number, every write through it a number that counts up, and the write's transaction stores that number. Whoever loses
-the connection makes a new one, ends the old session by its name, so that nothing which is still under way can be
-committed later, and reads the number.
+number, every write through it a number that counts up, and the write's transaction stores that number. A caller
+that loses the connection makes a new one, ends the old session by its name, so that nothing which is still under way
+can be committed later, and reads the number.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Link:
         """Whether a write through another connection, which has ended, was committed.
 
         Raises:
-            StoreUnavailable: Nobody knows; reason `"unknown"`.
+            StoreUnavailable: It cannot be found out; reason `"unknown"`.
         """
         rows = self.rows(self.sql["settled"], {"session": pending.session})
         if not rows and pending.marked:
@@ -208,6 +208,6 @@ class Link:
         return bool(rows) and rows[0][0] == pending.number
 
     def forget(self) -> None:
-        """Take away the number of its last write, which nobody asks for any more."""
+        """Take away the number of its last write, which is not asked for any more."""
         if self._written:
             self.run(self.sql["forget_sessions"], {"session": self.session})

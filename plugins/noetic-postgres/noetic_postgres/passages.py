@@ -148,7 +148,7 @@ def add(link: VectorLink, owner: Owner, embedder: str, rows: dict[bytes, _New], 
     wanted = list(rows.values())
     dimensions = len(wanted[0].embedding)
     owned = {**_owned(owner), "embedder": embedder, "dimensions": dimensions}
-    # One after another for each owner: nobody else counts what is there meanwhile.
+    # One after another for each owner: no other session counts what is there meanwhile.
     found = link.batch(
         [
             (b"BEGIN", None),

@@ -194,7 +194,7 @@ class Runs(Journals):
         self.link.commit(None)
 
     def _forget(self, ids: Sequence[int]) -> None:
-        """Take runs away, and what nobody reads any more then: all of a stream, or what is behind its last fork."""
+        """Take runs away, and what is not read any more then: all of a stream, or what is behind its last fork."""
         values: Mapping[str, object] = {"ids": ids}
         rows = self.link.batch([(self.link.sql[name], values) for name in ("streams", "drop_shared", "drop_runs")])[0]
         streams = sorted({*ids, *(stream for (stream,) in rows)})

@@ -1,4 +1,4 @@
-"""The tables, made once by whoever comes first, and what a server has to be."""
+"""The tables, made once by the first session that needs them, and what a server has to be."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _find(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: s
 
 
 def _make(connection: psycopg.Connection[tuple[Any, ...]], schema: str, where: str) -> bytes:
-    """Make the tables, unless somebody else does so at this moment."""
+    """Make the tables, unless another session does so at this moment."""
     try:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [CREATING])

@@ -1,7 +1,7 @@
 """The statements, with the names of one schema in them.
 
 Every writing statement that is a transaction of its own also writes, under the same condition, the number of the write
-into the row of its session: whoever loses the connection finds there whether it was taken.
+into the row of its session: a session that loses the connection finds there whether it was taken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UPDATED_ALONE = sql.SQL(
         RETURNING id
     )"""
 )
-# While blobs are collected nobody adds one, and while one is added nobody collects: the lock comes before the row's.
+# While blobs are collected none is added, and while one is added none are collected: the lock comes before the row's.
 _UPDATED_COLLECTED = sql.SQL(
     """WITH kept AS MATERIALIZED (
         SELECT pg_advisory_xact_lock_shared(%(lock)s) IS NOT NULL AS one

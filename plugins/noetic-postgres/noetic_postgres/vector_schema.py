@@ -1,4 +1,4 @@
-"""The table of passages and their vectors, made once by whoever comes first; and the extension it stands on."""
+"""The table of passages and their vectors, made by the first session that needs it; and the extension it stands on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _THERE = (
     " WHERE n.nspname = %s AND c.relname = 'vectors_version'"
 )
 # Searches look at all rows of one owner, of which there are as many as the layer's limit; so there is no index of
-# vectors, which would be searched for everybody's at once and find too few of the one owner's.
+# vectors, which would be searched for all owners at once and find too few of the one owner's.
 _TABLES = sql.SQL(
     """
     CREATE TABLE {schema}.vectors_version (id smallint PRIMARY KEY CHECK (id = 1), version integer NOT NULL);
@@ -124,7 +124,7 @@ def prepare_vectors(connection: psycopg.Connection[tuple[Any, ...]], schema: str
     if connection.execute(_THERE, [schema]).fetchone() is None:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [CREATING])
-            # Somebody else may have made it while this one waited.
+            # Another session may have made it while this one waited.
             if connection.execute(_THERE, [schema]).fetchone() is None:
                 vector = sql.Identifier(extension, "vector")
                 connection.execute(_TABLES.format(schema=name, vector=vector))

@@ -44,9 +44,9 @@ class PgVectorStore:
 
     Args:
         address: As of `PostgresBackend`; it may be the same one.
-        schema: The schema that everything is in; `"noetic"` when nobody says.
-        connections: How many connections there may be at once; 4 when nobody says.
-        timeout: How many seconds an operation may take, with everything that is tried again; 30 when nobody says.
+        schema: The schema that everything is in; `"noetic"` when left out.
+        connections: How many connections there may be at once; 4 when left out.
+        timeout: How many seconds an operation may take, with everything that is tried again; 30 when left out.
 
     Raises:
         ConfigError: The address or a setting is wrong; codes `"postgres-address"` and `"postgres-setting"`.

@@ -1,4 +1,4 @@
-"""A real server that is misspelt, refuses, restarts, is too old, or belongs to somebody else."""
+"""A real server that is misspelt, refuses, restarts, is too old, or belongs to another program."""
 
 from __future__ import annotations
 

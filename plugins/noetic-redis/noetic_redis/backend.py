@@ -38,9 +38,9 @@ class RedisBackend(ServerBackend[RedisStore]):
     Args:
         address: `"redis://user@host:6379/0"`, `"rediss://..."` with TLS, or `"unix:///path/to/socket"`. It may end in
             `?prefix=noetic&connections=4&timeout=30&require=always`, and in parameters of the driver.
-        prefix: What the names of all keys begin with, in braces; `"noetic"` when nobody says.
-        connections: How many connections this backend may have at once; 4 when nobody says.
-        timeout: How many seconds an operation may take, with everything that is tried again; 30 when nobody says.
+        prefix: What the names of all keys begin with, in braces; `"noetic"` when left out.
+        connections: How many connections this backend may have at once; 4 when left out.
+        timeout: How many seconds an operation may take, with everything that is tried again; 30 when left out.
         require: What the server has to promise: `"always"`, `"everysec"` or better, or `"any"`, and no warning.
         blob_threshold: Payloads longer than this, in bytes, are stored once, by their content.
         max_bytes: The largest transaction, and the largest value of a key, in bytes.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _FIRST_WAIT = 0.01
 _LONGEST_WAIT = 0.5
-# A server that nobody has reached yet is rather misspelt than away.
+# A server that was never reached is rather misspelt than away.
 _ALWAYS_PASSING = frozenset({"starting", "connections"})
 
 

@@ -148,7 +148,7 @@ def from_server(error: Exception, where: str) -> CheckpointError:
 
 
 def unknown_outcome(where: str) -> StoreUnavailable:
-    """The error for a write of which nobody knows whether it was taken."""
+    """The error for a write of which it is not known whether it was taken."""
     return unavailable(
         where,
         (

@@ -1,9 +1,9 @@
 """One connection: scripts that read, and scripts that write and do so once however often they are sent.
 
 A write that was sent may have been done although its answer never came. So every thread has a random session, every
-write of it a number that counts up, and the script notes the write's result under both, in the same moment. Whoever
-loses the connection sends the same write again, and gets that result if it is there. What is still under way from an
-earlier connection finds its number noted, or finds that the session has gone on, and does nothing.
+write of it a number that counts up, and the script notes the write's result under both, in the same moment. A caller
+that loses the connection sends the same write again, and gets that result if it is there. What is still under way from
+an earlier connection finds its number noted, or finds that the session has gone on, and does nothing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Link:
         commands = [("EVALSHA", what.digest, 1, self._store, self._base, self._salt, *row) for row in rows]
         answers = self._exchange(commands)
         if any(isinstance(answer, exceptions.NoScriptError) for answer in answers):
-            # The server was started anew, or somebody has emptied its scripts. What was run says so when asked again.
+            # The server was started anew, or its scripts were emptied. What was run says so when asked again.
             for answer in self._exchange([("SCRIPT", "LOAD", script(name).source) for name in NAMES]):
                 if isinstance(answer, Exception):
                     raise answer

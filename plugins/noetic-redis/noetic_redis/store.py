@@ -31,7 +31,7 @@ __all__ = ["RedisStore"]
 
 _RESTORE = "restore a copy of the server's data"
 _PAGE_BYTES = 16 * 1024 * 1024
-# What one script does, so that the server is not kept from everybody else for long.
+# What one script does, so that the server is not kept from its other clients for long.
 _READ, _LISTED, _SCANNED, _PRUNED = 2000, 100, 200, 25
 # Ten years.
 _LONGEST = 3e8

@@ -1,4 +1,4 @@
-"""A real server that is misspelt, refuses, is full, restarts, promises little, or belongs to somebody else."""
+"""A real server that is misspelt, refuses, is full, restarts, promises little, or belongs to another program."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ def register_record_transforms(registry: TransformRegistry) -> None:
     """Sign and verify with the keys that the environment names.
 
     Raises:
-        ConfigError: It names what is no key; or none, although somebody has named the plugin; code `"signing-key"`.
+        ConfigError: It names something that is not a key, or nothing although the plugin was asked for by name; code
+            `"signing-key"`.
     """
     import os
 

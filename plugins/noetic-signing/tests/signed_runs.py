@@ -1,4 +1,4 @@
-"""Runs that are signed, and databases that somebody else has written."""
+"""Runs that are signed, and databases that another program has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- Takes away the results of a session that nobody asks for any more, and those of sessions that ended long ago.
+-- Takes away the results of a session that are not asked for any more, and those of sessions that ended long ago.
 redis.call('UNLINK', mark)
 redis.call('ZREM', key('used'), session)
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', key('used'), '-inf', text(now() - 7 * 86400 * 1000000), 'LIMIT', 0, 100)) do

@@ -38,7 +38,7 @@ local function seal(...)
     return string.sub(redis.sha1hex(table.concat(parts)), 1, 16)
 end
 
--- Writes happen once: a session notes the results of its last piece of work, and whoever lost the answer asks again.
+-- Writes happen once: a session notes the results of its last piece of work, and a caller that lost the answer asks again.
 local mark = key('mark', session)
 local known = false
 
@@ -181,7 +181,7 @@ local function parts_of(n, run)
     return parts
 end
 
--- Takes away what nobody reads any more of a stream whose run is gone: all, or what is behind its last fork.
+-- Takes away what is not read any more of a stream whose run is gone: all, or what is behind its last fork.
 local function trim(stream, bytes)
     if redis.call('EXISTS', key('run', stream)) == 1 then
         return

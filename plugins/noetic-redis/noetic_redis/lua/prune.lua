@@ -13,7 +13,7 @@ local found = redis.call('ZREVRANGEBYSCORE', key('runs'), '(' .. arg(1), '-inf',
 local old = {}
 for _, n in ipairs(found) do
     local run = readable(n)
-    -- What cannot be read is no reason to keep the others, and is left for whoever mends it.
+    -- What cannot be read is no reason to keep the others, and is left for the repair of the store.
     if run and (arg(6) == 'all' or chosen[run.status]) then
         if keep and kept < keep then
             kept = kept + 1
