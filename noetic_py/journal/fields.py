@@ -275,6 +275,8 @@ def write_fields(record: Any, codec: Codec) -> Any:
         tree: dict[str | int, Any] = {}
         for each in form.fields:
             value = getattr(record, each.name)
+            if value is each.default and not each.always:
+                continue  # most fields of most records, so nothing is called for them
             if each.is_written(record, value):
                 tree[each.key] = each.values.write(value, codec)
     except CodecError as error:
