@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 from attrs import evolve
+from sniffio import current_async_library
 
 from noetic_py import TokenUsage
 from noetic_py.core.items import FunctionCall, Item, Message, Refusal
-from noetic_py.errors import ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
+from noetic_py.errors import ConfigError, ContextOverflow, ModelError, ModelStatusError, ModelStreamError, RateLimited
 from noetic_py.models import Model, ModelRequest, ModelStream, RetryModel, allow_real_models
 from noetic_py.testing import ModelContract, ScriptedModel, Turn, Unfinished, replies
 from noetic_py.testing.models import (
@@ -96,6 +97,37 @@ def reply(script: ProviderScript) -> Reply:
     if script.end == "whole":
         return Reply(sent)
     return Reply([*sent, CUT if script.end == "cut" else STALL])
+
+
+# ---------------------------------------------------------------------------------------------------- one loop alone
+
+
+class AsyncioModel(LineModel):
+    """Runs on asyncio alone, as what stands on another library may have to."""
+
+    @asynccontextmanager
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+        if current_async_library() != "asyncio":
+            raise ConfigError(f"{self.name} runs on asyncio alone, not on trio", code="event-loop")
+        async with super().respond(request) as stream:
+            yield stream
+
+
+class TestAsyncioModel(ModelContract):
+    loops = ("asyncio",)
+
+    @asynccontextmanager
+    async def serve(self, *script: ProviderScript) -> AsyncGenerator[ServedModel]:
+        async with replying(*[reply(each) for each in script]) as server:
+            yield ServedModel(AsyncioModel("m", server.url), lambda: len(server.requests), server.all_closed)
+
+
+def test_a_model_that_says_it_runs_on_one_loop_has_to_refuse_the_other() -> None:
+    class Contract(TestLineModel):
+        loops = ("asyncio",)
+
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        Contract().test_other_event_loops_are_refused_by_name()
 
 
 # ---------------------------------------------------------------------------------------------------- broken ones

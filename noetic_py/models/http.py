@@ -98,8 +98,10 @@ class ReceivedBytes:
         event: E | None = None
         with anyio.move_on_after(idle) as scope:
             self._scope = scope
-            event = await anext(events, None)
-        self._scope = None
+            try:
+                event = await anext(events, None)
+            finally:
+                self._scope = None
         if scope.cancelled_caught:
             raise TimeoutError
         return event

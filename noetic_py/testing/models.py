@@ -400,8 +400,8 @@ class ModelContract:
     # -- helpers
 
     async def _refuses(self, loop_name: str) -> None:
-        async with self.serve(HELLO) as served:
-            with allow_real_models(), pytest.raises(ConfigError, match=loop_name):
+        async with self._served(HELLO) as served:
+            with pytest.raises(ConfigError, match=loop_name):
                 await _asked(served)
             equal(served.asked(), 0)
 

@@ -151,7 +151,7 @@ async def serving(handle: ConnectionHandler) -> AsyncGenerator[ReplyServer]:
             server.count(-1)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    server.port = listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+    server.port = listener.extra_attributes[SocketAttribute.local_port]()
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, counted)
         yield server

@@ -278,10 +278,7 @@ def _model(frame: Frame, spec: ModelSpec) -> Model:
     wanted = spec.model if spec.model is not None else resources.model
     if wanted is None:
         raise ConfigError(
-            "there is no model: neither the step nor the harness has one",
-            code="no-model",
-            path=frame.path,
-            hint='call_model("openai:gpt-5-mini") or Harness(model=...)',
+            "no model", code="no-model", path=frame.path, hint='call_model("openai:gpt-5-mini") or Harness(model=...)'
         )
     return resources.models(wanted) if isinstance(wanted, str) else wanted
 

@@ -43,7 +43,7 @@ def new_client(base_url: str | None, api_key: Secret[str]) -> AsyncAnthropic:
 
 def tuned(client: AsyncAnthropic) -> AsyncAnthropic:
     """A client that the model's user gave, for the model's own calls; both share their connections."""
-    # The SDK has no public name for its HTTP client; it reads the body of an error before anybody can bound it.
+    # The SDK has no public name for its HTTP client; without the hook it reads the body of an error whole.
     limit_bodies_of(client._client)  # pyright: ignore[reportPrivateUsage]
     # Repeating is the framework's business, and so is waiting: the budget and the journal see each attempt.
     return client.with_options(max_retries=0, timeout=_timeout())

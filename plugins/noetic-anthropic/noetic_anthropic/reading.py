@@ -27,7 +27,7 @@ __all__ = ["REDACTED", "THINKING", "MessageReading"]
 THINKING = "thinking_"
 """How the ids of reasoning begin that Anthropic has signed; it takes back no other."""
 REDACTED = "redacted_thinking_"
-"""How the ids of reasoning begin that Anthropic shows to nobody."""
+"""How the ids of reasoning begin that Anthropic has sealed."""
 
 _REASONS: Mapping[str, StopReason] = {
     "end_turn": "stop",
@@ -255,7 +255,7 @@ def _parsed(joined: str) -> Any:
 def _tokens(usage: Mapping[str, Any]) -> TokenUsage | None:
     """A usage as the provider reports it; `None` where that does not say how much was read and written.
 
-    What is no number of tokens stays as it is: the engine refuses it by name.
+    A value that is not a number of tokens is passed on as it is: the engine refuses it by name.
     """
     fresh, written = usage.get("input_tokens"), usage.get("output_tokens")
     if fresh is None or written is None:

@@ -95,10 +95,10 @@ def message_request(request: ModelRequest, model: str, profile: ModelProfile, ca
 
 
 def check_cache(cache: PromptCache) -> None:
-    """Refuse what is no setting of the cache.
+    """Refuse a value that is not a setting of the cache.
 
     Raises:
-        ConfigError: It is none; code `"model-cache"`.
+        ConfigError: It is not; code `"model-cache"`.
     """
     known = get_args(PromptCache)
     if cache not in known:

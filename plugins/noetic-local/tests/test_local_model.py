@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
-from noetic_py.errors import ContextOverflow, RealModelRefused
+from noetic_py.errors import ContextOverflow
 from noetic_py.models import (
     ItemDone,
     ModelProfile,
@@ -156,12 +156,6 @@ async def test_it_costs_nothing_and_knows_its_window(server: LocalServer) -> Non
     price = price_of(model)
     assert price is not None
     assert price.cost(TokenUsage(input=10, output=10)) == Decimal(0)
-
-
-async def test_real_models_can_be_forbidden(server: LocalServer) -> None:
-    with allow_real_models(False), pytest.raises(RealModelRefused):
-        async with LocalModel(server=server).respond(ModelRequest(items=[Message.user("hi")])):
-            pass
 
 
 async def test_concurrent_calls_wait_for_each_other(server: LocalServer) -> None:
