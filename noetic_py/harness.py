@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessRequest, Authorizer, Resource, attributed
 from noetic_py.context.context import Context
+from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import AnyStep, Step, require_step
@@ -775,8 +776,6 @@ class Harness(Generic[M_co]):
         self._launched[handle.run_id] = handle
         return Launched(handle)
 
-    def graph(self, step: AnyStep) -> str:
-        """The step's tree as a Mermaid flowchart."""
-        from noetic_py.engine.graph import mermaid
-
-        return mermaid(require_step(step, "graph"))
+    def graph(self, step: AnyStep, form: GraphForm = "mermaid") -> str:
+        """The step's tree as a Mermaid flowchart, or as SVG."""
+        return drawn(require_step(step, "graph"), form)

@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Literal
+from xml.etree import ElementTree as ET
 
 import anyio
 import anyio.lowlevel
 import pytest
 from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
 
 from noetic_py import (
     Budget,
@@ -32,6 +35,7 @@ from noetic_py import (
     settle,
     spawn,
     step,
+    tool,
     until,
 )
 from noetic_py.core import reducers
@@ -600,7 +604,7 @@ def test_the_graph_of_a_flow() -> None:
         '[/"race"/]',
         '[/"made (settle): paths made while running"/]',
         '("call_model (model)")',
-        '(["loop"])',
+        '(["loop<br/>until never"])',
         '[["spawn:write (spawn)"]]',
         '["write"]',
         "-->|\"'a'\"|",
@@ -614,8 +618,45 @@ def test_the_graph_of_a_flow() -> None:
 
 
 def test_the_graph_escapes_names() -> None:
-    text = Harness().graph(echo.with_options(id='say "a" <b> & c'))
-    assert "say &quot;a&quot; &lt;b&gt; &amp; c" in text
+    odd = echo.with_options(id='say "a" <b> & c')
+    assert "say &quot;a&quot; &lt;b&gt; &amp; c" in Harness().graph(odd)
+    assert "say &quot;a&quot; &lt;b&gt; &amp; c" in Harness().graph(odd, "svg")
+
+
+def test_the_graph_names_tools_models_types_and_conditions() -> None:
+    @tool
+    async def look_up(word: str) -> str:
+        """Look a word up."""
+        return word
+
+    agent = loop(call_model("test:small", tools=[look_up], output=int), until=until.max_rounds(3))
+    text = Harness().graph(agent)
+    assert '(["loop<br/>until max_rounds(3)"])' in text
+    assert '("call_model (model)<br/>test:small<br/>tools: look_up<br/>gives int")' in text
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> Step[Any, Any, Any, Any]:
+    if depth == 0 or draw(st.booleans()):
+        return echo.with_options(id=draw(st.sampled_from(["a", "a longer name", "b"])))
+    parts = draw(st.lists(trees(depth - 1), min_size=1, max_size=4))
+    if len(parts) == 1:
+        return loop(parts[0], until=until.never())
+    return parallel([part.with_options(id=f"{part.id}{index}") for index, part in enumerate(parts)])
+
+
+@given(trees())
+def test_the_boxes_of_a_picture_do_not_overlap(flow: Step[Any, Any, Any, Any]) -> None:
+    picture = ET.fromstring(Harness().graph(flow, "svg"))
+    boxes = [
+        tuple(float(box.attrib[name]) for name in ("x", "y", "width", "height"))
+        for box in picture.iter("{http://www.w3.org/2000/svg}rect")
+    ]
+    _, _, width, height = map(float, picture.attrib["viewBox"].split())
+    for number, (x, y, w, h) in enumerate(boxes):
+        assert min(x, y, width + 1 - x - w, height + 1 - y - h) >= 0
+        for left, top, wide, high in boxes[number + 1 :]:
+            assert x + w <= left or left + wide <= x or y + h <= top or top + high <= y
 
 
 # ------------------------------------------------------------------------------------------------- shared by the paths

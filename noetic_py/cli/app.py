@@ -19,7 +19,7 @@ from noetic_py.harness import Harness
 app: typer.Typer = typer.Typer(
     name="noetic",
     help="Run and draw agent workflows, and look after stored runs.",
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -313,12 +313,16 @@ def plugins(json: Json = False, trace: Trace = False) -> None:
 
 
 @app.command()
-def graph(target: Target, trace: Trace = False) -> None:
-    """Print a step's tree as a Mermaid flowchart."""
+def graph(
+    target: Target,
+    svg: Annotated[bool, typer.Option("--svg", help="Print a picture instead of Mermaid's text.")] = False,
+    trace: Trace = False,
+) -> None:
+    """Print a step's tree, with its tools and conditions, as a Mermaid flowchart or as SVG."""
     try:
         with captured_output():
             # Drawing needs no plugin, and a broken one must not stand in the way.
-            drawn = Harness(plugins=()).graph(load_flow(target).step)
+            drawn = Harness(plugins=()).graph(load_flow(target).step, "svg" if svg else "mermaid")
     except NoeticError as error:
         print_error(error, None, trace=trace)
         raise typer.Exit(USAGE) from None

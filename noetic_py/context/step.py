@@ -259,6 +259,12 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
         )
         return bound
 
+    def _repr_svg_(self) -> str:
+        """The tree of steps as a picture, which a notebook shows."""
+        from noetic_py.context.graph import drawn
+
+        return drawn(self, "svg")
+
     @overload
     def __rshift__(self: Step[T, A, Memory, object], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
     @overload
@@ -444,6 +450,10 @@ class Spec:
     def label(self, step: AnyStep) -> str:
         """How a drawing names the step."""
         return step.id if step.id == step.kind else f"{step.id} ({step.kind})"
+
+    def facts(self) -> Sequence[str]:
+        """What a drawing says below the label, a line each: tools, conditions, types."""
+        return ()
 
 
 def entry_of(step: AnyStep) -> AnyStep | None:

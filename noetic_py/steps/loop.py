@@ -16,7 +16,7 @@ from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import M, OnError, R, S, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import agent, asked_by_model
-from noetic_py.until import Until, Verdict
+from noetic_py.until import Predicate, Until, Verdict
 
 AtLimit: TypeAlias = Literal["raise", "end"]
 
@@ -47,6 +47,11 @@ class LoopSpec(Spec):
     @override
     def children(self) -> Sequence[tuple[str, AnyStep]]:
         return [("again", self.body)]
+
+    @override
+    def facts(self) -> Sequence[str]:
+        named = self.until.name if isinstance(self.until, Predicate) else getattr(self.until, "__name__", "a condition")
+        return [f"until {named}"]
 
 
 @overload

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
+from typing_extensions import override
 
 from noetic_py.context.context import AnyContext, ReadContext, current_context
 from noetic_py.context.hooks import Hook
@@ -118,6 +119,15 @@ class ModelSpec(Spec):
 
     outline = ("(", ")")
     asks_model = True
+
+    @override
+    def facts(self) -> Sequence[str]:
+        model = [] if self.model is None else [self.model if isinstance(self.model, str) else self.model.name]
+        # The tools of handoffs are drawn as their targets.
+        names = [each.name for each in self.tools if not isinstance(each, Transfers)]
+        tools = [f"tools: {', '.join(names)}"] if names else []
+        types = [getattr(each, "__name__", str(each)) for each in self.outputs]
+        return [*model, *tools, *([f"gives {' or '.join(types)}"] if types else [])]
 
 
 @overload
