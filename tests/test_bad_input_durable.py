@@ -181,7 +181,9 @@ async def test_a_state_whose_type_has_changed_without_a_migration() -> None:
     Newer.__name__ = Newer.__qualname__ = "Notes"
     async with harness(InMemoryBackend()) as it:
         await it.run(count, "x", run_id="r", state=Notes())
-        with pytest.raises(errors.CodecError, match="the stored state is no Notes: count: is a str, not int") as caught:
+        with pytest.raises(
+            errors.CodecError, match="the stored state is not a valid Notes: count: is a str, not int"
+        ) as caught:
             await it.resume("r", count, state_type=Newer)
         assert "give it a schema_version and migrate(stored, version)" in (caught.value.hint or "")
         assert (await it.resume("r", count, state_type=Notes)).state == Notes(1)

@@ -251,7 +251,7 @@ async def test_a_state_whose_type_has_changed() -> None:
             lambda: session.state(renamed),
         ]
         for work in works:
-            with pytest.raises(errors.CodecError, match="the stored state is no Profile") as caught:
+            with pytest.raises(errors.CodecError, match="the stored state is not a valid Profile") as caught:
                 await work()
             assert "schema_version" in (caught.value.hint or "")
         # Nothing is lost, and the old code goes on.

@@ -633,7 +633,7 @@ def test_a_transform_of_two_plugins_and_what_is_none_are_refused() -> None:
     with pytest.raises(PluginError, match="both provide a record transform 'sum'"):
         load_plugins([Plugin(Sum()), Plugin(Sum())])
     not_one: Any = object()
-    with pytest.raises(PluginError, match="no record transform"):
+    with pytest.raises(PluginError, match="is not a valid record transform"):
         load_plugins([Plugin(not_one)])
 
 

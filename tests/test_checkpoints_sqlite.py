@@ -22,6 +22,7 @@ from typing import TypeAlias
 import anyio
 import pytest
 
+from noetic_py import Harness
 from noetic_py.checkpoints import (
     CheckpointBackend,
     Head,
@@ -1308,3 +1309,19 @@ async def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     with pytest.raises(NoeticError):
         await backend.head("r")
+
+
+@pytest.mark.parametrize("number", [-5, 0])
+async def test_a_row_whose_number_is_damaged_hides_no_other(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        for run_id in ("a", "b", "c"):
+            await fill(backend, run_id, 1)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE runs SET id = ? WHERE run_id = 'b'", (number,))
+    async with Harness(checkpoints=f"sqlite:{path}") as harness:
+        listed = await harness.runs.list()
+        assert [info.run_id for info in listed if info.run_id != "b"] == ["c", "a"]
+        [damaged] = [info for info in listed if info.run_id == "b"]
+        assert damaged.problem is not None
+        assert "'b' is damaged" in damaged.problem

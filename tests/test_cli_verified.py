@@ -15,7 +15,7 @@ from noetic_py.errors import ConfigError
 ANCHOR = Anchor(2, "ab" * 32)
 GOOD = RecordCheck("signing", 1, "RunStarted", (), "verified", by="runner")
 BAD = RecordCheck("signing", 2, "StepFinished", ("flow", "a\x1bb"), "forged", "the signature does not fit")
-END = RecordCheck("signing", 2, None, (), "unverified", "nobody has signed where it ends")
+END = RecordCheck("signing", 2, None, (), "unverified", "the place where it ends is not signed")
 
 
 def test_a_run_that_is_as_it_was_written() -> None:
@@ -32,7 +32,7 @@ def test_each_problem_has_a_line() -> None:
     report = VerificationReport("r", [GOOD, BAD, END], ANCHOR)
     assert verified_text(report).splitlines()[:3] == [
         "✗ record 2, a StepFinished at flow/a b is forged, says signing: the signature does not fit",
-        "✗ the end of the journal is unverified, says signing: nobody has signed where it ends",
+        "✗ the end of the journal is unverified, says signing: the place where it ends is not signed",
         "by      runner",
     ]
     told = json.loads(verified_json(report))

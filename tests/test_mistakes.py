@@ -101,6 +101,11 @@ MISTAKES = [
         ("same was called and not awaited",),
     ),
     Mistake(
+        "a step is called with a derived context and not awaited",
+        B + "    same(x, ctx.child(preset='derive', name='k'))  # HERE\n    return x\n" + run_of("b"),
+        ("same was called and not awaited", "Try: await same", "[at b]"),
+    ),
+    Mistake(
         "gather is not awaited",
         B + "    ctx.gather(same.bind(x))  # HERE\n    return x\n" + run_of("b"),
         ("ctx.gather(...) was called and not awaited", "Try: await ctx.gather(...)", "[at b]"),
@@ -314,7 +319,7 @@ MISTAKES = [
     Mistake(
         "a step with three inputs",
         "@step  # HERE\nasync def a(x: str, y: Context, z: str) -> str: return x\nasync def main(): ...\n",
-        ("a step takes (input, ctx), (input) or nothing",),
+        ("expected (input, ctx), (input) or nothing", "put several values into one input"),
     ),
     Mistake(
         "a step that is not async",
@@ -464,14 +469,18 @@ MISTAKES = [
         "the same id twice",
         "@step(id='same')\nasync def other(x: str) -> str: return x\n"
         "@step(id='same')\nasync def third(x: str) -> str: return x\n" + run_of("other >> third"),
-        ("two different steps with id 'same'", "rename one"),
+        ("two different steps with id 'same'", "rename one: @step(id="),
     ),
     Mistake(
         "something that cannot be stored",
         B + "    return (each for each in x)\n" + run_of("b", harness='checkpoints="memory:"'),
         ("generator cannot be stored", "[at b]", "use an attrs class"),
     ),
-    Mistake("no model", run_of("call_model()"), ("no model", "[at call_model]", 'call_model("openai:gpt-5-mini")')),
+    Mistake(
+        "no model",
+        run_of("call_model()"),
+        ("neither the step nor the harness has one", "[at call_model]", 'call_model("openai:gpt-5-mini")'),
+    ),
     Mistake(
         "a budget of nothing",
         run_of("call_model()", harness="model=ScriptedModel('x')", options=", budget=Budget(tokens=0)"),
@@ -497,7 +506,7 @@ MISTAKES = [
         "a run that is not there",
         "async def main():\n    async with Harness(checkpoints='memory:') as harness:\n"
         "        await harness.resume('nope', same)  # HERE\n",
-        ("there is no run 'nope'", "look at the run's id"),
+        ("there is no run 'nope'", "harness.runs.list() shows the runs"),
     ),
     Mistake(
         "a run that is there already",
@@ -553,13 +562,13 @@ MISTAKES = [
     Mistake(
         "a database where none can be",
         run_of("same", harness="checkpoints='sqlite:/proc/x/y.db'"),
-        ("/proc/x/y.db: No such file or directory", "look at the path and at the disk"),
+        ("/proc/x/y.db: the folder does not exist", "make the folder, or give another path"),
     ),
     Mistake(
         "a file that is no database",
         "from pathlib import Path\nPath('not.db').write_text('hello' * 100)\n"
         + run_of("same", harness="checkpoints='sqlite:not.db'"),
-        ("not.db: the file is no SQLite database", "give another path"),
+        ("not.db: the file is not an SQLite database", "give the path of a new file"),
     ),
     Mistake(
         "an answer that is not of the type",

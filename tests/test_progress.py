@@ -136,12 +136,12 @@ async def test_how_a_handle_looks() -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    ((1, 2), r"progress: a builtins\.tuple is no JSON"),
-    ({"a": [1, {2}]}, r"progress\['a'\]\[1\]: a builtins\.set is no JSON"),
-    ({1: 2}, r"progress\[1\]: a builtins\.int is no JSON"),
-    (float("inf"), r"progress: inf is no JSON"),
-    ([float("nan")], r"progress\[0\]: nan is no JSON"),
-    (object(), r"progress: a builtins\.object is no JSON"),
+    ((1, 2), r"progress: a builtins\.tuple is not valid JSON"),
+    ({"a": [1, {2}]}, r"progress\['a'\]\[1\]: a builtins\.set is not valid JSON"),
+    ({1: 2}, r"progress\[1\]: a builtins\.int is not valid JSON"),
+    (float("inf"), r"progress: inf is not valid JSON"),
+    ([float("nan")], r"progress\[0\]: nan is not valid JSON"),
+    (object(), r"progress: a builtins\.object is not valid JSON"),
 ]
 
 

@@ -24,10 +24,13 @@ from noetic_py import (
     Handoff,
     Harness,
     InMemoryBackend,
+    Memory,
+    MemoryLayer,
     Message,
     Retry,
     Secret,
     StateBag,
+    Tool,
     branch,
     call_tool,
     each,
@@ -46,6 +49,7 @@ from noetic_py.context.hooks import before_step
 from noetic_py.core.types import is_dict, is_list
 from noetic_py.core.values import alike, copier_of, copy_private, copy_value, separate_state
 from noetic_py.errors import CodecError, ConfigError
+from noetic_py.memory import function
 from noetic_py.until import Verdict
 
 anyio = pytest.mark.anyio
@@ -663,6 +667,53 @@ async def test_handoffs_tools_and_hooks_hand_on_values(kind: str, tmp_path: Path
         hooks: Any = [meddles]
         hooked = add.with_options(hooks=hooks)
         assert (await harness.run(hooked, [1])).value == 2
+
+
+@anyio
+@BACKENDS
+async def test_defaults_of_tools_and_metadata_are_values_too(kind: str, tmp_path: Path) -> None:
+    @tool
+    async def grows(number: int, rows: list[int] = []) -> list[int]:  # noqa: B006 # the point of it
+        """Grow."""
+        rows.append(number)
+        return rows
+
+    async def given(number: int, rows: list[int] = []) -> list[int]:  # noqa: B006 # as above
+        rows.append(number)
+        return rows
+
+    class Grows(MemoryLayer[int]):
+        @function
+        async def grow(self, number: int, rows: list[int] = []) -> list[int]:  # noqa: B006 # as above
+            """Grow."""
+            rows.append(number)
+            return rows
+
+    class Mem(Memory):
+        rows: Grows = Grows()
+
+    from_schema = Tool.from_schema(given, parameters={"type": "object"}, name="given", description="Grow.")
+
+    @step(version="1")
+    async def calls(_: object, ctx: Context[Mem]) -> list[list[int]]:
+        return [await ctx.memory.rows.grow(number) for number in (1, 2)]
+
+    @step(version="1")
+    async def changes(_: object, ctx: Context) -> list[Any]:
+        shown: Any = ctx.metadata
+        shown["rows"].append(2)
+        return [shown["rows"], ctx.metadata["rows"]]
+
+    metadata: Any = {"rows": [1]}
+    async with harness_of(kind, tmp_path) as harness:
+        for number in (1, 2):
+            for called in (grows, from_schema):
+                flow = call_tool(called, args={"number": number})
+                assert (await harness.run(flow, None)).value == [number]
+            assert (await harness.run(changes, None, metadata=metadata)).value == [[1, 2], [1]]
+            assert metadata == {"rows": [1]}
+        with_memory = spawn(calls, memory=Mem())
+        assert (await harness.run(with_memory, None)).value == [[1], [2]]
 
 
 # ---------------------------------------------------------------------------------------------------- what is refused

@@ -56,7 +56,10 @@ _ELSEWHERE = "keep large values in files, and store their names"
 
 def no_run(run_id: str) -> RunNotFound:
     """The error for a run that is not there."""
-    return RunNotFound(f"there is no run {run_id!r}", hint="look at the run's id, and at the backend it was written to")
+    return RunNotFound(
+        f"there is no run {run_id!r}",
+        hint="harness.runs.list() shows the runs of this store; correct the id, or the store's address",
+    )
 
 
 def _is_text(value: object, longest: int) -> bool:
@@ -186,7 +189,11 @@ def check_page(after: int | None, limit: int) -> None:
         ConfigError: `after` is negative, or `limit` is below 1; code `"page"`.
     """
     if limit < 1 or (after is not None and after < 0):
-        raise ConfigError(f"after={after}, limit={limit} is no page", code="page", hint="after=0, limit=100")
+        raise ConfigError(
+            f"after={after}, limit={limit} is not a valid page; expected after= from 0 and limit= from 1",
+            code="page",
+            hint="after=0, limit=100",
+        )
 
 
 def check_ttl(ttl: float) -> None:
@@ -208,7 +215,7 @@ def check_prune(before: datetime | None, keep: int | None) -> None:
     if before is None and keep is None:
         raise ConfigError("prune needs before= or keep=", code="prune", hint="keep=0 deletes all")
     if keep is not None and keep < 0:
-        raise ConfigError(f"keep={keep} is no count", code="prune", hint="keep=100")
+        raise ConfigError(f"keep={keep} is not a valid keep; expected a number from 0", code="prune", hint="keep=100")
     if before is not None and before.tzinfo is None:
         raise ConfigError("before= has no time zone", code="prune", hint="datetime.now(UTC) - timedelta(days=30)")
 

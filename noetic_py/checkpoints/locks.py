@@ -22,6 +22,7 @@ _RIGHTS = ("permission", "this user may not open it", "let this user read and wr
 _OS: dict[int, tuple[str, str, str]] = {
     errno.ENOSPC: ("full", "the disk is full", "free space"),
     errno.EDQUOT: ("full", "the quota of the disk is used up", "free space"),
+    errno.ENOENT: ("missing", "the folder does not exist and cannot be made", "make the folder, or give another path"),
     errno.EROFS: ("readonly", "the file system can only be read", "give a path that can be written"),
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
@@ -37,7 +38,7 @@ _OS: dict[int, tuple[str, str, str]] = {
 def from_os(error: OSError, where: str) -> StoreUnavailable:
     """The library's error for the file system's."""
     reason, what, hint = _OS.get(
-        error.errno or 0, ("io", error.strerror or type(error).__name__, "look at the path and at the disk")
+        error.errno or 0, ("io", error.strerror or type(error).__name__, "check the path and the disk")
     )
     return StoreUnavailable(f"{where}: {what}", where=where, reason=reason, hint=hint)
 

@@ -294,8 +294,8 @@ class Context(Generic[M_co, S_co]):
 
     @property
     def metadata(self) -> Mapping[str, JsonValue]:
-        """The run's metadata, JSON."""
-        return self.engine.metadata
+        """The run's metadata, JSON; a copy of its own each time."""
+        return dict[str, "JsonValue"](copy_value(self.engine.metadata))
 
     @property
     def span(self) -> Span:

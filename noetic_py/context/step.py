@@ -401,7 +401,10 @@ def frames(steps: Iterable[AnyStep], where: str) -> tuple[str, ...]:
         first, count = seen.get(each.id, (each, 0))
         if first is not each and first.named and each.named and first.spec is not each.spec:
             raise ConfigError(
-                f"{where} has two different steps with id {each.id!r}", code="duplicate-id", hint="rename one"
+                f"{where} has two different steps with id {each.id!r}: {where_defined(first.spec):.200} and "
+                f"{where_defined(each.spec):.200}",
+                code="duplicate-id",
+                hint='rename one: @step(id="..."), or step.with_options(id="...")',
             )
         seen[each.id] = (first, count + 1)
         found.append(frame(each.id, count))

@@ -111,11 +111,17 @@ def _check(options: DetachOptions, frame: Frame) -> None:
         )
     if options.memory is not None and not isinstance(options.memory, Memory):
         raise ConfigError(
-            f"memory={options.memory!r} is no Memory", code="detached", path=frame.at, hint="memory=Mem()"
+            f"memory={options.memory!r} is not a valid memory; expected an instance of a Memory subclass",
+            code="detached",
+            path=frame.at,
+            hint="memory=Mem()",
         )
     if options.budget is not None and not isinstance(options.budget, Budget):
         raise ConfigError(
-            f"budget={options.budget!r} is no Budget", code="detached", path=frame.at, hint="budget=Budget(steps=10)"
+            f"budget={options.budget!r} is not a valid budget; expected a Budget",
+            code="detached",
+            path=frame.at,
+            hint="budget=Budget(steps=10)",
         )
 
 

@@ -142,7 +142,10 @@ def _check(value: object, path: Path) -> None:
         where, odd = found
         told = repr(odd) if isinstance(odd, float) else f"a {type(odd).__module__}.{type(odd).__qualname__}"
         raise CodecError(
-            f"{told} is no JSON", where=f"progress{where}", path=path, hint="lists, dicts with text keys, plain values"
+            f"{told} is not valid JSON",
+            where=f"progress{where}",
+            path=path,
+            hint="lists, dicts with text keys, plain values",
         )
 
 

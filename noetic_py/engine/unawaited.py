@@ -63,6 +63,9 @@ def _lost(frame: Frame) -> list[tuple[str, str]]:
         made, code, instruction, node = node
         if made.cr_frame is not None and inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
             step: Step[Any, Any, Any, Any] | None = inspect.getcoroutinelocals(made).get("step")
+            if step is not None and frame.x.run.kinds[step.kind].derived:
+                # It is called after the context that it was made for.
+                step = step.spec.step
             name = step.id if step is not None else f"{made.__qualname__.replace('Context.', 'ctx.', 1)}(...)"
             made.close()
             lost.append((name, f"{code.co_filename}:{_line(code, instruction)}, in {code.co_qualname}"))

@@ -149,7 +149,7 @@ def _apply(state: Any, given: Sequence[Change], codec: Codec) -> None:
         old = state_fields(state).get(change.key)
         if change.op == "append":
             if not is_list(old):
-                raise CodecError("is no list that something could be appended to", where=f"state.{change.key}")
+                raise CodecError("is not a list, so nothing can be appended to it", where=f"state.{change.key}")
             value = [*old, *value]
         # Holders of the object see it change, as when it was changed.
         _set(state, change.key, _put_into(old, value) if change.kept else value)
@@ -228,7 +228,7 @@ def changed_fields(fields: Mapping[str, Any], given: Iterable[Change]) -> Mappin
         else:
             old = made.get(change.key)
             if not is_list(old):
-                raise CodecError("is no list that something could be appended to", where=f"state.{change.key}")
+                raise CodecError("is not a list, so nothing can be appended to it", where=f"state.{change.key}")
             made[change.key] = [*old, *change.tree]
     return made
 

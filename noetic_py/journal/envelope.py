@@ -95,5 +95,5 @@ def card_fields(stored: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise CorruptRecord("the card of a run is no JSON object", hint="restore the store from a backup")
+        raise CorruptRecord("the card of a run is not a JSON object", hint="restore the store from a backup")
     return fields  # pyright: ignore[reportUnknownVariableType]  # any JSON

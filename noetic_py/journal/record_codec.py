@@ -81,7 +81,7 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
             form.check(record)
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise CodecError(
-            f"is no {stored.kind}: {type(error).__name__}: {error}", where="/".join(stored.path)
+            f"is not a valid {stored.kind}: {type(error).__name__}: {error}", where="/".join(stored.path)
         ) from error
     made: JournalRecord = record
     return made

@@ -143,7 +143,9 @@ class StoredConversation:
             except (CodecError, LogError, LookupError, TypeError, ValueError, AttributeError) as error:
                 where = f"record {self.position + 1} of the session"
                 self._restore(before, begun)
-                raise CodecError(f"is no {record.kind}: {type(error).__name__}: {error}", where=where) from error
+                raise CodecError(
+                    f"is not a valid {record.kind}: {type(error).__name__}: {error}", where=where
+                ) from error
 
     def _restore(self, before: StoredConversation, length: int) -> None:
         before.log.rollback(length)

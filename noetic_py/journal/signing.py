@@ -96,10 +96,15 @@ class Sealing:
         self.by_name: dict[str, RecordTransform] = {}
         for transform in self._transforms:
             if not isinstance(transform, RecordTransform):
-                raise _unfit(f"{transform!r} is no record transform", hint="a subclass of RecordTransform")
+                raise _unfit(
+                    f"{transform!r} is not a valid record transform; expected a RecordTransform",
+                    hint="a subclass of RecordTransform",
+                )
             name = transform.name
             if not is_name(name):
-                raise _unfit(f"{name!r} is no name for a record transform", hint="letters, digits and dashes, up to 64")
+                raise _unfit(
+                    f"{name!r} is not a valid name for a record transform", hint="letters, digits and dashes, up to 64"
+                )
             if name in self.by_name:
                 raise _unfit(f"two record transforms are named {name!r}", hint="give one of them another name")
             self.by_name[name] = transform

@@ -347,7 +347,7 @@ def read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
     """
     found: list[Any] = [codec.decode(each) for each in tree or ()]
     if not all(isinstance(each, ItemBase) for each in found):
-        raise ItemSchemaMismatch("holds something that is no item", where="items")
+        raise ItemSchemaMismatch("holds something that is not an item", where="items")
     return tuple(found)
 
 
@@ -426,7 +426,7 @@ def _write_error(error: Exception, codec: Codec) -> Any:
 def _read_error(tree: Any, codec: Codec) -> NoeticError:
     found = codec.decode(tree)
     if not isinstance(found, NoeticError):
-        raise CodecError("is no stored error", where="error")
+        raise CodecError("is not a valid stored error", where="error")
     return found
 
 

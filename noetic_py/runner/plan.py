@@ -116,7 +116,7 @@ class Planner:
             thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
-            metadata=dict(options.get("metadata") or {}),
+            metadata=copy_value(dict(options.get("metadata") or {})),
             trace=place if header is None else Trace.from_traceparent(header),
         )
         run.flow = step

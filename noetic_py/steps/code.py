@@ -145,9 +145,9 @@ def _check(fn: Any) -> list[inspect.Parameter]:
     parameters = list(inspect.signature(fn).parameters.values())
     if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) or len(parameters) > 2:
         raise ConfigError(
-            f"{where_defined(fn)} takes {inspect.signature(fn)}",
+            f"{where_defined(fn)} takes {inspect.signature(fn)}; expected (input, ctx), (input) or nothing",
             code="step-signature",
-            hint="a step takes (input, ctx), (input) or nothing",
+            hint="put several values into one input, a tuple or a class",
         )
     if len(parameters) == 2 and not _may_be_context(fn, parameters[1]):
         second = parameters[1]

@@ -33,6 +33,7 @@ from typing_extensions import TypeIs
 
 from noetic_py.core.secrets import NOT_KEPT, Secret
 from noetic_py.core.types import is_mapping
+from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.errors.redaction import MASK, NOT_SHOWN
 from noetic_py.models.model import JsonValue
@@ -242,7 +243,7 @@ class ModelledArguments:
     secret: frozenset[str]
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
-        """The values by parameter; what was not sent is left to the function's default."""
+        """The values by parameter; what was not sent is left to the function's default, of which it gets a copy."""
         given: dict[str, object] = {}
         try:
             if isinstance(arguments, str):
@@ -265,7 +266,7 @@ class ModelledArguments:
             if name in found and found[name] is None:
                 del found[name]
         found.update(given)
-        return found
+        return _with_defaults(found, self.defaults)
 
     def received(self, values: Mapping[str, object]) -> dict[str, JsonValue]:
         """Every parameter, those that were not sent with the function's default."""
@@ -299,6 +300,18 @@ class ModelledArguments:
                 return f"{where}: {problem['msg']}, sent: {sent}"
 
 
+def _with_defaults(found: dict[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+    """Add copies of the defaults that can change, so that a call sees nothing of what another one did to them."""
+    for name in [name for name in defaults if name not in found]:
+        try:
+            own = copy_value(defaults[name])
+        except Exception:  # noqa: BLE001, S112 # it is no data: its class refuses, so it is handed on as it is
+            continue
+        if own is not defaults[name]:
+            found[name] = own
+    return found
+
+
 @frozen(eq=False)
 class SchemaArguments:
     """Arguments whose schema comes from elsewhere, checked against it.
@@ -319,15 +332,15 @@ class SchemaArguments:
     _known: list[SchemaCheck] = field(factory=list["SchemaCheck"], init=False)
 
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool) -> dict[str, object]:
-        """The object that was sent, as it was sent."""
+        """The object that was sent, as it was sent, with copies of the function's defaults that can change."""
         if not isinstance(arguments, str):
             found = dict(arguments)
             # What code gives may be of types that JSON does not have.
             self._check({name: as_received(value) for name, value in found.items()})
-            return found
+            return _with_defaults(found, self.defaults)
         found = self._read(arguments)
         self._check(found)
-        return found
+        return _with_defaults(found, self.defaults)
 
     @property
     def _schema(self) -> SchemaCheck:

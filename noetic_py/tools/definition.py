@@ -222,8 +222,9 @@ class Tool(Generic[P, O_co, M_contra, S_contra]):
     def parse(self, arguments: str | Mapping[str, object], *, explicit: bool = False) -> dict[str, object]:
         """Check arguments, and turn them into values of the parameters' types.
 
-        What was not sent is absent from the answer, so that the function's default holds. Values that plainly mean
-        the type pass for it: `"5"` for an integer.
+        What was not sent is absent from the answer, so that the function's default holds; of a default that can
+        change, such as a list, the answer has a copy. Values that plainly mean the type pass for it: `"5"` for an
+        integer.
 
         Args:
             arguments: The JSON text that the model sent, or a mapping.

@@ -132,5 +132,5 @@ class _OneByOne:
 def _checked_path(path: str | Path) -> Path:
     text = str(path)
     if not text or "\0" in text:
-        raise ConfigError(f"{text!r} is no path of a folder", code="files-path", hint='"runs"')
+        raise ConfigError(f"{text!r} is not a valid path of a folder", code="files-path", hint='"runs"')
     return Path(text).absolute()

@@ -282,7 +282,7 @@ class Folder:
                 os.mkdir(self.at(name), 0o700)
             if not stat.S_ISDIR(os.lstat(self.at(name)).st_mode):
                 raise _refuse(
-                    self.settings, f"{name!r} in it is no folder", "link", "take it away, or give another path"
+                    self.settings, f"{name!r} in it is not a folder", "link", "take it away, or give another path"
                 )
         # What a process made that has died may not be on the disk yet.
         for name in (*_FOLDERS, ""):
@@ -299,7 +299,9 @@ class Folder:
             case {"noetic": "files", "version": int(version), "salt": str(salt)}:
                 pass
             case _:
-                raise CorruptRecord(f"{self.settings.where}: the file `store` is none of ours", hint=RESTORE)
+                raise CorruptRecord(
+                    f"{self.settings.where}: the file `store` is not one of this library's", hint=RESTORE
+                )
         if version != VERSION:
             raise _refuse(
                 self.settings,
@@ -363,7 +365,7 @@ class Folder:
                     self._count(ticks + 1)
                     return ticks + 1
                 case _:
-                    raise CorruptRecord("the store's counter is none", hint=RESTORE)
+                    raise CorruptRecord("the store's counter is not a number", hint=RESTORE)
 
     def _count(self, ticks: int) -> None:
         self.replace(self.at(), "ticks", seal({"ticks": ticks}, b"", seed=self.seed))
@@ -380,7 +382,7 @@ def _check_root(settings: FileSettings) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise _refuse(settings, "it is a symbolic link", "link", "give the path of the folder itself")
     if not stat.S_ISDIR(status.st_mode):
-        raise _refuse(settings, "it is no folder", "directory", "give the path of a folder")
+        raise _refuse(settings, "it is not a folder", "directory", "give the path of a folder")
     if os.name == "posix" and status.st_uid != os.geteuid():
         raise _refuse(settings, "the folder belongs to another user", "permission", "give a folder of this user's own")
     names = os.listdir(path)

@@ -159,7 +159,9 @@ def _checked_path(path: str | Path) -> Path:
     text = str(path)
     if not text or text == ":memory:" or text.startswith("file:") or "\0" in text:
         raise ConfigError(
-            f"{text!r} is no path of a file", code="sqlite-path", hint='"runs.db"; InMemoryBackend() keeps nothing'
+            f"{text!r} is not a valid path of a file",
+            code="sqlite-path",
+            hint='"runs.db"; InMemoryBackend() keeps nothing',
         )
     return Path(text).absolute()
 

@@ -66,7 +66,7 @@ _SQLITE: dict[int, tuple[str, str, str]] = {
         "the file, or its journal beside it, cannot be opened",
         "let this user read and write the file and its directory",
     ),
-    sqlite3.SQLITE_NOTADB: ("not-a-database", "the file is no SQLite database", "give another path"),
+    sqlite3.SQLITE_NOTADB: ("not-a-database", "the file is not an SQLite database", "give the path of a new file"),
     sqlite3.SQLITE_NOMEM: ("memory", "memory ran out", "give the process more memory"),
     sqlite3.SQLITE_PROTOCOL: ("busy", "the file's locks are not granted", "use a local disk"),
 }
@@ -370,7 +370,7 @@ def _check_file(settings: Settings) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise _refuse(settings, "it is a symbolic link", "link", "give the path of the file itself")
     if not stat.S_ISREG(status.st_mode):
-        raise _refuse(settings, "it is no regular file", "not-a-database", "give another path")
+        raise _refuse(settings, "it is not a regular file", "not-a-database", "give another path")
     if os.name != "posix":
         return
     if status.st_nlink > 1:

@@ -306,6 +306,9 @@ class SqliteStore:
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
         below = FARTHEST if after is None else after
+        if below == 0:
+            # Only a damaged row has a number below it, and stood on the page before.
+            return []
         if status is None:
             rows = self._execute(_NEWEST, (below, limit)).fetchall()
         else:
@@ -316,7 +319,7 @@ class SqliteStore:
         try:
             return self._entry(self._sums.checked_run(row, card=True))
         except CorruptRecord as error:
-            return RunEntry.damaged(row[1], row[0], error.message)
+            return RunEntry.damaged(row[1], max(row[0], 0), error.message)
 
     def _entry(self, run: RunRow) -> RunEntry:
         return RunEntry(

@@ -125,7 +125,7 @@ def decoded(stored: Any, kind: type[Any], codec: Codec) -> Any:
         return codec.decode(stored, kind)
     except CodecError as error:
         raise CodecError(
-            f"the stored state is no {kind.__name__}: {error.message}",
+            f"the stored state is not a valid {kind.__name__}: {error.message}",
             hint=f"when {kind.__name__} has changed, give it a schema_version and migrate(stored, version)",
         ) from error
 

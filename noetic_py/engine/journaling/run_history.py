@@ -201,7 +201,10 @@ def _all(node: Node) -> Iterator[Node]:
 def _asked(run_id: str, asked: Mapping[str, tuple[Pending, Node]], answer: Answer) -> tuple[Pending, Node]:
     given: object = answer
     if not isinstance(given, Answer):
-        raise AnswerInvalid(f"{given!r:.100} is no Answer", hint="pending.approve(), .reject(reason) or .answer(value)")
+        raise AnswerInvalid(
+            f"{given!r:.100} is not a valid answer; expected an Answer",
+            hint="pending.approve(), .reject(reason) or .answer(value)",
+        )
     if answer.run_id != run_id:
         raise RequestNotFound(
             "an answer is for another run than the one that it was given to", hint="look at runs.get(run_id).pending"

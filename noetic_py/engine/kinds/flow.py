@@ -247,7 +247,11 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
         shown = copy_value(value)
         given = await call_apart(frame, spec.make, shown, *((frame,) if spec.takes_context else ()))
         if not _is_many(given):
-            raise RouteError(f"paths gave {given!r}, which is no list of steps", path=frame.path, hint="return steps")
+            raise RouteError(
+                f"{given!r}, which the function for the paths gave, is not valid; expected a list of steps",
+                path=frame.path,
+                hint="return steps",
+            )
         steps = tuple([_require(frame, step) for step in given])
         ids = tuple(step.id for step in steps)
         before = replay.recorded(frame, "paths")
@@ -305,7 +309,11 @@ def _named(names: Sequence[str]) -> str:
 
 def _require(frame: Frame, value: Any) -> AnyStep:
     if not is_step(value):
-        raise RouteError(f"paths gave {value!r}, which is no step", path=frame.path, hint="return steps")
+        raise RouteError(
+            f"{value!r}, which the function for the paths gave, is not a valid step",
+            path=frame.path,
+            hint="return steps",
+        )
     return value
 
 

@@ -278,7 +278,10 @@ def _model(frame: Frame, spec: ModelSpec) -> Model:
     wanted = spec.model if spec.model is not None else resources.model
     if wanted is None:
         raise ConfigError(
-            "no model", code="no-model", path=frame.path, hint='call_model("openai:gpt-5-mini") or Harness(model=...)'
+            "there is no model: neither the step nor the harness has one",
+            code="no-model",
+            path=frame.path,
+            hint='call_model("openai:gpt-5-mini") or Harness(model=...)',
         )
     return resources.models(wanted) if isinstance(wanted, str) else wanted
 

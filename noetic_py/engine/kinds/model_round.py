@@ -18,6 +18,7 @@ from noetic_py.core.budget import NO_USAGE
 from noetic_py.core.events import ReasoningDelta, TextDelta
 from noetic_py.core.items import FunctionCall, Item, Message
 from noetic_py.core.log import ItemView
+from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import after_model, before_model, cut_after, on_model_error
 from noetic_py.engine.kind import Kind, Node
@@ -205,14 +206,15 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
 def known_of(run: Run) -> Mapping[str, JsonValue]:
     """What models and the tracer are told of a run: what its caller says, and whose it is where he does not."""
     session, user = run.session, run.user_id
+    metadata: Mapping[str, JsonValue] = copy_value(run.metadata)
     if session is None and user is None:
-        return run.metadata
+        return metadata
     whose = (
         {"user_id": user}
         if session is None
         else {"user_id": session.user, "session_id": session.session, "app_name": session.app}
     )
-    return {**{name: value for name, value in whose.items() if value is not None}, **run.metadata}
+    return {**{name: value for name, value in whose.items() if value is not None}, **metadata}
 
 
 @lru_cache(maxsize=1024)

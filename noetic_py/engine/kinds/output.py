@@ -91,7 +91,7 @@ class OutputPlan:
         except RecursionError:
             raise CodecError("the answer is nested too deep") from None
         except (ValueError, ValidationError) as error:
-            raise CodecError(f"the answer is no value yet: {error}") from None
+            raise CodecError(f"the answer is not a value yet: {error}") from None
 
 
 def _ends_in_text(begun: str) -> bool:

@@ -211,7 +211,7 @@ async def keeping(value: Any, frame: Frame) -> Any:
     """Run a code step's body, and put entries that it returns into the queue or the pool; they are its value too."""
     body = frame.step.body
     if body is None:
-        raise TypeError(f"{frame.step.id} is no code step")
+        raise TypeError(f"{frame.step.id} is not a code step")
     output = await body(value, frame)
     if is_routed(output) and await route(bind(frame), output, where=frame.path, given=value) and frame.x.run.bus.active:
         frame.tell(Emitted(frame.path, output))

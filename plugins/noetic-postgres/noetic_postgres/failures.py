@@ -21,7 +21,7 @@ _SERVER: dict[str, _Case] = {
         "connect to the primary: target_session_attrs=read-write, several hosts in the address",
     ),
     "42501": ("permission", "the role may not do this", _ROLE),
-    "42P01": ("schema", "the tables are gone", "look whether somebody dropped the schema, then make a new backend"),
+    "42P01": ("schema", "the tables are gone", "the schema was dropped; make a new backend, or restore a backup"),
     "42703": ("schema", "the tables are not those that were made", "give another schema="),
     "42P07": ("schema", "the schema holds other tables of these names", "give another schema="),
     "3F000": ("schema", "the schema is gone", "make a new backend"),
@@ -43,7 +43,7 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
     ),
     (
         ("no pg_hba.conf entry", "pg_hba.conf rejects"),
-        ("auth", "the server lets nobody in from here this way", "look at its pg_hba.conf, and at sslmode="),
+        ("auth", "the server refuses connections from this host", "check its pg_hba.conf, and sslmode="),
     ),
     (
         ("too many clients", "remaining connection slots", "too many connections"),

@@ -19,7 +19,7 @@ _ACL = "let the user run EVALSHA, SCRIPT LOAD and what scripts do on keys of the
 _AUTH: _Case = ("auth", "the server refused the user or the password", "look at both; rediss:// if it wants TLS")
 _STARTING: _Case = ("starting", "the server is reading its data from the disk", "try again in a moment")
 _LOST: _Case = ("lost", "the connection was lost", "look at the server and at the network")
-_KEYS: _Case = ("keys", "there are keys of somebody else under this prefix", "give another prefix=")
+_KEYS: _Case = ("keys", "there are keys under this prefix that are not this store's", "give another prefix=")
 _CLUSTER: _Case = (
     "cluster",
     "the server belongs to a cluster, and the store is on another node of it",
@@ -27,7 +27,7 @@ _CLUSTER: _Case = (
 )
 # What the server says, as it begins; the driver takes some of these words off, and has classes for them instead.
 _SAID: tuple[tuple[tuple[str, ...], _Case], ...] = (
-    (("noetic:gone",), ("gone", "the store was emptied, or made anew by somebody", "make a new backend")),
+    (("noetic:gone",), ("gone", "the store was emptied or made anew", "make a new backend")),
     (
         ("noetic:stale",),
         ("unknown", "a write came too late, after it had been given up", "resume the run: it reads what is there"),

@@ -31,7 +31,7 @@ _WHY: Mapping[Persistence, str] = {
     "no": "the server leaves it to its system when writes come to the disk, so a loss of power loses half a minute",
     "snapshots": "the server keeps no log, only snapshots, so a crash of it loses everything since the last one",
     "none": "the server keeps everything in memory only, so a crash or a restart of it loses everything",
-    "unknown": "the server does not tell its settings (CONFIG GET), so nobody knows what a crash of it loses",
+    "unknown": "the server does not tell its settings (CONFIG GET), so what a crash of it loses is not known",
 }
 _DURABILITY: Mapping[Persistence, BackendDurability] = {"always": "power", "everysec": "process", "no": "process"}
 _ENOUGH: Mapping[Require, frozenset[Persistence]] = {

@@ -153,7 +153,7 @@ class Signing(RecordTransform):
     def check_end(self, end: JournalEnd, seal: bytes | None) -> Finding:
         """Whether the signature of where a journal ends fits."""
         if seal is None:
-            return Finding("unverified", "nobody has signed where it ends")
+            return Finding("unverified", "the place where it ends is not signed")
         signed = _taken_apart(seal)
         if signed is None or signed.rest:
             return Finding("forged", "its signature is not of this version")
@@ -169,7 +169,9 @@ class Signing(RecordTransform):
             return signer
         made = signer(run_id)
         if made.role not in (self._keys.roles(made.key_id) or ()):
-            raise ConfigError(f"{made!r} would sign what nobody here believes", code="signing-key", hint=_TRUSTED_HINT)
+            raise ConfigError(
+                f"{made!r} would sign with a key that is not trusted here", code="signing-key", hint=_TRUSTED_HINT
+            )
         return made
 
     def _signed(self, signer: Signer, statement: dict[str, Any]) -> bytes:
@@ -180,7 +182,7 @@ class Signing(RecordTransform):
     def _finding(self, signed: _Signed, statement: dict[str, Any]) -> Finding:
         roles = self._keys.roles(signed.key)
         if roles is None:
-            return Finding("unverified", f"nobody here knows the key {signed.key.hex()}")
+            return Finding("unverified", f"the key {signed.key.hex()} is not trusted here")
         try:
             data = _bytes_of(statement, signed.key, signed.role)
         except ValueError:

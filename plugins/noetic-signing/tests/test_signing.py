@@ -109,7 +109,7 @@ async def test_a_key_that_nobody_knows_is_refused() -> None:
     backend = InMemoryBackend()
     await run.put(backend)
     reader = harness(backend, Signing(trusted={"runner": [OTHER.public]}))
-    with pytest.raises(RecordRefused, match=f"nobody here knows the key {SIGNER.key_id.hex()}"):
+    with pytest.raises(RecordRefused, match=f"the key {SIGNER.key_id.hex()} is not trusted here"):
         await reader.runs.journal("r")
     assert {check.verdict for check in (await reader.runs.verify("r")).checks} == {"unverified"}
 
@@ -182,7 +182,7 @@ async def test_a_signer_for_each_run() -> None:
     with pytest.raises(CheckpointFailed, match="KeyError"):
         await writer.run(flow, "go", run_id="c")
     stranger = harness(backend, Signing(lambda _: Signer.generate(), trusted=trusted))
-    with pytest.raises(CheckpointFailed, match="would sign what nobody here believes"):
+    with pytest.raises(CheckpointFailed, match="would sign with a key that is not trusted here"):
         await stranger.run(flow, "go", run_id="d")
 
 
