@@ -376,6 +376,9 @@ ODD_OPENINGS: dict[str, dict[str, Any]] = {
     "base.position": {"session": ["app", "user", "name", -2]},
     "trace": {"trace": "00-"},
     "source": {"source": 5},
+    "origins": {"o": [[1, "run"]]},
+    "memory": {"memory": {"owner": 1}},
+    "asked": {"asked": -1},
 }
 BUDGETED: dict[str, Any] = {"f": "f", "i": [], "s": {}, "user": None, "request": None, "meta": {}, "source": None}
 ASKED_FOR: dict[str, Any] = {"kind": "approval", "key": "k", "digest": "d", "asked": "2026-01-01T00:00:00+00:00"}
@@ -404,6 +407,9 @@ WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("StepFinished", ("a",), {"k": "code", "u": [1, -2, None, None, None]}, "usage"),
     ("StepFinished", ("a",), {"k": "code", "l": [["a"]]}, "loop_stops"),
     ("StepFinished", ("a",), {"k": "code", "w": -1}, "winner"),
+    ("StepFinished", ("a",), {"k": "code", "cut": [[1]]}, "cut"),
+    ("StepFinished", ("a",), {"k": "code", "te": 1}, "tool_error"),
+    ("StepFinished", ("a",), {"k": "code", "o": 1, "r": "b"}, "output"),
     ("StepFinished", ("a",), {"k": "send", "o": 5}, "output"),
     ("StepFinished", ("a",), {"k": "gather"}, "output"),
     ("StepFinished", ("a",), {"k": "handing", "o": {"to": 5, "value": 1}}, "output"),
@@ -433,6 +439,10 @@ WRONG: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("Decision", (), ["asked", {"kind": "complete", "reason": 1}], "value of asked"),
     ("Decision", (), ["asked", "complete"], "value of asked"),
     ("Progressed", ("a",), ["lost"], "what"),
+    ("Progressed", ("a",), ["set"], "value"),
+    ("Progressed", ("a",), ["done", 1], "value"),
+    ("StateRevised", (), [1, {}, [], {"notes": 2}], "memory"),
+    ("StateRevised", (), [1, {}, [], {}, []], "memory"),
     ("StateRevised", (), [1, {}, [["0", []]]], "deltas"),
     ("CallStarted", ("a",), [1, "Infinity"], "reserved_cost"),
     ("RunStarted", (), {"run": "r", "thread": "t", "flow": "f", "in": 1, "n": 0, "opening": []}, "opening"),
@@ -454,6 +464,25 @@ def test_a_field_that_does_not_fit_is_named(kind: str, path: tuple[str, ...], od
     assert caught.value.where == name
     assert kind in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd"),
+    [
+        ("StepOpened", ["code", 1, 1, 1]),
+        ("Segment", [1, [], [], [], "b", 1]),
+        ("Intent", [None, 1]),
+        ("Voided", [1]),
+        ("Answered", {"key": "k", "decision": "approved", "later": 1}),
+    ],
+)
+def test_a_record_with_more_fields_than_this_version_knows_is_refused(kind: str, odd: Any) -> None:
+    with pytest.raises(errors.CodecError, match="more fields than this version knows"):
+        load_record(Record(kind, ("a",), json.dumps(odd).encode()), CODEC)
+
+
+def test_a_key_of_a_later_version_is_passed_over_where_a_step_is_done_all_the_same() -> None:
+    assert load_record(Record("StepFinished", ("a",), b'{"k":"code","later":1}'), CODEC)
 
 
 def test_rules_of_a_request_come_back() -> None:
