@@ -66,12 +66,16 @@ class Engine(Protocol):
     depth: int
     thread_id: str
     user_id: str | None
-    request_id: str | None
     services: Services
     metadata: Mapping[str, JsonValue]
     last_step: StepMeta | None
     last_layer_usage: LayerUsage | None
     stop: Control | None
+
+    @property
+    def request_id(self) -> str | None:
+        """The caller's correlation id."""
+        ...
 
     @property
     def session(self) -> SessionKey | None:
