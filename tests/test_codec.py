@@ -1158,3 +1158,14 @@ def test_what_cannot_be_read_back_is_refused_when_it_is_stored() -> None:
     with pytest.raises(CodecError) as caught:
         Codec().require_readable(tree)
     assert caught.value.where == "[0]"
+
+
+def test_a_field_that_is_missing_is_told_from_one_of_another_type() -> None:
+    said: list[str] = []
+    for wire in ({"type": "function_call", "name": "look"}, {"type": "function_call", "name": "look", "call_id": None}):
+        with pytest.raises(ItemSchemaMismatch) as caught:
+            from_wire(wire)
+        assert caught.value.where == "call_id"
+        said.append(caught.value.message)
+    assert ["missing" in text for text in said] == [True, False]
+    assert "null" in said[1]

@@ -346,6 +346,29 @@ def test_filters_by_origin() -> None:
     assert [fork.origin_of(i) for i in (0, 1, -2, -1)] == [None, ("run-1", "main"), ("run-2", "main.children"), None]
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["message", "call", "output"]), st.sampled_from([None, ("r", "a"), ("r", "b")])),
+        max_size=12,
+    )
+)
+def test_what_a_provider_is_shown_keeps_its_origins(parts: list[tuple[str, tuple[str, str] | None]]) -> None:
+    log, open_calls = ItemLog(), list[str]()
+    for number, (kind, origin) in enumerate(parts):
+        log.origin = origin
+        if kind == "call":
+            log.append(FunctionCall(name="look", call_id=f"c{number}"))
+            open_calls.append(f"c{number}")
+        elif kind == "output" and open_calls:
+            log.append(FunctionCallOutput(call_id=open_calls.pop(0), output="seen"))
+        else:
+            log.append(Message.user("And now?"))
+    view = log.rendered("stopped")
+    places = {item.id: index for index, item in enumerate(view)}
+    assert len(view) == len(log) + len(open_calls)
+    assert [view.origin_of(places[item.id]) for item in log] == [log.origin_of(index) for index in range(len(log))]
+
+
 def test_origins_are_forgotten_with_their_items() -> None:
     log = ItemLog(origin=("r", "a"))
     log.append(said("1"))

@@ -11,13 +11,30 @@ CODEC = (
     "tests/requirements/test_002_items.py",
     "tests/requirements/test_000_stored.py",
 )
+RESUMED = (
+    "tests/test_resume.py",
+    "tests/test_resumed_counts.py",
+    "tests/test_replay_diverged.py",
+    "tests/test_cuts.py",
+    "tests/test_suspension.py",
+    "tests/test_detached_resumed.py",
+    "tests/test_engine_once.py",
+    "tests/test_engine_migrate.py",
+    "tests/test_steps_loop.py",
+    "tests/test_steps_handoff.py",
+    "tests/test_tools_parallel.py",
+)
+
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
     "log": (
         "noetic_py.core.log",
         ("tests/test_log.py", "tests/requirements/test_001_log.py", "tests/requirements/test_000_conversation.py"),
     ),
-    "wire": ("noetic_py.core.codec.wire", CODEC),
+    "wire": (
+        "noetic_py.core.codec.wire",
+        (*CODEC, "tests/test_testing_item_types.py", "tests/test_bad_input_sessions.py"),
+    ),
     "structure": ("noetic_py.core.codec.structure", CODEC),
     "stored": ("noetic_py.core.codec.stored", CODEC),
     "text": ("noetic_py.core.codec.text", CODEC),
@@ -46,19 +63,20 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
-    "writer": ("noetic_py.engine.journaling.writer", ("tests/test_engine_store.py", "tests/test_resume.py")),
-    "ledger": (
-        "noetic_py.engine.journaling.ledger",
-        ("tests/test_engine_ledger.py", "tests/test_resumed_counts.py", "tests/test_cuts.py"),
+    "writer": (
+        "noetic_py.engine.journaling.writer",
+        (
+            "tests/test_engine_store.py",
+            "tests/test_engine_leases.py",
+            "tests/test_engine_takeover.py",
+            "tests/test_progress.py",
+            "tests/test_large.py",
+            "tests/test_resume.py",
+        ),
     ),
-    "fold": (
-        "noetic_py.engine.journaling.fold",
-        ("tests/test_histories.py::test_every_run_goes_on", "tests/test_resume.py", "tests/test_resumed_counts.py"),
-    ),
-    "replay": (
-        "noetic_py.engine.journaling.replay",
-        ("tests/test_replay_diverged.py", "tests/test_resume.py", "tests/test_cuts.py"),
-    ),
+    "ledger": ("noetic_py.engine.journaling.ledger", ("tests/test_engine_ledger.py", *RESUMED)),
+    "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py::test_every_run_goes_on", *RESUMED)),
+    "replay": ("noetic_py.engine.journaling.replay", RESUMED),
     "signing": ("noetic_py.journal.signing", SIGNING),
     "signatures": ("noetic_signing.signing", SIGNING),
     "keys": ("noetic_signing.keys", SIGNING),
