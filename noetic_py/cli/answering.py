@@ -197,7 +197,7 @@ def _asked(request: PendingRequest) -> Answer:
             hint="--approve, --reject --reason TEXT, or --value JSON",
         )
     say("\n".join(pending_lines([request])))
-    if request.kind == "approval":
+    if request.is_approval:
         if typer.confirm("Approve?", err=True):
             return request.approve()
         return request.reject(typer.prompt("Why not?", default="", show_default=False, err=True))

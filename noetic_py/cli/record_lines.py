@@ -237,7 +237,7 @@ def pending_lines(pending: Iterable[PendingRequest]) -> Iterator[str]:
 
 
 def _request_text(request: PendingRequest) -> str:
-    if request.kind == "question":
+    if not request.tool:
         return f"question  {short(request.prompt)}"
     called = (
         f"{printable(request.tool)}({', '.join(f'{printable(k)}={short(v)}' for k, v in request.arguments.items())})"

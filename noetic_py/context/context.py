@@ -342,13 +342,13 @@ class Context(Generic[M_co, S_co]):
     def completed(self) -> bool:
         """Whether `complete` was called in this execution."""
         stop = self.engine.stop
-        return stop is not None and stop.kind == "complete"
+        return stop is not None and stop.rule.completes
 
     @property
     def completion_value(self) -> object:
         """The value given to `complete`, `None` before."""
         stop = self.engine.stop
-        return stop.value if stop is not None and stop.kind == "complete" else None
+        return stop.value if stop is not None and stop.rule.completes else None
 
     @property
     def aborted(self) -> bool:
@@ -365,7 +365,7 @@ class Context(Generic[M_co, S_co]):
         ctx: AnyContext | None = self
         while ctx is not None:
             stop = ctx.engine.stop
-            if stop is not None and stop.kind == "abort":
+            if stop is not None and stop.rule.aborts:
                 return stop
             ctx = ctx.engine.parent_context
         return None

@@ -60,20 +60,49 @@ class Control:
     by: str | None = field(default=None, validator=text_or_none)
 
     @property
+    def rule(self) -> StopRule:
+        """What a stop of its kind does."""
+        return STOPS[self.kind]
+
+    @property
     def status(self) -> RunStatus:
         """The status of a run that it ends."""
-        return _STATUS[self.kind]
+        return self.rule.status
 
 
-_STATUS: dict[StopKind, RunStatus] = {
-    "complete": "completed",
-    "wrap_up": "completed",
-    "abort": "aborted",
-    "budget": "budget_exceeded",
-    "interrupt": "interrupted",
-    "cancel": "cancelled",
-    "suspend": "suspended",
+@frozen
+class StopRule:
+    """What a stop of one kind does.
+
+    Attributes:
+        status: The status of a run that it ends.
+        completes: Whether its value is the output.
+        wraps_up: Whether the execution finishes with what it has, in a wrap-up step where there is one.
+        aborts: Whether it is an `Aborted` error for what has started the execution.
+        waits: Whether the run goes on by itself once it has an answer, so that its layers stay open.
+        settles: Whether it gives the run an outcome, so that one from outside is noted in the journal.
+    """
+
+    status: RunStatus
+    completes: bool = False
+    wraps_up: bool = False
+    aborts: bool = False
+    waits: bool = False
+    settles: bool = False
+
+
+STOPS: Mapping[StopKind, StopRule] = {
+    "complete": StopRule("completed", completes=True, settles=True),
+    "wrap_up": StopRule("completed", wraps_up=True, settles=True),
+    "abort": StopRule("aborted", aborts=True, settles=True),
+    "budget": StopRule("budget_exceeded"),
+    "interrupt": StopRule("interrupted"),
+    "cancel": StopRule("cancelled"),
+    "suspend": StopRule("suspended", waits=True),
 }
+"""What can stop an execution, and what that does."""
+SETTLING: Sequence[StopKind] = tuple(kind for kind, rule in STOPS.items() if rule.settles)
+"""The stops that give a run an outcome."""
 
 
 @frozen

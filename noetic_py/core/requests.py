@@ -123,6 +123,11 @@ class Answer:
                 )
 
 
+def is_approval(kind: RequestKind) -> bool:
+    """Whether a request of the kind is for a tool to be approved, and not for a value."""
+    return kind == "approval"
+
+
 @frozen
 class PendingRequest:
     """Something that a run waits for.
@@ -155,6 +160,11 @@ class PendingRequest:
     expires: datetime | None = None
     problem: str | None = None
 
+    @property
+    def is_approval(self) -> bool:
+        """Whether a tool waits to be approved, and not a question or a tool's result to be answered."""
+        return is_approval(self.kind)
+
     def approve(self, *, arguments: Mapping[str, object] | None = None, by: str | None = None) -> Answer:
         """Let the tool be called once, with exactly these arguments or with others.
 
@@ -166,7 +176,7 @@ class PendingRequest:
         Raises:
             AnswerInvalid: It is no approval that is waited for, or the arguments are no mapping or have no JSON form.
         """
-        if self.kind != "approval":
+        if not self.is_approval:
             raise AnswerInvalid(f"a {self.kind} cannot be approved", hint="give it a value: pending.answer(value)")
         given: object = arguments
         if given is not None and not is_mapping(given):
@@ -191,7 +201,7 @@ class PendingRequest:
         Raises:
             AnswerInvalid: It is an approval that is waited for, or the value has no JSON form.
         """
-        if self.kind == "approval":
+        if self.is_approval:
             raise AnswerInvalid("an approval takes no value", hint="pending.approve(), or pending.reject(reason)")
         return Answer(self.run_id, self.key, "answered", _plain(value), by=by)
 

@@ -198,7 +198,7 @@ class Detached:
         if frame.node is not None:
             stop_again(self.child, frame.at)
             asked = asked_again(frame.node, self._run, spec.step)
-            if asked is not None and asked.kind != "wrap_up":
+            if asked is not None and not asked.rule.wraps_up:
                 self.child.request(asked)
             if self.child.stop is not None:
                 put_down(root, frame.node)
@@ -243,7 +243,7 @@ class Detached:
         asked = asked_in(valid, self.path)
         if asked is not None:
             reason = asked.reason
-            if output is None and asked.kind == "wrap_up" and _has_no_value(valid, self.path):
+            if output is None and asked.rule.wraps_up and _has_no_value(valid, self.path):
                 output = no_value()
         if self.parked:
             status, reason = "suspended", "it waits for an answer"

@@ -37,7 +37,7 @@ from noetic_py.engine.kinds.spawn import head
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.state import Execution, Run
-from noetic_py.engine.stops import VALUELESS, asked_again, is_noted, note, note_valueless, value_so_far, wrap_up_of
+from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.journal.records import (
     Base,
@@ -99,7 +99,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     try:
         await _begin(x, root, plan, lease, len(history))
         output, stop, error = await _outcome(x, root, plan, lease)
-        if stop is None or stop.kind != "suspend":
+        if stop is None or not stop.rule.waits:
             await close_layers(x, root)
         return await _result(run, x, plan, history, _Ending(output, stop, error), now)
     except BaseException as cancelled:
@@ -150,7 +150,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
     run, past = x.run, plan.past
     if past is None:
         run.journal.append(RunBegun((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
-        if run.early is not None and is_noted(run.early):
+        if run.early is not None and run.early.rule.settles:
             note(run, run.early)
         if run.store is not None:
             await run.store.commit(run.journal)
@@ -160,7 +160,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
     count_turns(x, ())
     stop_again(x, ())
     asked = asked_again(root.node, run, run.flow)
-    if asked is not None and asked.kind != "wrap_up":
+    if asked is not None and not asked.rule.wraps_up:
         x.request(asked)
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.
@@ -182,9 +182,9 @@ async def _outcome(
             await run.dismiss()
     # What runs from here on begins anew.
     run.running_since = 0.0
-    asked = stop is not None and stop.kind == "wrap_up"
-    _void_wrap_up(root, again=asked or (stop is not None and stop.kind == "budget" and lease.keeps))
-    if stop is not None and stop.kind == "budget" and lease.keeps and plan.budget is not None:
+    asked = stop is not None and stop.rule.wraps_up
+    _void_wrap_up(root, again=asked or (stop is not None and stop.error is not None and lease.keeps))
+    if stop is not None and stop.error is not None and lease.keeps and plan.budget is not None:
         output, _ = await _wrap_up(x, root, wrap_up_step(plan.budget), lease, stop.error)
         await run.dismiss()
     elif stop is not None and asked:
@@ -229,7 +229,7 @@ async def _attempt(
     if stop is None:
         return output, None, None
     restore(root, wrapped=_is_over(x.run))
-    return (stop.value if stop.kind == "complete" else no_value()), stop, None
+    return (stop.value if stop.rule.completes else no_value()), stop, None
 
 
 def _is_over(run: Run) -> bool:
@@ -301,7 +301,7 @@ async def _wrapped_up(
     if x.stop is not None:
         # Stopped in another way meanwhile, and that holds.
         stop, error = x.stop, None
-        output = stop.value if stop.kind == "complete" else no_value()
+        output = stop.value if stop.rule.completes else no_value()
     elif output is no_value() and error is None:
         note_valueless(x.run)
     return output, (_giving(stop, output) if error is None else None), error
@@ -421,7 +421,7 @@ def _why(run: Run, plan: RunPlan, ending: _Ending) -> tuple[str | None, LoopStop
     """The reason that the result gives, and what ended the loop if the flow ended with one."""
     stop = ending.stop
     if stop is not None:
-        return (f"complete() at {'/'.join(stop.path)}" if stop.kind == "complete" and stop.path else stop.reason), None
+        return (f"complete() at {'/'.join(stop.path)}" if stop.rule.completes and stop.path else stop.reason), None
     return _verdict(run, plan.step) if ending.error is None else (ending.error.message, None)
 
 
@@ -432,7 +432,7 @@ async def _result(
     status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
     reason, loop_stop = _why(run, plan, ending)
     waits = open_requests(run.journal, run.kinds) if status == "suspended" else {}
-    if stop is not None and stop.kind == "suspend":
+    if stop is not None and stop.rule.waits:
         stop, reason = None, told(list(waits.values()))
     try:
         await _end(run, status, reason, stop, waits)

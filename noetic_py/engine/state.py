@@ -335,7 +335,7 @@ class Run:
     def _take_stop(self, root: Execution, control: Control, key: str) -> bool:
         if not root.takes(control):
             return False
-        if control.kind in ("complete", "wrap_up", "abort"):
+        if control.rule.settles:
             self.interpreter.note_stop(self, control, key)
         return root.request(control)
 
@@ -560,7 +560,7 @@ class Execution:
 
     def takes(self, control: Control) -> bool:
         """Whether a stop can still be asked for: the first one wins, and none after its end does."""
-        return self.stop is None and not self.over and not (self.wraps and control.kind == "wrap_up")
+        return self.stop is None and not self.over and not (self.wraps and control.rule.wraps_up)
 
     def _request(self, control: Control, frame: Frame | None) -> bool:
         if not self.takes(control):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, field, fields, frozen
 
@@ -11,7 +11,7 @@ from noetic_py.access import current_principal
 from noetic_py.context.step import SequenceSpec, Step
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.text import dump
-from noetic_py.core.control import Control, no_value
+from noetic_py.core.control import STOPS, Control, StopKind, StopRule, no_value
 from noetic_py.core.spelling import text_or_none
 from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.replay import output_of
@@ -38,7 +38,6 @@ __all__ = [
     "COMPLETED",
     "VALUELESS",
     "Asked",
-    "Kind",
     "asked_again",
     "asked_by",
     "asked_in",
@@ -46,7 +45,6 @@ __all__ = [
     "check_value",
     "control_of",
     "decision_of",
-    "is_noted",
     "note",
     "note_valueless",
     "value_of",
@@ -54,8 +52,6 @@ __all__ = [
     "wrap_up_of",
 ]
 
-Kind: TypeAlias = Literal["complete", "wrap_up", "abort"]
-_KINDS: Mapping[str, Kind] = {"complete": "complete", "wrap_up": "wrap_up", "abort": "abort"}
 ASKED = "asked"
 """The key of the decision, which is the run's own."""
 VALUELESS = "valueless"
@@ -75,11 +71,16 @@ class Asked:
         key: Names the request of another process, empty of one in the run's own.
     """
 
-    kind: Kind
+    kind: StopKind
     value: Any = None
     reason: str = field(default="", validator=text_or_none)
     by: str | None = field(default=None, validator=text_or_none)
     key: str = ""
+
+    @property
+    def rule(self) -> StopRule:
+        """What a stop of its kind does."""
+        return STOPS[self.kind]
 
 
 _NAMES = frozenset(each.name for each in fields(Asked))
@@ -182,18 +183,13 @@ def note(run: Run, control: Control, key: str = "", path: Path = ()) -> None:
     """
     store = run.store
     value = control.value if store is None else store.codec.encode(control.value)
-    asked = Asked(_KINDS[control.kind], value, control.reason or "", control.by, key)
+    asked = Asked(control.kind, value, control.reason or "", control.by, key)
     record = decision_of(asked, path)
     if store is not None:
         store.prepare(record)
     run.journal.append(record)
     if store is not None:
         store.hurry()
-
-
-def is_noted(control: Control) -> bool:
-    """Whether a stop from outside is noted: it gives the run an outcome, and is none that the run goes on after."""
-    return control.kind in _KINDS
 
 
 def decision_of(asked: Asked, path: Path = ()) -> Decision:
@@ -236,7 +232,7 @@ def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec
     Raises:
         ConfigError: The value is not of the flow's type; code `"complete"`.
     """
-    if asked.kind != "complete":
+    if not asked.rule.completes:
         return Control(asked.kind, reason=asked.reason, by=asked.by)
     return Control("complete", value=value_of(asked.value, flow, codec), reason=asked.reason, by=asked.by)
 

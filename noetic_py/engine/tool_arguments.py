@@ -144,7 +144,7 @@ def _problems(arguments: dict[str, Any], record: Pending) -> Iterator[str]:
     from noetic_py.tools.schema import SchemaCheck
 
     schema = record.schema
-    if record.kind != "approval" or not is_dict(schema):
+    if not record.is_approval or not is_dict(schema):
         yield "the request does not say what the tool takes"
         return
     if len(dump(arguments)) > _LARGEST:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetic_py.core.codec.text import is_list
+from noetic_py.core.control import SETTLING
 from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
 from noetic_py.journal.fields import Fits, or_none, refuse
 from noetic_py.journal.values import (
@@ -43,7 +44,7 @@ def _is_verdict(value: Any) -> bool:
 
 
 _ASKED = object_of(
-    {"kind": lambda value: value in ("complete", "wrap_up", "abort")},
+    {"kind": lambda value: value in SETTLING},
     {"value": _anything, "reason": is_text, "by": is_optional_text, "key": is_text},
 )
 # What the engine's own steps store as their output, by kind.

@@ -24,7 +24,7 @@ from noetic_py.core.control import Control, RunStatus
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.items import Item
 from noetic_py.core.log import Origin
-from noetic_py.core.requests import Decided, RequestKind
+from noetic_py.core.requests import Decided, RequestKind, is_approval
 from noetic_py.core.trace import Trace
 from noetic_py.core.types import Version
 from noetic_py.journal.decisions import check_decision, check_output
@@ -463,6 +463,11 @@ class Pending:
     expires: Annotated[str | None, StoredKey("expires"), TIME.or_null()] = None
     problem: Annotated[str | None, StoredKey("problem"), _TEXT_OR_NULL] = None
     rules: Annotated[Any, StoredKey("rules"), RULES.or_null()] = None
+
+    @property
+    def is_approval(self) -> bool:
+        """Whether a tool waits to be approved."""
+        return is_approval(self.kind)
 
 
 @define(eq=False)

@@ -198,10 +198,10 @@ async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
         last = journal[-1] if journal else None
         if isinstance(last, RunEnded) and last.status in OVER:
             raise _over(run_id, f"it has {last.status}")
-        if known is not None and (known.kind != "wrap_up" or asked.kind == "wrap_up"):
+        if known is not None and (not known.rule.wraps_up or asked.rule.wraps_up):
             raise _over(run_id, "it is being stopped already")
-        status: RunStatus = "completed" if asked.kind == "complete" else "interrupted"
-        reason = asked.reason if asked.kind == "complete" else f"to be wrapped up when it is resumed: {asked.reason}"
+        status: RunStatus = "completed" if asked.rule.completes else "interrupted"
+        reason = asked.reason if asked.rule.completes else f"to be wrapped up when it is resumed: {asked.reason}"
         written: list[JournalRecord] = [decision_of(asked), RunEnded((), status, without_secrets(reason), None)]
         records = [dump_record(each, codec) for each in written]
         await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records, status=status)

@@ -60,7 +60,7 @@ def check(past: Past, flow: AnyStep) -> None:
 def _was_stopped(past: Past) -> bool:
     """Whether a step has asked for the run's end, or something outside for an end without a wrap-up; both hold."""
     asked = asked_in(past.records)
-    return (asked is not None and asked.kind != "wrap_up") or any(
+    return (asked is not None and not asked.rule.wraps_up) or any(
         record.control is not None and record.control.at == ()
         for record in past.records
         if isinstance(record, (StepFinished, AttemptFailed, StepStopped))

@@ -219,7 +219,7 @@ def _not_found(answer: Answer, why: str) -> RequestNotFound:
 
 
 def _check_answer(answer: Answer, record: Pending) -> None:
-    wanted = ("approved" if record.kind == "approval" else "answered", "rejected")
+    wanted = ("approved" if record.is_approval else "answered", "rejected")
     if answer.decision not in wanted:
         raise AnswerInvalid(
             f"request {answer.key} is a {record.kind}, and cannot be {answer.decision}",

@@ -133,7 +133,7 @@ async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: s
 
 
 async def _needs_leave(frame: Frame, tool: Tool[..., Any, Any, Any], call: FunctionCall) -> bool:
-    asked = frame.node is not None and frame.node.asked is not None and frame.node.asked[0].kind == "approval"
+    asked = frame.node is not None and frame.node.asked is not None and frame.node.asked[0].is_approval
     if asked or isinstance(tool.needs_approval, bool):
         # What was asked for once is needed, whatever a function would say of it now.
         return asked or bool(tool.needs_approval)

@@ -117,7 +117,7 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
     try:
         with child.scope:
             output = await _whole(child, root, spec, value)
-        if child.stop is not None and child.stop.kind == "wrap_up":
+        if child.stop is not None and child.stop.rule.wraps_up:
             output = await _wrap_up(child, root, spec)
     except Parked:
         waits = child.stop is None
@@ -179,12 +179,12 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
 
 
 def _stopped(stop: Control, root: Frame, output: Any) -> Any:
-    if stop.kind == "complete":
+    if stop.rule.completes:
         return stop.value
-    if stop.kind == "wrap_up":
+    if stop.rule.wraps_up:
         return output
     reason = stop.reason or ""
-    if stop.kind == "abort":
+    if stop.rule.aborts:
         raise Aborted(reason, path=root.path)
     if isinstance(stop.error, BudgetExceeded):
         raise stop.error

@@ -113,7 +113,7 @@ class Observations:
         frame: Any = current_context(required=True)
         key = attempt_of(frame)
         # An attempt that another process starts again is the same one.
-        self.starts[key[:-1] if frame.step.kind == "answer" else key] += 1
+        self.starts[key[:-1] if frame.kind.part else key] += 1
         self.bodies = len(self.starts)
 
     def wait(self, ctx: object, scope: anyio.CancelScope) -> None:
