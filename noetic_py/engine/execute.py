@@ -266,7 +266,8 @@ async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
         if frame.parks:
             # The body has caught an exception that must not be caught.
             raise Parked
-        output = replay.prepare(frame, value, output)
+        replay.check_called(frame)
+        output = ledger.encode_finished(frame, value, output)
     close_lease(frame)
     return output
 

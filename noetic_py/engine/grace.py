@@ -10,7 +10,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.journaling.replay import cut_loops
+from noetic_py.engine.journaling.ledger import cut_loops
 
 __all__ = ["GRACE", "in_peace"]
 

@@ -1,27 +1,38 @@
-"""Writing the journal: what a step commits, and what its ancestors in flight had not written before."""
+"""From a finished step to its record, with what its ancestors in flight had not written; `writer.py` commits both.
+
+A body that has ended goes through this file from the top: `encode_finished` makes the record and what others read of
+it, `finished` appends it, and `RunWriter.commit` stores what was appended.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyio.lowlevel import checkpoint as let_others_run
 from attrs import evolve
 
-from noetic_py.core.codec.text import inside
+from noetic_py.core.codec import Codec
+from noetic_py.core.codec.stored import unreadable
+from noetic_py.core.codec.text import dump, inside
 from noetic_py.core.events import ItemsAppended, StepCommitted, StepVoided
 from noetic_py.core.state import SavedState
 from noetic_py.core.values import ATOMS, separate_state
+from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import NO_ITEMS, Frame, acting, settle_cuts
 from noetic_py.engine.journaling import deliveries, ledger
 from noetic_py.engine.journaling.fold import BEGUN
+from noetic_py.engine.journaling.outputs import packed, read_output
 from noetic_py.engine.progress import forget
+from noetic_py.engine.types import one_value
 from noetic_py.errors import CodecError, LimitExceeded, NoeticError, StepOutcomeUnknown
 from noetic_py.journal.delta import changes, known_fields, require_readable
 from noetic_py.journal.records import AttemptFailed, Decision, Segment, StepFinished, StepOpened, StepStopped, Voided
+from noetic_py.journal.values import SameAsChild, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from noetic_py.context.step import Step
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, Run, Spent
@@ -29,19 +40,21 @@ if TYPE_CHECKING:
     from noetic_py.journal.values import Change, LayerDeltas, Path
 
 __all__ = [
+    "NO_TREE",
     "capture",
     "capture_cells",
     "checkpoint",
     "close_segment",
     "count_turns",
+    "cut_loops",
     "decided",
+    "encode_finished",
     "failed",
     "finished",
     "flush",
     "flush_items",
     "holds_state",
     "note_outcome",
-    "note_used",
     "parked",
     "prepare",
     "recover",
@@ -53,6 +66,204 @@ __all__ = [
     "write_down",
     "write_items_down",
 ]
+
+
+NO_TREE: Any = object()
+"""There is no stored form of its own: the output stands in another record."""
+
+
+# ------------------------------------------------------------------------------------------------------ a finished step
+
+
+def encode_finished(frame: Frame, value: Any, output: Any) -> Any:
+    """A body is done: make its record, and encode it, so that what cannot be stored is this step's failure.
+
+    Returns:
+        The output as the step hands it on: what a process that resumes the run reads from the record.
+
+    Raises:
+        CodecError: Its output, an item or its state cannot be stored, or not be read back.
+    """
+    run, step = frame.x.run, frame.step
+    store = run.store
+    if store is None:
+        return output
+    if frame.segments is not None:
+        flush(frame)
+    record = StepFinished(frame.at, step.kind, None, None)
+    tree: Any = NO_TREE
+    record.items = frame.domain.log.since(frame.mark)
+    try:
+        record.delta = capture(frame)
+        record.memory = capture_cells(frame)
+        record.fingerprint = fingerprint(step) if frame.kind.declared else ""
+        record.digest = frame.digest
+        record.output, output, tree = _output(frame, value, output, store.codec)
+        _note_used(record, frame)
+        record.takes = tuple(frame.takes or ())
+        record.loop_stops = _asked_of_loops(frame)
+        record.cut = cut_loops(frame) if record.loop_stops else ()
+        store.prepare(record)
+    except (CodecError, LimitExceeded) as error:
+        error.at(frame.at)
+        raise
+    # Others in this process read the value itself.
+    frame.prepared = record
+    if frame.up is not None:
+        frame.up.last_output = (frame.at[-1], output, tree)
+    return output
+
+
+def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, Any, Any]:
+    """What is stored as the output, not twice what stands elsewhere; what is handed on; and its stored form.
+
+    Raises:
+        CodecError: It cannot be stored, or not be read back.
+    """
+    step, kind = frame.step, frame.kind
+    if kind.dump is not None:
+        return kind.dump(value, output), output, NO_TREE
+    last = frame.last_output
+    if last is not None and output is not None and last[1] is output and _unchanged(step, last, codec):
+        return SameAsChild(last[0]), output if step.body is None else _own(frame, output, last[2], codec), last[2]
+    try:
+        tree = codec.encode(packed(output) if kind.hands_over else output)
+    except CodecError as error:
+        raise inside(error, "output") from error
+    return None if output is None else Stored(tree), _own(frame, output, tree, codec), tree
+
+
+def _unchanged(step: Step[Any, Any, Any, Any], last: tuple[str, Any, Any], codec: Codec) -> bool:
+    """Whether an output that is a child's is still what the child gave: a body may have changed it."""
+    _, output, tree = last
+    if step.body is None or output.__class__ in ATOMS:
+        return True
+    return tree is not NO_TREE and dump(codec.encode(output)) == dump(tree)
+
+
+def _own(frame: Frame, output: Any, tree: Any, codec: Codec) -> Any:
+    """An output as it is read from its record, so that every process goes on with the same value.
+
+    Raises:
+        CodecError: It cannot be read back.
+    """
+    if output.__class__ in ATOMS or tree is NO_TREE:
+        return output
+    try:
+        read = read_output(frame.kind, Stored(tree), frame.step, codec)
+    except CodecError as error:
+        raise inside(unreadable(error), "output") from error
+    return one_value(output, read, tree)
+
+
+def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
+    """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
+    found: list[tuple[Path, object]] = []
+    node = frame.up
+    while node is not None:
+        asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
+        if asked:
+            value = asked[-1]
+            found.append((node.at, packed(value) if node.kind.hands_over else value))
+        node = node.up
+    return tuple(found)
+
+
+def cut_loops(frame: Frame) -> tuple[Path, ...]:
+    """The loops that are to end in the middle of the round because a step, or one below it, has asked for it."""
+    found: list[Path] = []
+    node = frame.up
+    while node is not None:
+        asked = any(path[: len(frame.at)] == frame.at for _, path in node.loop_stops or ())
+        if asked and node.cut is not None:
+            found.append(node.at)
+        node = node.up
+    return tuple(found)
+
+
+def _note_used(record: StepFinished, frame: Frame) -> None:
+    """Put into the record of a step what the engine has noted of it while it ran."""
+    record.attempt = frame.attempt
+    record.usage = frame.used_tokens
+    record.cost = frame.used_cost
+    record.control = frame.control
+    record.winner = frame.winner
+    record.calls = frame.used_calls
+    record.tool = frame.used_tool
+    record.tool_error = frame.tool_error
+
+
+def finished(frame: Frame, value: object, output: object, length: int) -> None:
+    """Commit a step that is done; `length` is its log's, now."""
+    run = frame.x.run
+    parent = frame.up
+    if parent is not None and not (parent.clean and parent.opened):
+        flush(parent)
+    step = frame.step
+    if run.in_flight:
+        run.in_flight.discard((frame.at, frame.attempt))
+        if parent is not None and parent.ends_by == "race":
+            _note_begun(parent, frame)
+    if frame.prepared is not None:
+        _append_prepared(frame, frame.prepared)
+        return
+    if frame.touched:
+        separate_state(frame.domain.state)
+    record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
+    if length != frame.mark or frame.segments is not None:
+        record.items = _last_segment(frame)
+    if frame.noted:
+        _note_used(record, frame)
+        if run.custody is not None:
+            deliveries.release(run, frame)
+    run.journal.append(record)
+    if run.bus.active:
+        _tell_finished(frame, record)
+
+
+def _append_prepared(frame: Frame, record: StepFinished) -> None:
+    run = frame.x.run
+    if run.custody is not None:
+        deliveries.release(run, frame)
+    # The position of the step's commit can be forked at: it is the last record of it.
+    run.settle()
+    run.journal.append(record)
+    if frame.at in run.once:
+        note_outcome(run.once, record)
+    if run.bus.active:
+        _tell_finished(frame, record)
+
+
+def _note_begun(section: Frame, path: Frame) -> None:
+    """A path decides how its section ends: a later process starts no other one, and counts what has begun in them."""
+    run, depth = section.x.run, len(section.at)
+    others = [
+        [list(at), attempt]
+        for at, attempt in run.in_flight
+        if at[:depth] == section.at and at[: depth + 1] != path.at and len(at) > depth
+    ]
+    if others:
+        run.journal.append(Decision(section.at, BEGUN, sorted(others)))
+
+
+def _tell_finished(frame: Frame, record: StepFinished) -> None:
+    run = frame.x.run
+    if record.items:
+        frame.tell(ItemsAppended(frame.at, record.items))
+    frame.tell(StepCommitted(frame.at, record.kind, len(run.journal)))
+
+
+def _last_segment(frame: Frame) -> tuple[Item, ...]:
+    items = frame.domain.log.since(frame.mark)
+    segments = frame.segments
+    if segments is not None:
+        # Closed before a child that wrote nothing: it goes into this record together with the last one.
+        for earlier in reversed(segments):
+            items = earlier.items + items
+    return items
+
+
+# ---------------------------------------------------------------------------------------------- what is not written yet
 
 
 def close_segment(frame: Frame) -> None:
@@ -259,94 +470,12 @@ def _flush_own(frame: Frame) -> None:
     frame.clean = True
 
 
-def _last_segment(frame: Frame) -> tuple[Item, ...]:
-    items = frame.domain.log.since(frame.mark)
-    segments = frame.segments
-    if segments is not None:
-        # Closed before a child that wrote nothing: it goes into this record together with the last one.
-        for earlier in reversed(segments):
-            items = earlier.items + items
-    return items
-
-
-def note_used(record: StepFinished, frame: Frame) -> None:
-    """Put into the record of a step what the engine has noted of it while it ran."""
-    record.attempt = frame.attempt
-    record.usage = frame.used_tokens
-    record.cost = frame.used_cost
-    record.control = frame.control
-    record.winner = frame.winner
-    record.calls = frame.used_calls
-    record.tool = frame.used_tool
-    record.tool_error = frame.tool_error
-
-
-def finished(frame: Frame, value: object, output: object, length: int) -> None:
-    """Commit a step that is done; `length` is its log's, now."""
-    run = frame.x.run
-    parent = frame.up
-    if parent is not None and not (parent.clean and parent.opened):
-        flush(parent)
-    step = frame.step
-    if run.in_flight:
-        run.in_flight.discard((frame.at, frame.attempt))
-        if parent is not None and parent.ends_by == "race":
-            _note_begun(parent, frame)
-    if frame.prepared is not None:
-        _append_prepared(frame, frame.prepared)
-        return
-    if frame.touched:
-        separate_state(frame.domain.state)
-    record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
-    if length != frame.mark or frame.segments is not None:
-        record.items = _last_segment(frame)
-    if frame.noted:
-        note_used(record, frame)
-        if run.custody is not None:
-            deliveries.release(run, frame)
-    run.journal.append(record)
-    if run.bus.active:
-        _tell_finished(frame, record)
-
-
-def _note_begun(section: Frame, path: Frame) -> None:
-    """A path decides how its section ends: a later process starts no other one, and counts what has begun in them."""
-    run, depth = section.x.run, len(section.at)
-    others = [
-        [list(at), attempt]
-        for at, attempt in run.in_flight
-        if at[:depth] == section.at and at[: depth + 1] != path.at and len(at) > depth
-    ]
-    if others:
-        run.journal.append(Decision(section.at, BEGUN, sorted(others)))
-
-
-def _append_prepared(frame: Frame, record: StepFinished) -> None:
-    run = frame.x.run
-    if run.custody is not None:
-        deliveries.release(run, frame)
-    # The position of the step's commit can be forked at: it is the last record of it.
-    run.settle()
-    run.journal.append(record)
-    if frame.at in run.once:
-        note_outcome(run.once, record)
-    if run.bus.active:
-        _tell_finished(frame, record)
-
-
 def note_outcome(once: dict[Path, Intent | StepFinished | AttemptFailed], record: StepFinished | AttemptFailed) -> None:
     """Note what became of a step that may run only once: a failed attempt that another one follows is none."""
     if isinstance(record, StepFinished) or (record.final and not isinstance(record.error, StepOutcomeUnknown)):
         once[record.path] = record
     elif not record.final:
         once.pop(record.path, None)
-
-
-def _tell_finished(frame: Frame, record: StepFinished) -> None:
-    run = frame.x.run
-    if record.items:
-        frame.tell(ItemsAppended(frame.at, record.items))
-    frame.tell(StepCommitted(frame.at, record.kind, len(run.journal)))
 
 
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:

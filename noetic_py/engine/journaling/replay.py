@@ -1,4 +1,4 @@
-"""A step of a durable run: what is asked of the journal before its body starts, and what is written when it is done."""
+"""What the journal of a durable run says of a step before its body starts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,21 @@ from attrs import evolve, frozen
 
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import NOT_DONE, Step
-from noetic_py.core.codec import Codec
-from noetic_py.core.codec.stored import unreadable
 from noetic_py.core.codec.text import dump
-from noetic_py.core.codec.text import inside as within
 from noetic_py.core.state import Cells, copy_state, restore_state
-from noetic_py.core.values import ATOMS, copy_value
+from noetic_py.core.values import copy_value
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.frame import Frame, innermost, settle_cuts
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.fold import OPEN, inside, left_by, recall, recall_verdict, tree
-from noetic_py.engine.journaling.ledger import count_turns, recover
-from noetic_py.engine.kind import Kind, Node, Own
+from noetic_py.engine.journaling.ledger import NO_TREE, count_turns, recover
+from noetic_py.engine.journaling.outputs import read_output, read_value
+from noetic_py.engine.kind import Node, Own
 from noetic_py.engine.state import Execution, Run
-from noetic_py.engine.types import declared_input, declared_output, known_types, one_value, read_as
 from noetic_py.errors import (
     CheckpointError,
     CodecError,
-    LimitExceeded,
     NoeticError,
     ReplayDiverged,
     StepOutcomeUnknown,
@@ -38,7 +34,6 @@ from noetic_py.journal.layer_states import StoredCells, apply_cells, unlike
 from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, StepFinished
 from noetic_py.journal.values import Path, SameAsChild, Stored
 from noetic_py.steps.flow import Mode
-from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
 
 __all__ = [
     "NOTHING",
@@ -46,14 +41,13 @@ __all__ = [
     "ask_step",
     "begin",
     "call",
+    "check_called",
     "count_turns",
-    "cut_loops",
     "decided_by",
     "disown",
     "first_of",
     "is_new",
     "look",
-    "prepare",
     "put_back",
     "put_down",
     "put_state",
@@ -377,66 +371,15 @@ def output_of(node: Node, step: AnyStep, run: Run) -> Any:
         return output_of(child, step, run)
     if not isinstance(output, Stored):
         return output
-    return _read(kind, output, step, run.store.codec)
-
-
-def _read(kind: Kind, output: Stored, step: AnyStep, codec: Codec) -> Any:
-    """An output from its stored form."""
-    return _handed(output, step, codec) if kind.hands_over else _typed(output, step, codec)
-
-
-def _unhanded(output: Any) -> Any:
-    """What a step has given that might have handed over, as it is stored."""
-    to, given = (output.step, output.input) if isinstance(output, HandoffOutput) else (None, output)
-    return {"to": to, "value": given}
-
-
-def _handed(output: Stored, step: AnyStep, codec: Codec) -> Any:
-    """What a step gave that might have handed over."""
-    to, value = output.tree["to"], Stored(output.tree["value"])
-    if to is None:
-        return _typed(value, step, codec)
-    spec: object = step.spec
-    target = spec.targets.steps().get(to) if isinstance(spec, HandoffSourceSpec) else None
-    return HandoffOutput(to, read_as(object if target is None else declared_input(target), value.tree, codec))
+    return read_output(kind, output, step, run.store.codec)
 
 
 def _stored_output(node: Node) -> Any:
-    """The stored form of a finished step's output, `NOTHING` where another record has it."""
+    """The stored form of a finished step's output, `NO_TREE` where another record has it."""
     output = None if node.finished is None else node.finished.output
     if isinstance(output, SameAsChild):
         return _stored_output(node.children[output.name])
-    return output.tree if isinstance(output, Stored) else NOTHING
-
-
-def output_type(step: AnyStep) -> Any:
-    """The type that a step's output is declared to have, `object` where none is declared."""
-    return declared_output(step)
-
-
-def _asked_of_loops(frame: Frame) -> tuple[tuple[Path, object], ...]:
-    """What loops around a step, and steps that hand over, have been asked in it or below it: the last word of each."""
-    found: list[tuple[Path, object]] = []
-    node = frame.up
-    while node is not None:
-        asked = [value for value, path in node.loop_stops or () if path[: len(frame.at)] == frame.at]
-        if asked:
-            value = asked[-1]
-            found.append((node.at, _unhanded(value) if node.kind.hands_over else value))
-        node = node.up
-    return tuple(found)
-
-
-def cut_loops(frame: Frame) -> tuple[Path, ...]:
-    """The loops that are to end in the middle of the round because a step, or one below it, has asked for it."""
-    found: list[Path] = []
-    node = frame.up
-    while node is not None:
-        asked = any(path[: len(frame.at)] == frame.at for _, path in node.loop_stops or ())
-        if asked and node.cut is not None:
-            found.append(node.at)
-        node = node.up
-    return tuple(found)
+    return output.tree if isinstance(output, Stored) else NO_TREE
 
 
 def _ask_loops_again(parent: Frame, child: Node) -> None:
@@ -451,24 +394,12 @@ def _ask_loops_again(parent: Frame, child: Node) -> None:
         if node is None or not isinstance(value, Stored):
             continue
         if node.kind.hands_over:
-            node.stop_loop_with(_handed(value, node.step, store.codec), child.path)
+            node.stop_loop_with(read_output(node.kind, value, node.step, store.codec), child.path)
         else:
-            known = _typed(value, node.step, store.codec)
+            known = read_value(value, node.step, store.codec)
             node.stop_loop_with(known, child.path)
             if path in record.cut:
                 parent.x.run.interpreter.cut_short(node, known, None)
-
-
-def _typed(value: Stored, step: AnyStep, codec: Codec) -> Any:
-    """A step's output from its stored form. A section may have steps inside that the flow does not declare."""
-    kind = output_type(step)
-    try:
-        return read_as(kind, value.tree, codec)
-    except CodecError:
-        inner = known_types(step)
-        if not inner:
-            raise
-        return read_as(kind, value.tree, Codec(inner))
 
 
 def decided_by(frame: Frame, names: list[str], mode: Mode) -> list[int] | None:
@@ -620,89 +551,6 @@ async def _reconcile(frame: Frame, value: Any) -> Any:
         ) from error
 
 
-def prepare(frame: Frame, value: Any, output: Any) -> Any:
-    """A body is done: make its record, and encode it, so that what cannot be stored is this step's failure.
-
-    Returns:
-        The output as the step hands it on: what a process that resumes the run reads from the record.
-
-    Raises:
-        CodecError: Its output, an item or its state cannot be stored, or not be read back.
-        ReplayDiverged: A child is recorded that was not called this time.
-    """
-    run, step = frame.x.run, frame.step
-    store = run.store
-    if store is None:
-        return output
-    _check_orphans(frame)
-    if frame.segments is not None:
-        ledger.flush(frame)
-    record = StepFinished(frame.at, step.kind, None, None)
-    tree: Any = NOTHING
-    record.items = frame.domain.log.since(frame.mark)
-    try:
-        record.delta = ledger.capture(frame)
-        record.memory = ledger.capture_cells(frame)
-        record.fingerprint = fingerprint(step) if frame.kind.declared else ""
-        record.digest = frame.digest
-        record.output, output, tree = _output(frame, value, output, store.codec)
-        ledger.note_used(record, frame)
-        record.takes = tuple(frame.takes or ())
-        record.loop_stops = _asked_of_loops(frame)
-        record.cut = cut_loops(frame) if record.loop_stops else ()
-        store.prepare(record)
-    except (CodecError, LimitExceeded) as error:
-        error.at(frame.at)
-        raise
-    # Others in this process read the value itself.
-    frame.prepared = record
-    if frame.up is not None:
-        frame.up.last_output = (frame.at[-1], output, tree)
-    return output
-
-
-def _output(frame: Frame, value: Any, output: Any, codec: Codec) -> tuple[Any, Any, Any]:
-    """What is stored as the output, not twice what stands elsewhere; what is handed on; and its stored form.
-
-    Raises:
-        CodecError: It cannot be stored, or not be read back.
-    """
-    step, kind = frame.step, frame.kind
-    if kind.dump is not None:
-        return kind.dump(value, output), output, NOTHING
-    last = frame.last_output
-    if last is not None and output is not None and last[1] is output and _unchanged(step, last, codec):
-        return SameAsChild(last[0]), output if step.body is None else _own(frame, output, last[2], codec), last[2]
-    try:
-        tree = codec.encode(_unhanded(output) if kind.hands_over else output)
-    except CodecError as error:
-        raise within(error, "output") from error
-    return None if output is None else Stored(tree), _own(frame, output, tree, codec), tree
-
-
-def _unchanged(step: AnyStep, last: tuple[str, Any, Any], codec: Codec) -> bool:
-    """Whether an output that is a child's is still what the child gave: a body may have changed it."""
-    _, output, tree = last
-    if step.body is None or output.__class__ in ATOMS:
-        return True
-    return tree is not NOTHING and dump(codec.encode(output)) == dump(tree)
-
-
-def _own(frame: Frame, output: Any, tree: Any, codec: Codec) -> Any:
-    """An output as it is read from its record, so that every process goes on with the same value.
-
-    Raises:
-        CodecError: It cannot be read back.
-    """
-    if output.__class__ in ATOMS or tree is NOTHING:
-        return output
-    try:
-        read = _read(frame.kind, Stored(tree), frame.step, codec)
-    except CodecError as error:
-        raise within(unreadable(error), "output") from error
-    return one_value(output, read, tree)
-
-
 def _orphans(frame: Frame) -> list[Node]:
     """The children that are recorded, and that the body has not called this time."""
     node = frame.node
@@ -716,7 +564,12 @@ def _orphans(frame: Frame) -> list[Node]:
     ]
 
 
-def _check_orphans(frame: Frame) -> None:
+def check_called(frame: Frame) -> None:
+    """Refuse, or make void, what is recorded below a body that has ended and was not called this time.
+
+    Raises:
+        ReplayDiverged: There is something, and the run does not go on with other code.
+    """
     for child in _orphans(frame):
         if frame.x.run.on_diverge == "fail":
             raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
