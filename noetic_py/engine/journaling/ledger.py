@@ -99,7 +99,7 @@ def encode_finished(frame: Frame, value: Any, output: Any) -> Any:
         record.fingerprint = fingerprint(step) if frame.kind.declared else ""
         record.digest = frame.digest
         record.output, output, tree = _output(frame, value, output, store.codec)
-        _note_used(record, frame)
+        note_used(record, frame)
         record.takes = tuple(frame.takes or ())
         record.loop_stops = _asked_of_loops(frame)
         record.cut = cut_loops(frame) if record.loop_stops else ()
@@ -181,7 +181,7 @@ def cut_loops(frame: Frame) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _note_used(record: StepFinished, frame: Frame) -> None:
+def note_used(record: StepFinished, frame: Frame) -> None:
     """Put into the record of a step what the engine has noted of it while it ran."""
     record.attempt = frame.attempt
     record.usage = frame.used_tokens
@@ -213,7 +213,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
     if length != frame.mark or frame.segments is not None:
         record.items = _last_segment(frame)
     if frame.noted:
-        _note_used(record, frame)
+        note_used(record, frame)
         if run.custody is not None:
             deliveries.release(run, frame)
     run.journal.append(record)
