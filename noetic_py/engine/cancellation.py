@@ -9,22 +9,22 @@ import anyio
 from anyio import current_effective_deadline
 from anyio.lowlevel import checkpoint
 
-__all__ = ["CancelledError", "Parked", "failure_of", "in_time", "is_late", "is_requested", "lost_task", "parked_in"]
+__all__ = ["CancelledError", "Waiting", "failure_of", "in_time", "is_late", "is_requested", "lost_task", "waiting_in"]
 
 
-class Parked(BaseException):
+class Waiting(BaseException):
     """A step waits for an answer: its task ends here, and so do those around it.
 
     It is no exception that a body could handle: one that catches it all the same is parked when it returns.
     """
 
 
-def parked_in(error: BaseException) -> Parked | None:
+def waiting_in(error: BaseException) -> Waiting | None:
     """The mark that a task waits, when that is what has ended it; a task group of the body's own wraps it."""
-    if isinstance(error, Parked):
+    if isinstance(error, Waiting):
         return error
     inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return next(filter(None, map(parked_in, inside)), None)
+    return next(filter(None, map(waiting_in, inside)), None)
 
 
 async def in_time() -> None:

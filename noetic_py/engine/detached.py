@@ -28,11 +28,11 @@ from noetic_py.core.memory import Memory
 from noetic_py.core.state import NO_CELLS, Cells, StateBag, copy_state
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
-from noetic_py.engine.cancellation import Parked, lost_task
+from noetic_py.engine.cancellation import Waiting, lost_task
 from noetic_py.engine.execute import AnyStep, execute, settle_state
 from noetic_py.engine.fingerprint import fingerprint, referenced
 from noetic_py.engine.frame import Frame, acting, settle_cuts, waited
-from noetic_py.engine.journaling.detached_starts import LAUNCHED, note
+from noetic_py.engine.journaling.detached_starts import DETACHED_START, note
 from noetic_py.engine.journaling.fold import below, items_below
 from noetic_py.engine.journaling.migrate import stored_type, version_of
 from noetic_py.engine.journaling.replay import call, count_turns, put_down, put_state, recover, stop_again
@@ -170,7 +170,7 @@ class Detached:
         self.done = anyio.Event()
         self._outcome: RunResult[Any, Any] | None = None
         # Whether it waits for an answer.
-        self.parked = False
+        self.waiting = False
         log = ItemLog()
         branch = branch_at((*self.path, step.id))
         log.origin = (run.run_id, branch)
@@ -223,8 +223,8 @@ class Detached:
         except NoeticError as failure:
             error = failure
             settle_state(self._domain, failure)
-        except Parked:
-            self.parked = self._run.waits = True
+        except Waiting:
+            self.waiting = self._run.waits = True
         except BaseException as cut:
             # Who has cancelled this task alone has ended this work, and not the harness that owns the task.
             if lost_task(cut) is None:
@@ -232,7 +232,7 @@ class Detached:
         finally:
             self.child.ended()
             self._lease.close()
-            self._run.family.children -= 1
+            self._run.limits.children -= 1
             self._run.detached.remove(self)
             self._outcome = self._result(output, error)
             self.done.set()
@@ -245,7 +245,7 @@ class Detached:
             reason = asked.reason
             if output is None and asked.rule.wraps_up and _has_no_value(valid, self.path):
                 output = no_value()
-        if self.parked:
+        if self.waiting:
             status, reason = "suspended", "it waits for an answer"
         if status == "failed":
             where = Where(self._run.run_id, self.path, 1)
@@ -289,9 +289,9 @@ class Detached:
         """Wait for the end."""
         waiting = CURRENT.get()
         outcome = await waited(waiting, self._name, self._ended)
-        if self.parked and isinstance(waiting, Frame) and waiting.x.run is self._run:
+        if self.waiting and isinstance(waiting, Frame) and waiting.x.run is self._run:
             # Who waits for it in the run waits for the same answer.
-            raise Parked
+            raise Waiting
         return outcome
 
     async def _ended(self) -> RunResult[Any, Any]:
@@ -417,12 +417,12 @@ def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
         node: What the journal says of it.
     """
     run = parent.x.run
-    if run.relaunched is None:
+    if run.recovered_work is None:
         return
     for starter, work in _left_alone(node, within=False):
-        if work.path in run.relaunched:
+        if work.path in run.recovered_work:
             continue
-        run.relaunched.add(work.path)
+        run.recovered_work.add(work.path)
         launched = _read(parent, step, work)
         if launched is None or run.resources.group is None:
             warn(f"{'/'.join(work.path)} had not ended, and the step that had started it has: it does not go on")
@@ -451,7 +451,7 @@ def _left_alone(node: Node, *, within: bool) -> Iterator[tuple[Node, Node]]:
 
 
 @frozen(eq=False)
-class _Launched:
+class _DetachedStart:
     step: AnyStep
     value: Any
     state: Any
@@ -460,9 +460,9 @@ class _Launched:
     count: int
 
 
-def _read(parent: Frame, step: AnyStep, work: Node) -> _Launched | None:
+def _read(parent: Frame, step: AnyStep, work: Node) -> _DetachedStart | None:
     """What was started; `None` when it cannot be found, or is not what it was."""
-    told = work.decisions.get(LAUNCHED)
+    told = work.decisions.get(DETACHED_START)
     store = parent.x.run.store
     if told is None or store is None:
         return None
@@ -479,7 +479,7 @@ def _read(parent: Frame, step: AnyStep, work: Node) -> _Launched | None:
         value = store.codec.decode(_parsed(told["input"]), declared_input(started))
         state = _state(told, parent.domain.state.__class__, store.codec)
         cells = _cells(told, parent, store.codec)
-        return _Launched(started, value, state, cells, budget_of(told["budget"], None), told["count"])
+        return _DetachedStart(started, value, state, cells, budget_of(told["budget"], None), told["count"])
     except (CodecError, ConfigError):
         return None
 

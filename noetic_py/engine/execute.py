@@ -23,13 +23,13 @@ from noetic_py.core.trace import recorded_span
 from noetic_py.core.tracebacks import forget_attempt, note_place
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine.body import DONE, call_apart, first_stretch, go_on, pause, resumed
-from noetic_py.engine.cancellation import CancelledError, Parked, failure_of, in_time, is_late, parked_in
+from noetic_py.engine.cancellation import CancelledError, Waiting, failure_of, in_time, is_late, waiting_in
 from noetic_py.engine.frame import Frame, cut_again, note_cut, recorded_cut
-from noetic_py.engine.grace import in_peace
 from noetic_py.engine.journaling import fold, ledger, replay
 from noetic_py.engine.kind import Own
 from noetic_py.engine.layers.handles import check_shown, keeping
 from noetic_py.engine.limits import wrap_up_step
+from noetic_py.engine.shielding import shielded
 from noetic_py.engine.state import UNTIMED, Bare, Execution
 from noetic_py.engine.unawaited import NO_VALUES, explained, refuse
 from noetic_py.errors import (
@@ -209,7 +209,7 @@ async def _committed(x: Execution, step: AnyStep) -> None:
     if run.stopping:
         await _breathe(x)
     if step.replay == "once":
-        # It was left in peace until here.
+        # It was shielded from cancellation until here.
         await checkpoint_if_cancelled()
 
 
@@ -219,9 +219,9 @@ async def _unwind(frame: Frame, error: BaseException, own: bool) -> None:
     if failure is not None:
         await _after_failure(frame, failure if frame.calls is None else explained(frame, failure))
         return
-    parked = parked_in(error)
-    _after_stop(frame, own, parked=parked is not None)
-    raise error if parked is None else parked
+    waiting = waiting_in(error)
+    _after_stop(frame, own, waiting=waiting is not None)
+    raise error if waiting is None else waiting
 
 
 async def _breathe(x: Execution) -> None:
@@ -249,23 +249,23 @@ async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
     resumed(frame)
     if step.hooks:
         run.has_hooks()
-    if run.hooked and step.counted:
+    if run.dispatches_hooks and step.counted:
         body = run.interpreter.with_hooks(body)
     tracer = run.tracer
     with _NO_SPAN if tracer is None else _span(frame, tracer):
         if done is not None:
             output = done.value
         elif durably and step.replay == "once":
-            output = await in_peace(frame, lambda: _limited(frame, body, given))
+            output = await shielded(frame, lambda: _limited(frame, body, given))
         else:
             output = await _limited(frame, body, given)
     pause(frame)
     if frame.shown is not None or frame.calls is not None or output.__class__ in NO_VALUES:
         _check_end(frame, output)
     if durably:
-        if frame.parks:
+        if frame.waits_below:
             # The body has caught an exception that must not be caught.
-            raise Parked
+            raise Waiting
         replay.check_called(frame)
         output = ledger.encode_finished(frame, value, output)
     close_lease(frame)
@@ -536,7 +536,7 @@ async def _after_failure(frame: Frame, error: Exception) -> None:
     frame.noted = True
     frame.used_tokens = frame.used_cost = frame.used_tool = frame.tool_error = frame.control = frame.occurrences = None
     frame.used_calls = 0
-    frame.opened = frame.parks = False
+    frame.opened = frame.waits_below = False
     frame.node = frame.visited = frame.last_output = frame.prepared = frame.takes = frame.cuts = None
     frame.cuts_short = None
 
@@ -579,16 +579,16 @@ def _state_left(frame: Frame) -> tuple[Any, Cells]:
     return SavedState(state) if left is None else left, cells
 
 
-def _after_stop(frame: Frame, own: bool, *, parked: bool) -> None:
+def _after_stop(frame: Frame, own: bool, *, waiting: bool) -> None:
     """The body was cancelled, or waits: its unwritten work goes, unless it asked for the stop itself."""
     frame.running = frame.on_stack = False
     if frame.x.run.verbose:
-        how = "waits for an answer" if parked else "was stopped"
+        how = "waits for an answer" if waiting else "was stopped"
         log("steps", DEBUG, "%s step %s", frame.step.kind, how, where=frame.where)
     if frame.x.run.detached:
         frame.x.run.cancel_detached(frame.at)
-    if parked and frame.x.stop is None:
-        ledger.parked(frame)
+    if waiting and frame.x.stop is None:
+        ledger.waiting(frame)
     else:
         ledger.stopped(frame)
     if frame.control is None:

@@ -133,7 +133,7 @@ class Frame(Context[Any, Any]):
     # Of a section while its paths run: what ends it early.
     ends_by: Mode | None = None
     # Whether a child waits for an answer, so that the body cannot come to an end.
-    parks = False
+    waits_below = False
     # The function call that a tool call is made for; and where its events come from, once it has sent one.
     call_id: str | None = None
     source: Source | None = None

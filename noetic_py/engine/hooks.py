@@ -46,8 +46,8 @@ __all__ = [
     "before_tool",
     "cut_after",
     "hand_over",
-    "hooked_rounds",
     "on_model_error",
+    "rounds_with_hooks",
     "with_hooks",
 ]
 
@@ -209,7 +209,7 @@ def _tags_of_round(frame: Frame) -> frozenset[str]:
 
 async def before_model(frame: Frame, request: ModelRequest) -> ModelRequest | ModelResponse:
     """The request as hooks want it asked, or the answer of one."""
-    if not frame.x.run.hooked:
+    if not frame.x.run.dispatches_hooks:
         return request
     for hook in _hooks(frame, "before_model", _tags_of_round(frame)):
         made, _ = await _call(frame, hook, request)
@@ -226,7 +226,7 @@ async def before_model(frame: Frame, request: ModelRequest) -> ModelRequest | Mo
 
 async def after_model(frame: Frame, response: ModelResponse) -> ModelResponse:
     """The answer as hooks want the conversation to have it."""
-    if not frame.x.run.hooked:
+    if not frame.x.run.dispatches_hooks:
         return response
     for hook in _hooks(frame, "after_model", _tags_of_round(frame)):
         made, _ = await _call(frame, hook, response)
@@ -239,7 +239,7 @@ async def after_model(frame: Frame, response: ModelResponse) -> ModelResponse:
 
 async def on_model_error(frame: Frame, error: ModelError) -> ModelResponse | None:
     """The answer that a hook gives in place of a model that has failed; `None` when none does."""
-    if not frame.x.run.hooked:
+    if not frame.x.run.dispatches_hooks:
         return None
     for hook in _hooks(frame, "on_model_error", _tags_of_round(frame)):
         try:
@@ -261,8 +261,8 @@ async def on_model_error(frame: Frame, error: ModelError) -> ModelResponse | Non
 
 def _of_tool(frame: Frame, event: HookEvent, tool: Any) -> Sequence[AnyHook]:
     if tool is None:
-        return _hooks(frame, event, frozenset()) if frame.x.run.hooked else ()
-    return _hooks(frame, event, tool.tags, tool.hooks) if frame.x.run.hooked or tool.hooks else ()
+        return _hooks(frame, event, frozenset()) if frame.x.run.dispatches_hooks else ()
+    return _hooks(frame, event, tool.tags, tool.hooks) if frame.x.run.dispatches_hooks or tool.hooks else ()
 
 
 async def before_tool(frame: Frame, received: Received) -> Received | FunctionCallOutput | Block:
@@ -338,7 +338,7 @@ async def _between_hooks(body: Body, value: Any, frame: Frame) -> Any:
     return output if frame.handover is None else frame.handover
 
 
-def hooked_rounds(frame: Frame) -> Callable[[AnyStep, Any, Frame, str], Awaitable[Any]]:
+def rounds_with_hooks(frame: Frame) -> Callable[[AnyStep, Any, Frame, str], Awaitable[Any]]:
     """How a loop runs its body: with its hooks, where it has any."""
     hooks = _hooks(frame, "after_round", frame.step.tags)
     return partial(_round, hooks) if hooks else execute

@@ -8,7 +8,7 @@ from noetic_py.context.step import Step, require_step
 from noetic_py.core.budget import Budget
 from noetic_py.errors import ConfigError, LimitExceeded
 
-__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "MAX_ITERATIONS", "Family", "budget_of", "limits_of", "too_many_iterations"]
+__all__ = ["MAX_CHILDREN", "MAX_DEPTH", "MAX_ITERATIONS", "RunLimits", "budget_of", "limits_of", "too_many_iterations"]
 
 
 def limits_of(budget: Budget | None) -> dict[str, Any] | None:
@@ -60,7 +60,7 @@ MAX_ITERATIONS = 50_000
 """Iterations of all loops of one run, whatever each of them allows; likewise."""
 
 
-class Family:
+class RunLimits:
     """What a run and all runs that its steps have started use up together.
 
     Attributes:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
 
-__all__ = ["Beside", "Giver", "Interpreter", "LayerStore", "Taken"]
+__all__ = ["Beside", "Giver", "Interpreter", "LayerStore", "UnackedDelivery"]
 
 AnyStep = Step[Any, Any, Any, Any]
 
@@ -181,7 +181,7 @@ class Giver(Protocol):
 
 
 @define(eq=False)
-class Taken:
+class UnackedDelivery:
     """A message, who took it, and the step whose end makes that final; unknown for one taken by another process."""
 
     path: tuple[str, ...]

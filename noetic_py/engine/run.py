@@ -23,11 +23,11 @@ from noetic_py.core.logs import Where, log
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.core.trace import place_of, recorded_span
 from noetic_py.core.tracebacks import trim
-from noetic_py.engine.cancellation import Parked, failure_of, is_late
+from noetic_py.engine.cancellation import Waiting, failure_of, is_late
 from noetic_py.engine.execute import AnyStep, as_error, execute, open_wrap_up, restore, settle_failure
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
-from noetic_py.engine.journaling.ledger import voided
+from noetic_py.engine.journaling.ledger import discarded
 from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
 from noetic_py.engine.journaling.run_history import Past, open_requests, request_of, told
 from noetic_py.engine.journaling.writer import Kept
@@ -211,7 +211,7 @@ async def _attempt(
         lease.keep_reserve()
         with x.scope:
             output = await _whole(x, root, plan)
-    except Parked:
+    except Waiting:
         if x.stop is None:
             restore(root, wrapped=False)
             return no_value(), Control("suspend"), None
@@ -244,7 +244,7 @@ def _void_wrap_up(root: Frame, *, again: bool) -> None:
         return
     node.drop("wrap_up")
     node.failed.pop("wrap_up", None)
-    voided(run, (*root.at, "wrap_up"))
+    discarded(run, (*root.at, "wrap_up"))
 
 
 def _has_gone_on(journal: Sequence[JournalRecord]) -> bool:
@@ -268,7 +268,7 @@ async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
     if x.run.detached:
         await x.run.join_detached()
     if x.run.waits and open_requests(x.run.journal, x.run.kinds):
-        raise Parked
+        raise Waiting
     return output
 
 

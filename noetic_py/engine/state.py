@@ -28,7 +28,7 @@ from noetic_py.core.trace import Trace, trace_of_run
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfinished
-from noetic_py.engine.limits import Family
+from noetic_py.engine.limits import RunLimits
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.journal.delta import known_fields
 from noetic_py.journal.layer_states import StoredCells
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.layers.bundle import Layers
-    from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, Taken
+    from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, UnackedDelivery
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
     from noetic_py.models.model import JsonValue, Model, ModelSettings
 
@@ -110,12 +110,62 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "context_turns", "custody",
-        "depth", "detached", "early", "executed", "family", "flow", "hooked", "in_flight", "interpreter", "journal",
-        "kinds", "left", "mail", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once", "progress",
-        "relaunched", "request_id", "resources", "root", "run_id", "running_since", "runtime", "sent", "services",
-        "session", "spent", "stopped", "stopping", "store", "thread_id", "timed", "trace", "tracer", "turns",
-        "unpriced", "user_id", "verbose", "verdict", "view", "waits",
+        "_board",
+        "_over",
+        "_thread",
+        "alert",
+        "asked",
+        "attrs",
+        "bare",
+        "begun",
+        "bus",
+        "context_turns",
+        "depth",
+        "detached",
+        "dispatches_hooks",
+        "early",
+        "executed",
+        "flow",
+        "in_flight",
+        "interpreter",
+        "journal",
+        "kinds",
+        "left",
+        "limits",
+        "mail",
+        "memory",
+        "metadata",
+        "model_settings",
+        "noticed",
+        "on_diverge",
+        "once",
+        "progress",
+        "recorded_usage",
+        "recovered_work",
+        "request_id",
+        "resources",
+        "root",
+        "run_id",
+        "running_since",
+        "runtime",
+        "sent",
+        "services",
+        "session",
+        "stopped",
+        "stopping",
+        "store",
+        "thread_id",
+        "timed",
+        "trace",
+        "tracer",
+        "turns",
+        "unacknowledged",
+        "unpriced",
+        "user_id",
+        "verbose",
+        "verdict",
+        "view",
+        "waits",
     )  # fmt: skip
 
     # Where in the conversation that it begins with a message stands that no run has answered.
@@ -129,7 +179,7 @@ class Run:
     # The attempts whose bodies go on, of a durable run: those that a budget counts.
     in_flight: set[tuple[tuple[str, ...], int]]
     # What its journal says was spent before this process had the run, and the stops that were asked for before that.
-    spent: list[Spent]
+    recorded_usage: list[RecordedUsage]
     stopped: list[Control]
     journal: list[JournalRecord]
     sent: set[tuple[str, ...]]
@@ -163,14 +213,14 @@ class Run:
         self.on_diverge: OnDiverge = "fail"
         # Of every step that may run only once what is known of it last: never void, whatever is tried again around it.
         self.once: dict[tuple[str, ...], Intent | StepFinished | AttemptFailed] = {}
-        self.spent, self.stopped, self.in_flight = [], [], set()
+        self.recorded_usage, self.stopped, self.in_flight = [], [], set()
         # Whether it has hooks, whether its steps are logged, and whether a bare step needs nothing around its body.
-        self.hooked, self.verbose = bool(resources.hooks), is_verbose()
-        self.bare: Bare = tracer is None and not self.hooked and not self.verbose
+        self.dispatches_hooks, self.verbose = bool(resources.hooks), is_verbose()
+        self.bare: Bare = tracer is None and not self.dispatches_hooks and not self.verbose
         # `stopping` counts the executions that are being stopped, `alert` the reasons for which a step looks around.
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.turns = self.context_turns = self.stopping = self.alert = 0
-        self.depth, self.family = _place()
+        self.depth, self.limits = _place()
         # When the stretch of its code that runs now has begun, and what has been warned of once; see `blocking`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
@@ -185,11 +235,11 @@ class Run:
         # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
         self.mail: dict[str, list[Entry]] = {}
         # Messages that may have to go back, while there are any.
-        self.custody: list[Taken] | None = None
+        self.unacknowledged: list[UnackedDelivery] | None = None
         # The sends that a second attempt is not to repeat; and executions beside the flow, while there are any.
         self.sent, self.detached = set(), []
         # Those from before this process had the run that it has looked after, their starters being done; by path.
-        self.relaunched: set[tuple[str, ...]] | None = None
+        self.recovered_work: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.
         self.early: Control | None = None
         self.flow: Step[Any, Any, Any, Any] | None = None
@@ -208,7 +258,7 @@ class Run:
 
     def has_hooks(self) -> None:
         """A step that has hooks begins: look for hooks from now on."""
-        self.hooked, self.bare = True, False
+        self.dispatches_hooks, self.bare = True, False
 
     @property
     def place(self) -> Trace:
@@ -283,7 +333,7 @@ class Run:
     def possibly_spent(self, path: tuple[str, ...] = ()) -> Usage:
         """What calls below a path had reserved that were in flight when an earlier owner died."""
         found = NOTHING_USED
-        for spent in self.spent:
+        for spent in self.recorded_usage:
             if not spent.sure and spent.path[: len(path)] == path:
                 used = spent.used
                 cost = found.cost if not used.cost else used.cost + (found.cost or Decimal(0))
@@ -341,7 +391,7 @@ class Run:
 
 
 @frozen
-class Spent:
+class RecordedUsage:
     """What one recorded attempt of a step has used, children apart.
 
     Attributes:
@@ -723,14 +773,14 @@ class Execution:
             LimitExceeded: Too deep, or too many in flight.
             BudgetExceeded: A budget's `depth` does not allow it.
         """
-        self.run.family.check(self.run.depth + self.depth + 1)
+        self.run.limits.check(self.run.depth + self.depth + 1)
         self.lease.enter_depth(self.depth + 1)
-        self.run.family.children += 1
+        self.run.limits.children += 1
 
 
-def _place() -> tuple[int, Family]:
+def _place() -> tuple[int, RunLimits]:
     """How deep below the first run of which family a run begins: what a step in flight starts is of that step's."""
     asking = CURRENT.get()
     if isinstance(asking, Frame) and asking.running:
-        return asking.x.run.depth + asking.x.depth + 1, asking.x.run.family
-    return 0, Family()
+        return asking.x.run.depth + asking.x.depth + 1, asking.x.run.limits
+    return 0, RunLimits()

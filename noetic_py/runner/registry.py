@@ -147,8 +147,8 @@ class Living:
             LimitExceeded: It was started too deep below another one, or too many are in flight there.
         """
         if run.depth:
-            run.family.check(run.depth)
-            run.family.children += 1
+            run.limits.check(run.depth)
+            run.limits.children += 1
         self._runs[run.run_id] = run
 
     def remove(self, run: Any) -> None:
@@ -157,7 +157,7 @@ class Living:
         if there is not run:
             return
         del self._runs[run.run_id]
-        run.family.children -= run.depth > 0
+        run.limits.children -= run.depth > 0
         if run.view is not None:
             self._views[run.run_id] = run.view, Resource.of_run(run)
             while len(self._views) > _VIEWS:

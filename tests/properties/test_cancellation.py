@@ -273,7 +273,7 @@ class Trial:
         lease = self.harness._resources.lease
         assert not any(lease._held.values())
         assert not any(lease._kept.values())
-        assert self.run.family.children == 0
+        assert self.run.limits.children == 0
 
 
 @step

@@ -1010,8 +1010,8 @@ class Town:
     def check(self, handle: Any, run: Any, lease: Any) -> None:
         assert handle.done
         assert run.detached == []
-        assert run.family.children == 0
-        assert run.custody is None
+        assert run.limits.children == 0
+        assert run.unacknowledged is None
         assert not any(lease._held.values())
         assert sum(isinstance(record, RunEnded) for record in run.journal) == 1
         assert isinstance(run.journal[-1], RunEnded)

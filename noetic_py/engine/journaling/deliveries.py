@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.protocol import Giver, Taken
+from noetic_py.engine.protocol import Giver, UnackedDelivery
 from noetic_py.engine.state import Run
 from noetic_py.steps.flow import ParallelSpec
 from noetic_py.steps.loop import EverySpec, LoopSpec
@@ -21,7 +21,7 @@ from noetic_py.steps.loop import EverySpec, LoopSpec
 if TYPE_CHECKING:
     from noetic_py.channels import Entry, Reader
 
-__all__ = ["give_back", "going_on", "keep", "keep_former", "release"]
+__all__ = ["going_on", "nack", "note_delivery", "note_former_delivery", "release"]
 
 
 @frozen
@@ -58,22 +58,22 @@ def _starter(head: Frame) -> Frame | None:
     return found if isinstance(found, Frame) else None
 
 
-def keep(frame: Frame, path: tuple[str, ...], reader: Reader, entry: Entry) -> None:
+def note_delivery(frame: Frame, path: tuple[str, ...], reader: Reader, entry: Entry) -> None:
     """Note a take by the step at `path`, which is the frame's or below it."""
     until = _until(frame, path)
     if until is not None:
         until.noted = True
         run = frame.x.run
-        if run.custody is None:
-            run.custody = []
-        run.custody.append(Taken(path, frame, until, reader, entry))
+        if run.unacknowledged is None:
+            run.unacknowledged = []
+        run.unacknowledged.append(UnackedDelivery(path, frame, until, reader, entry))
 
 
-def keep_former(run: Run, path: tuple[str, ...], name: str, entry: Entry) -> None:
+def note_former_delivery(run: Run, path: tuple[str, ...], name: str, entry: Entry) -> None:
     """Note a take of which only the journal knows."""
-    if run.custody is None:
-        run.custody = []
-    run.custody.append(Taken(path, None, None, Former(run, name), entry))
+    if run.unacknowledged is None:
+        run.unacknowledged = []
+    run.unacknowledged.append(UnackedDelivery(path, None, None, Former(run, name), entry))
 
 
 def _until(frame: Frame, path: tuple[str, ...]) -> Frame | None:
@@ -111,26 +111,26 @@ def _wraps_up(frame: Frame) -> bool:
     return False
 
 
-def give_back(run: Run, path: tuple[str, ...], *, below: bool) -> None:
+def nack(run: Run, path: tuple[str, ...], *, below: bool) -> None:
     """The step's attempt is void, and with `below` everything under it too: its messages go back."""
     depth = len(path)
-    kept: list[Taken] = []
+    kept: list[UnackedDelivery] = []
     void: dict[Giver, list[Entry]] = {}
-    for each in run.custody or ():
+    for each in run.unacknowledged or ():
         if each.path == path or (below and each.path[:depth] == path):
             void.setdefault(each.reader, []).append(each.entry)
         else:
             kept.append(each)
     if void:
-        run.custody = kept or None
+        run.unacknowledged = kept or None
         for reader, entries in void.items():
             reader.give_back(*entries)
 
 
 def release(run: Run, frame: Frame) -> None:
     """The step is over, and with it what was kept for its sake, unless work that it has started beside goes on."""
-    kept: list[Taken] = []
-    for each in run.custody or ():
+    kept: list[UnackedDelivery] = []
+    for each in run.unacknowledged or ():
         if each.until is frame and each.frame is not None:
             until = _until(each.frame, each.path)
             if until is None:
@@ -138,4 +138,4 @@ def release(run: Run, frame: Frame) -> None:
             until.noted = True
             each.until = until
         kept.append(each)
-    run.custody = kept or None
+    run.unacknowledged = kept or None

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Run
     from noetic_py.journal.values import Path
 
-__all__ = ["LAUNCHED", "note"]
+__all__ = ["DETACHED_START", "note"]
 
-LAUNCHED = "launched"
+DETACHED_START = "launched"
 """The decision that says it."""
 
 
@@ -52,7 +52,7 @@ def note(
         at: How many of this step its starter had started before.
         versions: Those of the layers that are not the first.
     """
-    if run.store is None or options.memory is not None or path in (run.relaunched or ()):
+    if run.store is None or options.memory is not None or path in (run.recovered_work or ()):
         return
     codec, state = run.store.codec, domain.state
     try:
@@ -71,7 +71,7 @@ def note(
             told["memory"] = dump(codec.encode(dict(domain.cells))).decode()
             if versions:
                 told["layers"] = dict(versions)
-        record = Decision(path, LAUNCHED, told)
+        record = Decision(path, DETACHED_START, told)
         run.store.prepare(record)
     except (CodecError, ConfigError, LimitExceeded):
         return

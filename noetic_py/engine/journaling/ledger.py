@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
-    from noetic_py.engine.state import Execution, Run, Spent
+    from noetic_py.engine.state import Execution, RecordedUsage, Run
     from noetic_py.journal.records import Intent, JournalRecord
     from noetic_py.journal.values import Change, LayerDeltas, Path
 
@@ -48,6 +48,7 @@ __all__ = [
     "count_turns",
     "cut_loops",
     "decided",
+    "discarded",
     "encode_finished",
     "failed",
     "finished",
@@ -55,14 +56,13 @@ __all__ = [
     "flush_items",
     "holds_state",
     "note_outcome",
-    "parked",
     "prepare",
     "recover",
     "recover_wrap_up",
     "remember",
     "returned",
     "stopped",
-    "voided",
+    "waiting",
     "write_down",
     "write_items_down",
 ]
@@ -214,7 +214,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         record.items = _last_segment(frame)
     if frame.noted:
         note_used(record, frame)
-        if run.custody is not None:
+        if run.unacknowledged is not None:
             deliveries.release(run, frame)
     run.journal.append(record)
     if run.bus.active:
@@ -223,7 +223,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
 
 def _append_prepared(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
-    if run.custody is not None:
+    if run.unacknowledged is not None:
         deliveries.release(run, frame)
     # The position of the step's commit can be forked at: it is the last record of it.
     run.settle()
@@ -305,7 +305,7 @@ def prepare(frame: Frame, record: JournalRecord) -> None:
             raise
 
 
-def voided(run: Run, path: Path) -> None:
+def discarded(run: Run, path: Path) -> None:
     """Write that a finished step is void: the run goes on with other code, or another input, than it had."""
     run.journal.append(Voided(path))
     _count_anew(run, path)
@@ -481,8 +481,8 @@ def note_outcome(once: dict[Path, Intent | StepFinished | AttemptFailed], record
 def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     """Commit an attempt that failed, before anybody reacts to it."""
     run = frame.x.run
-    if run.custody is not None:
-        deliveries.give_back(run, frame.at, below=not final)
+    if run.unacknowledged is not None:
+        deliveries.nack(run, frame.at, below=not final)
         if final:
             deliveries.release(run, frame)
     if run.progress and not final:
@@ -513,9 +513,9 @@ def stopped(frame: Frame) -> None:
     run = frame.x.run
     run.in_flight.discard((frame.at, frame.attempt))
     kept = NO_ITEMS
-    if run.custody is not None:
+    if run.unacknowledged is not None:
         if frame.control is None:
-            deliveries.give_back(run, frame.at, below=False)
+            deliveries.nack(run, frame.at, below=False)
         deliveries.release(run, frame)
     if frame.control is not None:
         if run.store is not None:
@@ -542,14 +542,14 @@ def stopped(frame: Frame) -> None:
         frame.tell(StepVoided(frame.at, frame.attempt, "stopped", True))
 
 
-def parked(frame: Frame) -> None:
+def waiting(frame: Frame) -> None:
     """A step waits for an answer: that is no attempt, and not written; what its body has taken goes back."""
     run = frame.x.run
     frame.x.run.in_flight.discard((frame.at, frame.attempt))
     around = frame.up or frame
-    frame.parks = around.parks = True
-    if run.custody is not None:
-        deliveries.give_back(run, frame.at, below=False)
+    frame.waits_below = around.waits_below = True
+    if run.unacknowledged is not None:
+        deliveries.nack(run, frame.at, below=False)
         deliveries.release(run, frame)
 
 
@@ -579,9 +579,9 @@ def recover(run: Run, lease: BudgetLease, path: tuple[str, ...], *, attempts: bo
         lease.recover(spent.used, spent.steps, spent.tool)
 
 
-def _charged(run: Run, path: Path, attempts: bool) -> Iterator[Spent]:
+def _charged(run: Run, path: Path, attempts: bool) -> Iterator[RecordedUsage]:
     depth = len(path)
-    for spent in run.spent:
+    for spent in run.recorded_usage:
         below = spent.path[:depth] == path and (not path or len(spent.path) > depth)
         if below and (spent.void is None or depth < spent.void or (attempts and depth == spent.void)):
             yield spent
@@ -604,7 +604,7 @@ def recover_wrap_up(run: Run, lease: BudgetLease, path: tuple[str, ...]) -> None
 
 def count_turns(x: Execution, path: tuple[str, ...]) -> None:
     """Count the model calls that an execution had made before this process had the run."""
-    x.turns += sum(spent.used.model_calls for spent in x.run.spent if spent.execution == path)
+    x.turns += sum(spent.used.model_calls for spent in x.run.recorded_usage if spent.execution == path)
 
 
 async def checkpoint(frame: Frame) -> None:

@@ -106,7 +106,7 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
         if differs is None or _keeps(parent.x.run, differs, path):
             return ReplayedOutput(_replay(step, child, left, parent, domain, path))
         node.drop(name)
-        ledger.voided(parent.x.run, path)
+        ledger.discarded(parent.x.run, path)
         return None
     failed = node.failed.get(name)
     if failed is not None:
@@ -288,7 +288,7 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     recall(parent.x, child)
     recall_verdict(run, child)
     _ask_loops_again(parent, child)
-    if run.relaunched is not None:
+    if run.recovered_work is not None:
         run.interpreter.recover_detached(parent, step, child)
     output = output_of(child, step, run)
     parent.last_output = (path[-1], output, _stored_output(child))
@@ -573,14 +573,14 @@ def check_called(frame: Frame) -> None:
     for child in _orphans(frame):
         if frame.x.run.on_diverge == "fail":
             raise ReplayDiverged("is recorded, and was not called this time", path=child.path)
-        ledger.voided(frame.x.run, child.path)
+        ledger.discarded(frame.x.run, child.path)
 
 
 def disown(frame: Frame, failure: NoeticError) -> None:
     """A body did something else than is recorded: what it has begun besides is void, so that the right code goes on."""
     if frame.node is not None and (isinstance(failure, ReplayDiverged) or _orphans(frame)):
         for name in (frame.visited or set()) - frame.node.children.keys():
-            ledger.voided(frame.x.run, (*frame.at, name))
+            ledger.discarded(frame.x.run, (*frame.at, name))
 
 
 def _digest(step: AnyStep, value: Any, frame: Frame) -> str | None:

@@ -19,13 +19,13 @@ from noetic_py.core.codec.text import dump
 from noetic_py.core.control import Control
 from noetic_py.core.requests import Answer, PendingRequest
 from noetic_py.core.session_key import is_stream
-from noetic_py.engine.journaling.deliveries import keep_former
+from noetic_py.engine.journaling.deliveries import note_former_delivery
 from noetic_py.engine.journaling.fold import Begun, forget_failure, tree
 from noetic_py.engine.journaling.ledger import note_outcome
 from noetic_py.engine.journaling.migrate import migrated, revise
 from noetic_py.engine.kind import Kinds, Node
 from noetic_py.engine.progress import progress_of
-from noetic_py.engine.state import Run, Spent
+from noetic_py.engine.state import RecordedUsage, Run
 from noetic_py.engine.tool_arguments import check_changed, plain
 from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestExpired, RequestNotFound, RunNotFound
 from noetic_py.journal.record_codec import check_journal
@@ -338,10 +338,10 @@ def take_over(run: Run, past: Past) -> None:
     run.journal.extend(past.records)
     run.journal.extend(past.answered)
     steps = Begun(run.kinds)
-    run.spent = _spent(past.records, run.kinds, steps)
+    run.recorded_usage = _spent(past.records, run.kinds, steps)
     run.begun = steps.attempts
     run.once = _once(past.records)
-    run.turns = sum(spent.used.model_calls for spent in run.spent)
+    run.turns = sum(spent.used.model_calls for spent in run.recorded_usage)
     run.context_turns = 0 if past.started.opening is None else past.started.opening.turns
     run.unpriced = any(
         record.calls and record.usage is not None and record.cost is None
@@ -350,12 +350,12 @@ def take_over(run: Run, past: Past) -> None:
     )
     run.stopped = _stops(past.records)
     run.progress.update(progress_of(past.records))
-    run.family.iterations += _iterations(past.records, run.kinds)
+    run.limits.iterations += _iterations(past.records, run.kinds)
     _deliver(run, past)
     if past.ended is None or past.ended.status not in OVER:
         run.journal.extend(each for each in (past.revision, past.layers) if each is not None)
     if any(isinstance(record, StepOpened) and run.kinds[record.kind].beside for record in past.records):
-        run.relaunched = set()
+        run.recovered_work = set()
     run.sent = {each.path for each in past.records if isinstance(each, StepFinished) and run.kinds[each.kind].sends}
 
 
@@ -370,12 +370,12 @@ def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
     )
 
 
-def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[Spent]:
+def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
     """What every attempt has used: finished, failed, stopped and void ones, each once; `steps` counts them."""
     begun: dict[Path, list[CallStarted]] = {}
     named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
     spawns = {record.path for record in records if isinstance(record, named) and kinds[record.kind].execution}
-    found: list[Spent] = []
+    found: list[RecordedUsage] = []
     for record in records:
         counted = steps.read(record)
         if isinstance(record, CallStarted):
@@ -385,7 +385,7 @@ def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list
                 # Its own are the last ones; those before were in flight when an earlier owner died.
                 del begun[record.path][-record.calls :]
             used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
-            spent = Spent(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
+            spent = RecordedUsage(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
             if spent.steps or spent.tool or used != _NOTHING:
                 found.append(spent)
             if isinstance(record, AttemptFailed) and not record.final:
@@ -394,16 +394,16 @@ def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list
             # Another wrap-up has the whole reserve.
             found = [_tried_again(each, record.path) for each in found]
         else:
-            found += [Spent(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
+            found += [RecordedUsage(path, _NOTHING, 1, None, _execution(path, spawns)) for path in counted]
     for call in chain.from_iterable(begun.values()):
         # It is not known whether the provider has charged it: its whole reservation counts as spent.
         tokens = TokenUsage(call.reserved_tokens - call.reserved_output, call.reserved_output)
         most = Usage(tokens, call.reserved_cost, 1)
-        found.append(Spent(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
+        found.append(RecordedUsage(call.path, most, 0, None, _execution(call.path, spawns), sure=False))
     return found
 
 
-def _tried_again(spent: Spent, path: Path) -> Spent:
+def _tried_again(spent: RecordedUsage, path: Path) -> RecordedUsage:
     """Note that a step around an attempt is tried again, which gives the steps below it new budgets."""
     if spent.path[: len(path)] != path or (spent.void is not None and spent.void <= len(path)):
         return spent
@@ -461,7 +461,7 @@ def _deliver(run: Run, past: Past) -> None:
             entry = Entry(len(there) + 1, value, record.path not in takers, record.path)
             there.append(entry)
             if not entry.placed:
-                keep_former(run, takers[record.path], name, entry)
+                note_former_delivery(run, takers[record.path], name, entry)
 
 
 def _takes(node: Node) -> Iterator[tuple[Path, Path]]:

@@ -121,7 +121,7 @@ async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: s
         asks: Why a layer wanted it approved.
 
     Raises:
-        Parked: The tool does not take them.
+        Waiting: The tool does not take them.
     """
     try:
         received.check()

@@ -20,7 +20,7 @@ from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
 from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, acting, waited
-from noetic_py.engine.journaling.deliveries import going_on, keep
+from noetic_py.engine.journaling.deliveries import going_on, note_delivery
 from noetic_py.engine.kind import Kind
 from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError
 
@@ -107,7 +107,7 @@ def receive_now(frame: Frame, channel: Channel[Any]) -> Any:
 def take(frame: Frame, channel: Channel[Any], path: tuple[str, ...], entry: Entry, reader: Reader) -> Any:
     """Note that the step at `path` has taken a message."""
     if channel.mode == "queue":
-        keep(frame, path, reader, entry)
+        note_delivery(frame, path, reader, entry)
         if entry.sender and frame.x.run.store is not None and path == frame.at:
             if frame.takes is None:
                 frame.takes = []

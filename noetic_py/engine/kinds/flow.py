@@ -18,11 +18,11 @@ from noetic_py.core.state import class_of, copy_state, restore_state
 from noetic_py.core.types import ShareState
 from noetic_py.core.values import copy_value
 from noetic_py.engine.body import call_apart
-from noetic_py.engine.cancellation import Parked, failure_of, lost_task
+from noetic_py.engine.cancellation import Waiting, failure_of, lost_task
 from noetic_py.engine.execute import AnyStep, as_error, execute, forget_loop_stops
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling import ledger, replay
-from noetic_py.engine.journaling.deliveries import give_back
+from noetic_py.engine.journaling.deliveries import nack
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.layers.lifecycle import fork_layers, join_returned
 from noetic_py.engine.merge import Written, join_declared, join_states, lost_fields
@@ -123,7 +123,7 @@ class Outcomes:
     errors: dict[int, NoeticError] = field(factory=dict[int, NoeticError])
     domains: dict[int, Domain] = field(factory=dict[int, Domain])
     # The paths that wait for an answer.
-    parked: set[int] = field(factory=set[int])
+    waiting: set[int] = field(factory=set[int])
     # What ends the section early, and when: in "all" the first error, in a race the first value.
     scope: anyio.CancelScope | None = None
     mode: Mode = "settle"
@@ -133,16 +133,16 @@ async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency
     """Run paths at once, each in a domain of its own, and await all of them whatever happens.
 
     Raises:
-        Parked: One waits for an answer, and how the section ends depends on it.
+        Waiting: One waits for an answer, and how the section ends depends on it.
     """
     outcomes = Outcomes()
     frame.ends_by = mode
     await _run_all(frame, paths, mode, concurrency, outcomes)
     # A winner has won, and what has failed has failed, whatever another path may still be told.
     decided = outcomes.values if mode == "race" else outcomes.errors if mode == "all" else {}
-    if outcomes.parked and not decided:
-        raise Parked
-    frame.parks = False
+    if outcomes.waiting and not decided:
+        raise Waiting
+    frame.waits_below = False
     return outcomes
 
 
@@ -191,8 +191,8 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
         if frame.x.layers and path.seeded:
             await fork_layers(frame, index, own)
         outcomes.values[index] = await execute(path.step, path.value, frame, path.name, own)
-    except Parked:
-        outcomes.parked.add(index)
+    except Waiting:
+        outcomes.waiting.add(index)
     except BaseException as error:
         failure = failure_of(error) if outcomes.scope is None else lost_task(error)
         if failure is None:
@@ -351,7 +351,7 @@ async def _void_losers(frame: Frame, paths: Sequence[Path], winner: int | None) 
             lost = (*frame.at, path.name)
             if run.detached:
                 await run.dismiss(lost)
-            give_back(run, lost, below=True)
+            nack(run, lost, below=True)
             forget_loop_stops(frame, lost)
             if run.progress:
                 forget(run, lost)

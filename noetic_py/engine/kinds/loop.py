@@ -23,7 +23,7 @@ from noetic_py.engine import limits as bounds
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.execute import as_error, execute, restore_log
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.hooks import hooked_rounds
+from noetic_py.engine.hooks import rounds_with_hooks
 from noetic_py.engine.journaling.fold import AT_LIMIT
 from noetic_py.engine.journaling.ledger import decided, write_down
 from noetic_py.engine.journaling.replay import NOTHING, recorded
@@ -155,7 +155,7 @@ async def _iterate(value: Any, frame: Frame) -> Any:
     outputs: deque[Any] = deque(maxlen=_KEPT)
     snapshot: Snapshot[Any] = Snapshot(frame, 0, outputs, None)
     bus, progress = frame.x.run.bus, frame.x.run.progress
-    run_body = hooked_rounds(frame) if frame.x.run.hooked else execute
+    run_body = rounds_with_hooks(frame) if frame.x.run.dispatches_hooks else execute
     at = ""
     name = f"{body.id}["
     for iteration in range(spec.max_iterations):
@@ -214,7 +214,7 @@ def counted(frame: Frame, name: str, before: str = "") -> str:
     node = frame.node
     if node is None or not node.holds(name):
         # Counted here, as every iteration comes by.
-        family = frame.x.run.family
+        family = frame.x.run.limits
         if family.iterations >= bounds.MAX_ITERATIONS:
             raise bounds.too_many_iterations()
         family.iterations += 1

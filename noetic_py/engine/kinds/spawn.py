@@ -15,7 +15,7 @@ from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_CELLS, StateBag
-from noetic_py.engine.cancellation import Parked, is_late
+from noetic_py.engine.cancellation import Waiting, is_late
 from noetic_py.engine.execute import (
     AnyStep,
     close_lease,
@@ -79,7 +79,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
         return await _run(child, frame, spec, value)
     finally:
         lease.close()
-        run.family.children -= 1
+        run.limits.children -= 1
 
 
 async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: Any) -> Any:
@@ -119,7 +119,7 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
             output = await _whole(child, root, spec, value)
         if child.stop is not None and child.stop.rule.wraps_up:
             output = await _wrap_up(child, root, spec)
-    except Parked:
+    except Waiting:
         waits = child.stop is None
         if waits:
             raise

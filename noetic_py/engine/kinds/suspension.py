@@ -1,9 +1,9 @@
 """Waiting for an answer: a step that asks ends its task, and begins again once its request is answered.
 
-A request is a record at the step's path, committed before anybody hears of it. The step's task then ends with `Parked`:
-no failure, no attempt, nothing that a body can catch. What stands around it goes on as far as it can and parks too, and
-when the root parks the run is suspended. An answer is a record at the same path; the flow is run again, what is
-recorded replays, and the step finds its answer.
+A request is a record at the step's path, committed before anything is told of it. The step's task then ends with
+`Waiting`: no failure, no attempt, nothing that a body can catch. What stands around it goes on as far as it can and
+waits too, and when the root waits the run is suspended. An answer is a record at the same path; the flow is run again,
+what is recorded replays, and the step finds its answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from noetic_py.context.step import Step
 from noetic_py.core.codec.text import dump
 from noetic_py.core.events import RequestMade
 from noetic_py.core.requests import Ask
-from noetic_py.engine.cancellation import Parked
+from noetic_py.engine.cancellation import Waiting
 from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, acting
 from noetic_py.engine.journaling import ledger
@@ -74,7 +74,7 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
         problem: Why the answer that there is cannot be taken: then it is asked once more.
 
     Raises:
-        Parked: There is none yet.
+        Waiting: There is none yet.
         RequestExpired: There is none, and the time for it is over.
         ConfigError: The run is not stored, so it could not be answered; or a step around it may run only once.
     """
@@ -88,10 +88,10 @@ async def answer_to(frame: Frame, request: Request, *, problem: str | None = Non
             raise RequestExpired(
                 f"it was not answered until {known.expires}", path=frame.at, hint="give it more time: expires="
             )
-        raise Parked
+        raise Waiting
     check(frame, request.kind)
     await _ask(frame, request, digest, problem)
-    raise Parked
+    raise Waiting
 
 
 def check(frame: Frame, kind: str) -> None:

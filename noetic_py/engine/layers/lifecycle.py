@@ -24,7 +24,7 @@ from noetic_py.engine.cancellation import failure_of, is_late
 from noetic_py.engine.execute import AnyStep, execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import CLOSE, OPEN
-from noetic_py.engine.journaling.ledger import voided
+from noetic_py.engine.journaling.ledger import discarded
 from noetic_py.engine.layers.bundle import AnyLayer
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.versions import versions_of
@@ -229,7 +229,7 @@ def _open_again(root: Frame, main: str) -> None:
     step = node.children.get(main)
     if step is None or step.finished is None:
         node.drop(_CLOSE.id)
-        voided(root.x.run, (*root.at, _CLOSE.id))
+        discarded(root.x.run, (*root.at, _CLOSE.id))
 
 
 async def _open(frame: Frame) -> object:

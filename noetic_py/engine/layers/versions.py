@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
 from noetic_py.core.codec.text import parse
 from noetic_py.core.types import Version, is_dict, is_list, version_order
-from noetic_py.engine.journaling.detached_starts import LAUNCHED
+from noetic_py.engine.journaling.detached_starts import DETACHED_START
 from noetic_py.engine.journaling.fold import OPEN, ended_with
 from noetic_py.engine.journaling.migrate import opening_of
 from noetic_py.engine.kind import Node, Own
@@ -216,7 +216,7 @@ class _Walk:
 
     def _launched(self, work: Node) -> _Forms:
         """What work beside the flow has begun with."""
-        told = work.decisions.get(LAUNCHED, {})
+        told = work.decisions.get(DETACHED_START, {})
         trees: dict[str, Any] = parse(told["memory"], MAX_VALUE_BYTES, "what was started") if "memory" in told else {}
         return {layer: self._form(layer, tree) for layer, tree in trees.items() if layer in self.older}
 

@@ -12,23 +12,23 @@ from anyio.lowlevel import checkpoint
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.ledger import cut_loops
 
-__all__ = ["GRACE", "in_peace"]
+__all__ = ["GRACE", "shielded"]
 
 GRACE = 10.0
 """Seconds that such a body gets to come to its end once it is to be cancelled."""
 
 
-async def in_peace(frame: Frame, work: Callable[[], Awaitable[Any]]) -> Any:
+async def shielded(frame: Frame, work: Callable[[], Awaitable[Any]]) -> Any:
     """Do a body's work; what cancels it from around is heard by the caller, at its next wait after this returns.
 
-    When the grace is over the body is cancelled like any other, and it is not known what it has done.
+    After `GRACE` seconds the body is cancelled like any other, and it is not known what it has done.
     """
     outcome: list[Any] = []
     failure: BaseException | None = None
     async with anyio.create_task_group() as group:
         listener = _Listener(frame)
         group.start_soon(listener.listen)
-        with listener.peace:
+        with listener.shield:
             try:
                 outcome.append(await work())
             except anyio.get_cancelled_exc_class():
@@ -50,7 +50,7 @@ class _Listener:
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self.peace = anyio.CancelScope(shield=True)
+        self.shield = anyio.CancelScope(shield=True)
         self._listening = True
         self._over = anyio.Event()
 
@@ -61,7 +61,7 @@ class _Listener:
         except anyio.get_cancelled_exc_class():
             # Nothing is lost: the cancellation is still there when the body has come to its end.
             if self._listening:
-                self.peace.deadline = anyio.current_time() + self._seconds()
+                self.shield.deadline = anyio.current_time() + self._seconds()
         self._over.set()
 
     def _seconds(self) -> float:
@@ -74,5 +74,5 @@ class _Listener:
     async def ended(self) -> None:
         """The body is done: return once this task has ended, so that nothing is left to be cancelled around it."""
         self._listening = False
-        self.peace.deadline = math.inf
+        self.shield.deadline = math.inf
         await self._over.wait()
