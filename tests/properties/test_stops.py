@@ -325,7 +325,7 @@ async def attempt(wanted: Moment) -> str:
     assert told(trial.ctx.items.rendered("x")) == told(items)
     check_books(trial, harness, result)
     assert trial.started_late == []
-    assert run.family.children == 0
+    assert run.limits.children == 0
     assert all(record.path for record in run.journal if isinstance(record, StepFinished))
     return status
 
