@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from noetic_py import FunctionCallOutput, spawn
+from noetic_py import Context, FunctionCallOutput, each, spawn, step
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.memory import Plan
 from tests.layer_runs import LayerCases, acting, agent, call, harness, reading
@@ -30,20 +31,22 @@ async def planned(layer: Any) -> None:
 
 async def test_a_plan_is_worked_through() -> None:
     plan = Plan()
-    assert await plan.set_plan(["read", "write"]) == ["1", "2"]
+    read, write = await plan.set_plan(["read", "write"])
+    assert (read[:2], write[:2]) == ("1-", "2-")
     assert not plan.finished
-    assert await plan.complete("1", note="12 pages") == "[x] 1: read (12 pages)"
-    assert await plan.update("2", status="in_progress") == "[~] 2: write"
-    assert await plan.recall("", 100) == "[x] 1: read (12 pages)\n[~] 2: write"
-    await plan.update("2", text="write it", status="dropped", note="no time")
-    assert await plan.recall("", 100) == "[x] 1: read (12 pages)\n[-] 2: write it (no time)"
+    assert await plan.complete(read, note="12 pages") == f"[x] {read}: read (12 pages)"
+    # The place alone names an item, where no other one is there.
+    assert await plan.update("2", status="in_progress") == f"[~] {write}: write"
+    assert await plan.recall("", 100) == f"[x] {read}: read (12 pages)\n[~] {write}: write"
+    await plan.update(write, text="write it", status="dropped", note="no time")
+    assert await plan.recall("", 100) == f"[x] {read}: read (12 pages)\n[-] {write}: write it (no time)"
     assert plan.finished
 
 
 async def test_items_are_added_at_the_end() -> None:
     plan = await of("read")
     first, second = await plan.add("write"), await plan.add("send")
-    assert list(plan.items) == ["1", first, second]
+    assert list(plan.items)[1:] == [first, second]
     assert [item.place for item in plan.items.values()] == [1, 2, 3]
     await plan.complete(second)
     assert plan.items[second].status == "done"
@@ -61,7 +64,7 @@ async def test_a_new_plan_takes_the_old_one_s_place() -> None:
 async def test_an_unknown_id_is_told_with_the_known_ones() -> None:
     plan = await of("a", "b")
     for change in (plan.complete, plan.update):
-        with pytest.raises(ToolArgumentsInvalid, match=r"no item '9'; the ids are 1, 2"):
+        with pytest.raises(ToolArgumentsInvalid, match=r"no item '9'; the ids are 1-\w{4}, 2-\w{4}$"):
             await change("9")
     with pytest.raises(ToolArgumentsInvalid, match="no plan"):
         await Plan().complete("1")
@@ -89,7 +92,8 @@ async def test_long_texts_are_cut() -> None:
     plan = Plan(max_characters=20)
     await plan.set_plan(["a " * 50])
     await plan.complete("1", note="b " * 50)
-    assert [len(text) <= 20 for text in (plan.items["1"].text, plan.items["1"].note)] == [True, True]
+    (item,) = plan.items.values()
+    assert [len(text) <= 20 for text in (item.text, item.note)] == [True, True]
 
 
 @pytest.mark.parametrize("settings", [{"max_items": 0}, {"max_characters": "x"}, {"children": None}])
@@ -134,7 +138,25 @@ async def test_a_model_is_told_of_an_unknown_id() -> None:
     async with harness(Plan()) as built:
         result = await built.run(acting(planned) >> agent(call("complete", id="9"), "done"), "hi")
     (output,) = [item for item in result.new_items if isinstance(item, FunctionCallOutput)]
-    assert output.text == "the plan has no item '9'; the ids are 1, 2, 3"
+    assert re.fullmatch(r"the plan has no item '9'; the ids are 1-\w{4}, 2-\w{4}, 3-\w{4}", output.text)
+
+
+@pytest.mark.parametrize("lengths", [(2, 2), (1, 3)])
+async def test_ids_that_two_paths_give_out_are_right_after_the_join(lengths: tuple[int, int]) -> None:
+    @step
+    async def planning(name: str, ctx: Context[Any, Any]) -> list[str]:
+        count = lengths[name == "b"]
+        return list(await ctx.memory.layer.set_plan([f"{name}{number}" for number in range(count)]))
+
+    @step
+    async def checked(given: list[list[str]], ctx: Context[Any, Any]) -> list[list[str]]:
+        items = ctx.memory.layer.items
+        assert len(items) == sum(lengths)
+        return [[items[key].text for key in ids] for ids in given]
+
+    async with harness(Plan()) as built:
+        made = (await built.run(each(planning) >> checked, ["a", "b"])).value
+    assert made == [[f"{name}{number}" for number in range(count)] for name, count in zip("ab", lengths, strict=True)]
 
 
 async def test_the_next_run_of_the_thread_goes_on() -> None:
@@ -149,7 +171,7 @@ async def test_what_is_open_is_shown_first_where_there_is_no_room() -> None:
     for number in range(1, 41):
         await plan.complete(str(number))
     told = await plan.recall("", 100) or ""
-    assert told.startswith("[ ] 41: ")
+    assert told.startswith("[ ] 41-")
     assert "[x]" not in told
     assert told.endswith("more left out)")
 

@@ -54,8 +54,9 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         await ctx.memory.plan.set_plan(["read the report", "write the summary"])
         await ctx.memory.plan.complete("1", note="12 pages")
 
-    Items have short ids. A child begins with the plan of its parent, and what it changes of it is merged into the
-    parent's when it has succeeded.
+    An item's id is its place and a short digest of its text, so that ids from parallel paths stay right after the join.
+    Where one item is at a place, its place alone names it. A child begins with the plan of its parent, and what it
+    changes of it is merged into the parent's when it has succeeded.
 
     Attributes:
         max_items: How many items a plan may have.
@@ -96,9 +97,8 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
             ToolArgumentsInvalid: There are too many, or one is blank; the plan is as it was then.
         """
         self._check_count("set_plan", len(items))
-        self.state = {
-            str(place): PlanItem(self._text("set_plan", text), place) for place, text in enumerate(items, start=1)
-        }
+        made = [PlanItem(self._text("set_plan", text), place) for place, text in enumerate(items, start=1)]
+        self.state = {_key(item): item for item in made}
         return list(self.state)
 
     @function
@@ -112,11 +112,10 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
             ToolArgumentsInvalid: The plan is full, or the item blank.
         """
         self._check_count("add", len(self.state) + 1)
-        text = self._text("add", item)
         place = 1 + max((each.place for each in self.state.values()), default=0)
-        # Two items that are added at once have one place; their texts keep them apart.
-        key = f"{place}-{sha256(text.encode(errors='replace')).hexdigest()[:4]}"
-        self.state = {**self.state, key: PlanItem(text, place)}
+        made = PlanItem(self._text("add", item), place)
+        key = _key(made)
+        self.state = {**self.state, key: made}
         return key
 
     @function
@@ -124,7 +123,7 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         """Mark an item as done.
 
         Args:
-            id: The item's id.
+            id: The item's id, or its place.
             note: What came of it, in a few words.
 
         Raises:
@@ -172,7 +171,10 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
             self.state = plan
 
     def _change(self, name: str, id: str, status: PlanStatus | None, text: str | None, note: str | None) -> str:
-        item = self.state.get(id)
+        # An item's place is enough where it is the only one there.
+        at_place = [key for key in self.state if key.partition("-")[0] == id]
+        key = at_place[0] if len(at_place) == 1 else id
+        item = self.state.get(key)
         if item is None:
             known = ", ".join(self.items) or "none, as there is no plan"
             raise refused(self, name, f"the plan has no item {one_line(id, 40)!r}; the ids are {known}")
@@ -182,8 +184,8 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
             text=item.text if text is None else self._text(name, text),
             note=item.note if note is None else one_line(note, self.max_characters),
         )
-        self.state = {**self.state, id: changed}
-        return _line(id, changed)
+        self.state = {**self.state, key: changed}
+        return _line(key, changed)
 
     def _check_count(self, name: str, count: int) -> None:
         if count > self.max_items:
@@ -193,6 +195,11 @@ class Plan(MemoryLayer[dict[str, PlanItem]]):
         if not text.strip():
             raise refused(self, name, "an item of a plan is not blank")
         return one_line(text, self.max_characters)
+
+
+def _key(item: PlanItem) -> str:
+    """An item's id: paths that run at once plan and add at one place, and their texts keep the items apart."""
+    return f"{item.place}-{sha256(item.text.encode(errors='replace')).hexdigest()[:4]}"
 
 
 def _line(key: str, item: PlanItem) -> str:
