@@ -540,14 +540,15 @@ def test_nesting_up_to_the_limit_is_fine() -> None:
 
 @given(st.text('aä\n"', max_size=1500), st.integers(0, 5))
 def test_an_item_is_as_large_as_its_text_says(said: str, kind: int) -> None:
-    item: Item = [
+    items: list[Item] = [
         Message.user(said),
         Message(role="user", content=(InputText(text=said), InputImage(url="https://example.org/a.png"))),
         Message(role="user", content=(InputImage(url="https://example.org/" + said),)),
         FunctionCall(name="look", arguments=json.dumps(said)),
         FunctionCallOutput(call_id="c", output=said),
         Reasoning(content=said),
-    ][kind]
+    ]
+    item = items[kind]
     data = to_wire_json(item)
     assert json_text.parse(data, len(data), "bytes") == to_wire(item)
     with pytest.MonkeyPatch.context() as patch:
