@@ -107,6 +107,10 @@ async def test_a_completed_run() -> None:
     assert result.checkpoint.run_id == "run-1"
     assert result.checkpoint.position > 0
     assert repr(result) == "RunResult(run-1, completed, steps=2, tokens=15, cost=0.5)"
+    shown: str = result._repr_html_()
+    for part in ("completed", "&#x27;hello&#x27;", "2 steps, 1 model calls, 15 tokens", "0.5 USD", "run-1"):
+        assert part in shown
+    assert ">error<" not in shown
 
 
 async def test_none_is_a_value() -> None:
@@ -602,3 +606,7 @@ def test_a_result_without_a_value_says_why_it_has_none(
         _ = result.value
     assert caught.value.result is result
     assert (result.has_value, result.output_or("else"), result.text, list(result.pending)) == (False, "else", "", [])
+    shown: str = result._repr_html_()
+    assert f"{status}: why" in shown
+    assert "unknown" in shown
+    assert ">value<" not in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -557,3 +558,18 @@ def test_refusals_leave_the_log_alone(kinds: list[str]) -> None:
             assert list(log) == before
         else:
             assert list(log) == [*before, item]
+
+
+def test_a_notebook_shows_who_says_what() -> None:
+    call = FunctionCall(name="look", arguments={"at": "<b>"}, call_id="c")
+    view = ItemView(
+        [Message.user("a & b"), call, FunctionCallOutput(call_id="c", output="x" * 3000), Reasoning(content="hm")]
+    )
+    shown: str = view._repr_html_()
+    rows = re.findall(r"<th[^>]*>(.*?)</th><td[^>]*>(.*?)</td>", shown)
+    assert rows[:2] == [("user", "a &amp; b"), ("call", "look({&quot;at&quot;:&quot;&lt;b&gt;&quot;})")]
+    assert rows[2] == ("output", "x" * 2000 + "…")
+    assert rows[3][0] == "reasoning"
+    many: str = ItemView([Message.user("m")] * 53)._repr_html_()
+    assert many.count("<tr>") == 51
+    assert "... and 3 more" in many

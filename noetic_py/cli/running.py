@@ -209,6 +209,8 @@ def _report(job: FlowJob, view: ViewOptions, outcome: RunOutcome) -> int:
         say(f"to answer: noetic answer {result.run_id}{flag(outcome.db)}")
     if outcome.db is not None and result.status in _RESUMABLE:
         say(f"to go on with it: noetic resume {result.run_id}{flag(outcome.db)}")
+    elif outcome.db is not None and sys.stderr.isatty():
+        say(f"to look further: noetic show {result.run_id}{flag(outcome.db)}")
     return outcome.code
 
 

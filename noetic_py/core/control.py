@@ -16,7 +16,7 @@ from noetic_py.core.spelling import text_or_none
 from noetic_py.core.tracebacks import HIDING
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.errors import Aborted, BudgetExceeded, Cancelled, Interrupted, NoeticError, NoOutput, Suspended
-from noetic_py.errors.redaction import without_secrets
+from noetic_py.errors.redaction import html_table, without_secrets
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
@@ -262,6 +262,20 @@ class RunResult(Generic[O_co, S_co]):
         return (
             f"RunResult({self.run_id}, {self.status}, steps={self.steps}, tokens={self.usage.total}, cost={self.cost})"
         )
+
+    def _repr_html_(self) -> str:
+        """A table of how it ended and what it took, which a notebook shows."""
+        used = f"{self.steps} steps, {self.model_calls} model calls, {self.usage.total} tokens, {self.seconds:.2f} s"
+        rows = {
+            "status": self.status if self.reason is None else f"{self.status}: {self.reason}",
+            "value": repr(self._output) if self.has_value else None,
+            "error": None if self.error is None else self.error.message,
+            "waits for": ", ".join(f"{each.kind} {each.tool or each.prompt}" for each in self.pending) or None,
+            "used": used,
+            "cost": "unknown" if self.cost is None else f"{self.cost} USD",
+            "run": self.run_id,
+        }
+        return html_table([(name, text) for name, text in rows.items() if text is not None])
 
 
 def no_value() -> object:

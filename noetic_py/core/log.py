@@ -27,6 +27,7 @@ from noetic_py.core.items import (
     Role,
 )
 from noetic_py.errors import DuplicateCall, LimitExceeded, UnpairedOutput
+from noetic_py.errors.redaction import html_table
 
 __all__ = ["MAX_ITEMS", "ItemLog", "ItemView", "Origin"]
 
@@ -80,6 +81,17 @@ class _Segment:
 _NOTHING = _Segment()
 
 
+def _row(item: Item) -> tuple[str, str]:
+    """Who says what, in one row."""
+    if isinstance(item, Message):
+        return item.role, item.text
+    if isinstance(item, FunctionCall):
+        return "call", f"{item.name}({item.arguments})"
+    if isinstance(item, FunctionCallOutput):
+        return "output", item.text
+    return item.type, repr(item)
+
+
 class ItemView(Sequence[Item]):
     """A read-only sequence of items, which filters by type, role and origin.
 
@@ -115,6 +127,12 @@ class ItemView(Sequence[Item]):
         if more > 0:
             shown.append(f"... and {more:,} more")
         return f"{type(self).__name__}([{', '.join(shown)}])"
+
+    def _repr_html_(self) -> str:
+        """A table with one row an item, which a notebook shows."""
+        rows = [_row(item) for item in self[:_SHOWN]]
+        more = len(self) - len(rows)
+        return html_table([*rows, ("", f"... and {more:,} more")] if more > 0 else rows)
 
     @overload
     def __getitem__(self, index: int, /) -> Item: ...

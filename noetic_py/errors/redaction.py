@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ __all__ = [
     "NOT_SHOWN",
     "forget_later",
     "hold",
+    "html_table",
     "redact",
     "redact_record",
     "remember",
@@ -44,6 +46,9 @@ MIN_LINE: Final = 16
 _LINGER: Final = 1000
 """How many values are still masked after the last holder has gone: an error may be told later than its cause lived."""
 
+
+_CELL: Final = 2_000
+"""Characters of a text that a table shows."""
 
 _ESCAPED: Final = re.compile("%[0-9A-F]{2}")
 
@@ -193,3 +198,19 @@ def redact_record(record: LogRecord) -> bool:
             # Handlers write the text, and those that look at the exception itself must not find it.
             record.exc_text, record.exc_info = redact(text), None
     return True
+
+
+def html_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and texts as a table of HTML for notebooks, without secrets; a long text is cut."""
+    from html import escape
+
+    parts = [
+        f'<tr><th style="text-align:left">{escape(name)}</th>'
+        f'<td style="text-align:left;white-space:pre-wrap">{escape(_cut(redact(text)))}</td></tr>'
+        for name, text in rows
+    ]
+    return f"<table>{''.join(parts)}</table>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CELL else f"{text[:_CELL]}…"
