@@ -52,7 +52,10 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("tests/test_permissions.py", "tests/test_permissions_received.py"),
     ),
     "lock": ("noetic_py.sessions.lock", ("tests/test_sessions_lock.py", "tests/test_sessions.py")),
-    "queue": ("noetic_py.sessions.queue", ("tests/test_sessions_queue.py",)),
+    "queue": (
+        "noetic_py.sessions.queue",
+        ("tests/test_sessions_queue.py", "tests/test_sessions.py", "tests/test_sessions_turn.py"),
+    ),
     "projector": (
         "noetic_py.memory.projector",
         (
