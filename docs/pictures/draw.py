@@ -6,10 +6,25 @@ and is read aloud.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from html import escape
 from pathlib import Path
 from typing import Literal
+
+from noetic_py import Budget, FunctionCall, TokenUsage
+from noetic_py.cli.progress import ProgressState
+from noetic_py.cli.render import screen as drawn
+from noetic_py.core.events import (
+    Event,
+    LoopIteration,
+    ModelFinished,
+    ModelStarted,
+    StepCommitted,
+    StepStarted,
+    TextDelta,
+    ToolStarted,
+)
 
 HERE = Path(__file__).parent
 Tone = Literal["plain", "good", "bad", "store", "faint"]
@@ -218,7 +233,59 @@ def session() -> Picture:
     return p
 
 
-PICTURES = {"run-life": life, "budget-tree": budgets, "model-view": view, "resume": resume, "session": session}
+def screen() -> Picture:
+    """A terminal while a run goes on, drawn by the code that draws it there."""
+    progress = ProgressState(budgets=(Budget(steps=200, model_calls=8, tokens=2_000, cost="0.05"),))
+    for number, event in enumerate(_events()):
+        progress.apply(event, number / 10)
+    lines = drawn(progress, title="flow.py:flow", seconds=2.4, size=(84, 24)).plain.splitlines()
+    p = Picture(
+        760,
+        24 + 20 * (len(lines) + 1),
+        "noetic run at work: steps with counts, a bar for each limit, and the answer as it comes in",
+    )
+    p.parts.append('<rect width="760" height="100%" rx="8" fill="#1d2733"/>')
+    for row, line in enumerate(["$ noetic run flow.py 'Plan a day by boat.'", *lines]):
+        look = 'class="mono" xml:space="preserve" style="fill:#e4e7eb"'
+        p.parts.append(f'<text x="18" y="{30 + 20 * row}" {look}>{escape(line)}</text>')
+    return p
+
+
+def _events() -> Iterator[Event]:
+    yield StepStarted(("trip",), "sequence", 1)
+    yield StepStarted(("trip", "plan"), "loop", 1)
+    call = FunctionCall(name="tide", arguments={"harbour": "Dover"})
+    for index in range(2):
+        path = ("trip", "plan", f"call_model[{index}]")
+        yield StepStarted(path, "model", 1)
+        yield ModelStarted(path, "openai:gpt-5-mini")
+        if not index:
+            yield StepStarted((*path, "tide[0]"), "tool_call", 1)
+            yield ToolStarted((*path, "tide[0]"), call)
+            yield StepCommitted((*path, "tide[0]"), "tool_call", 3)
+        yield ModelFinished(path, "openai:gpt-5-mini", TokenUsage(310, 45), Decimal("0.004"))
+        yield StepCommitted(path, "model", 4)
+        yield LoopIteration(("trip", "plan"), index, bool(index), None, None)
+    yield StepCommitted(("trip", "plan"), "loop", 6)
+    yield StepStarted(("trip", "survey"), "parallel", 1)
+    for index in range(112):
+        yield StepStarted(("trip", "survey", f"measure[{index}]"), "code", 1)
+        if index < 109:
+            yield StepCommitted(("trip", "survey", f"measure[{index}]"), "code", index)
+    yield StepStarted(("trip", "survey", "report"), "model", 1)
+    yield TextDelta(
+        ("trip", "survey", "report"), "High water is at 6.8 m in Dover and at 7.2 m in Calais, so Calais is"
+    )
+
+
+PICTURES = {
+    "screen": screen,
+    "run-life": life,
+    "budget-tree": budgets,
+    "model-view": view,
+    "resume": resume,
+    "session": session,
+}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():
