@@ -154,6 +154,7 @@ class Harness(Generic[M_co]):
         max_parallel_tools: int = 16,
     ) -> None:
         from noetic_py.engine import run as engine
+        from noetic_py.engine.interpreter import INTERPRETER
         from noetic_py.engine.layers.bundle import layers_for
         from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
@@ -161,15 +162,12 @@ class Harness(Generic[M_co]):
 
         # Loaded with the first harness and not with the package; kept, because every run needs it.
         self._engine = engine
-
         check_parts(memory, model, budget, tools, max_parallel_tools)
         self._plugins = load_plugins(plugins, runtime=runtime)
         backend = self._plugins.backend(checkpoints, record_transforms)
         self._backend = checked_backend(backend, self._plugins, sessions, memory, (model, *tools), services)
         self._made_backend = isinstance(checkpoints, str)  # and so the harness's own to close
-        self.flows: Mapping[str, AnyStep] = {
-            name: require_step(step, f"flows[{name!r}]") for name, step in (flows or {}).items()
-        }
+        self.flows: Mapping[str, AnyStep] = {k: require_step(v, f"flows[{k!r}]") for k, v in (flows or {}).items()}
         settings: Any = dict(model_settings or {})
         self._resources = Resources(
             runtime=runtime,
@@ -193,7 +191,9 @@ class Harness(Generic[M_co]):
         self._living = Living(self._session_store.close)
         self._access = Authorizer(access)
         given = [at_home(each, self._resources) for each in (services or {}, self._plugins.services.by_type)]
-        self._planner = Planner(self._resources, self._living, self._access, tuple(given), self._backend, self.flows)
+        self._planner = Planner(
+            INTERPRETER, self._resources, self._living, self._access, tuple(given), self._backend, self.flows
+        )
 
     @property
     def budget(self) -> Budget | None:

@@ -166,7 +166,7 @@ MISSHAPEN: list[Any] = [
 @pytest.mark.parametrize("memory", MISSHAPEN)
 def test_what_is_no_memory_is_refused(memory: Any) -> None:
     tree = json.loads(Context().snapshot())
-    with pytest.raises(CodecError, match="no memory") as caught:
+    with pytest.raises(CodecError, match="is not a valid memory") as caught:
         Context.restore(json.dumps({**tree, "memory": memory}).encode())
     assert caught.value.where == "memory"
 

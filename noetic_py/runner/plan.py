@@ -24,6 +24,7 @@ from noetic_py.runner.registry import Living
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.engine.journaling.run_history import Past
+    from noetic_py.engine.protocol import Interpreter
     from noetic_py.engine.state import Run
     from noetic_py.runner.lease import Kept
 
@@ -45,6 +46,7 @@ class Planner:
     """Makes the runs of a harness; what is made has not begun.
 
     Attributes:
+        interpreter: What a body's call of the engine comes to.
         resources: What the harness lends to its runs.
         living: Which runs go on in it.
         access: Asked whether a run may begin.
@@ -53,6 +55,7 @@ class Planner:
         flows: Its steps by name.
     """
 
+    interpreter: Interpreter
     resources: Any
     living: Living
     access: Authorizer
@@ -151,13 +154,12 @@ class Planner:
         return run
 
     def _run(self, run_id: str, options: Mapping[str, Any], **ids: Any) -> Run:
-        from noetic_py.engine.interpreter import INTERPRETER
         from noetic_py.engine.state import Run
 
         run = Run(
             run_id=run_id,
             resources=self.resources,
-            interpreter=INTERPRETER,
+            interpreter=self.interpreter,
             services=Services(at_home(options.get("services") or {}, self.resources), *self.services),
             model_settings=options.get("model_settings") or ModelSettings(),
             bus=Bus(run_id),

@@ -196,7 +196,7 @@ async def test_001_34_a_value_is_kept_as_it_is_and_an_empty_one_counts(value: Js
         assert (ctx.progress.value, ctx.progress.done, left(ctx)) == (None, False, {})
         ctx.progress.finish()
         ctx.progress.set(value)
-        assert ctx.progress.value is value
+        assert ctx.progress.value == value
         assert ctx.progress.value is not None
         assert not ctx.progress.done
         assert left(ctx) == {"body": (value, False)}

@@ -37,11 +37,11 @@ _WITHOUT_SCHEMAS: Final = re.compile(r"claude-(?:3-|(?:opus|sonnet|haiku)-4-(?:[
 _BUDGETS: Mapping[str, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 _LEAST_BUDGET: Final = 1024
 _EFFORTS: Mapping[str, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
-_LONGEST: tuple[tuple[str, int], ...] = (
-    (r"claude-3-7", 64_000),
-    (r"claude-3-5", 8192),
-    (r"claude-3-", 4096),
-    (r"claude-opus-4-(?:[01](?!\d)|\d{8})", 32_000),
+_LONGEST: tuple[tuple[re.Pattern[str], int], ...] = (
+    (re.compile(r"claude-3-7"), 64_000),
+    (re.compile(r"claude-3-5"), 8192),
+    (re.compile(r"claude-3-"), 4096),
+    (re.compile(r"claude-opus-4-(?:[01](?!\d)|\d{8})"), 32_000),
 )
 _LONG: Final = 64_000
 _REFERENCE: Final = re.compile(r'"\$ref": "#/\$defs/([^"]+)"')
@@ -51,7 +51,7 @@ _MARKS: Final = 3
 
 def profile_of_claude(model: str) -> ModelProfile:
     """What is known of a model by its name: its window, and how long an answer may be."""
-    longest = next((tokens for pattern, tokens in _LONGEST if re.match(pattern, model)), _LONG)
+    longest = next((tokens for pattern, tokens in _LONGEST if pattern.match(model)), _LONG)
     return ModelProfile(context_window=200_000 if _COUNTED.match(model) else 1_000_000, max_output_tokens=longest)
 
 

@@ -71,7 +71,7 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
     ),
     (
         ("closed the connection", "could not receive", "could not send", "reset by peer", "refused", "is bad"),
-        ("unreachable", "the server could not be reached", "start the server, or correct host and port in the address"),
+        ("unreachable", "the server could not be reached", "start the server, or check host and port in the address"),
     ),
     (
         ("timeout", "timed out"),
@@ -83,7 +83,7 @@ _NO_ROLE: _Case = ("auth", "the server refused the user or the password", "look 
 _NO_SERVER: _Case = (
     "unreachable",
     "the server could not be reached",
-    "start the server, or correct host and port in the address",
+    "start the server, or check host and port in the address",
 )
 
 

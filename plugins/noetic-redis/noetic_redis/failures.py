@@ -85,7 +85,7 @@ _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
 _NO_SERVER: _Case = (
     "unreachable",
     "the server could not be reached",
-    "start the server, or correct host and port in the address",
+    "start the server, or check host and port in the address",
 )
 _CLASSES: tuple[tuple[type[Exception], _Case], ...] = (
     (redis.BusyLoadingError, _STARTING),
