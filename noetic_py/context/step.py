@@ -492,7 +492,7 @@ class SequenceSpec(Spec):
     frames: tuple[str, ...]
     hand_on: HandOn = field(default="output", metadata=ADDED)
 
-    typed_by_entry = True
+    typed_by_entry: ClassVar[bool] = True
 
     @override
     def entry(self) -> AnyStep:

@@ -209,8 +209,8 @@ def _reads(read: Callable[[Any], object]) -> Fits:
     return fits
 
 
-is_path = each_of(is_text)
-is_optional_text = or_none(is_text)
+is_path: Fits = each_of(is_text)
+is_optional_text: Fits = or_none(is_text)
 
 
 def _is_change(value: Any) -> bool:

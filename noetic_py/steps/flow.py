@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Generic, Literal, TypeAlias, get_args, get_origin, overload
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, get_args, get_origin, overload
 
 from attrs import field, frozen
 from typing_extensions import override
@@ -31,7 +31,7 @@ class BranchSpec(Spec):
     cases: Mapping[Any, AnyStep] | None
     default: AnyStep | None
 
-    outline = ("{", "}")
+    outline: ClassVar[tuple[str, str]] = ("{", "}")
 
     @override
     def children(self) -> Sequence[tuple[str, AnyStep]]:
@@ -71,7 +71,7 @@ class ParallelSpec(Spec):
     each: AnyStep | None = None
     state: ShareState = field(default="copy", metadata=ADDED)
 
-    outline = ("[/", "/]")
+    outline: ClassVar[tuple[str, str]] = ("[/", "/]")
 
     @override
     def children(self) -> Sequence[tuple[str, AnyStep]]:

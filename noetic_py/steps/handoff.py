@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from attrs import define, evolve, field, frozen
 from typing_extensions import TypeIs, override
@@ -237,7 +237,7 @@ class HandoffSpec(Spec):
     limit: int
     checked: list[bool] = field(factory=list[bool])
 
-    typed_by_entry = True
+    typed_by_entry: ClassVar[bool] = True
 
     @override
     def entry(self) -> AnyStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, get_args, overload
+from typing import Any, ClassVar, Literal, TypeAlias, get_args, overload
 
 from attrs import evolve, field, frozen
 from typing_extensions import override
@@ -34,7 +34,7 @@ class LoopSpec(Spec):
     inbox_timeout: float
     at_limit: AtLimit = field(default="raise", metadata=ADDED)
 
-    outline = ("([", "])")
+    outline: ClassVar[tuple[str, str]] = ("([", "])")
 
     @override
     def entry(self) -> AnyStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 
 from attrs import field, frozen
 from typing_extensions import override
@@ -117,8 +117,8 @@ class ModelSpec(Spec):
     # What is made of the types when they are first needed, because it takes pydantic.
     cache: dict[str, Any] = field(factory=dict[str, Any])
 
-    outline = ("(", ")")
-    asks_model = True
+    outline: ClassVar[tuple[str, str]] = ("(", ")")
+    asks_model: ClassVar[bool] = True
 
     @override
     def facts(self) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 from attrs import frozen
 from typing_extensions import override
@@ -26,7 +26,7 @@ class SpawnSpec(Spec):
     timeout: float | None
     budget: Budget | None
 
-    outline = ("[[", "]]")
+    outline: ClassVar[tuple[str, str]] = ("[[", "]]")
 
     @override
     def entry(self) -> AnyStep:
