@@ -65,6 +65,18 @@ async def test_an_unknown_run_is_named_by_everything_that_takes_an_id() -> None:
     assert list(await backend.list()) == []
 
 
+async def test_a_kind_of_step_of_a_newer_version(tmp_path: Path) -> None:
+    async with SqliteBackend(tmp_path / "runs.db") as backend, harness(backend) as it:
+        await it.run(flow, "x", run_id="r")
+        head = await backend.head("r")
+        assert head is not None
+        odd = Record("StepFinished", ("flow", "more"), b'{"k":"delay","o":"x"}')
+        await backend.append("r", expected_position=head.position, fence=head.fence, records=[odd])
+        with pytest.raises(errors.CodecError, match="'delay' is not a valid kind of step; expected ") as caught:
+            await it.resume("r", flow)
+        assert "a newer one" in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize(
     ("record", "said"),
     [
