@@ -297,7 +297,7 @@ def _address_secrets(address: str) -> set[str]:
             hint='urllib.parse.quote(password, safe="") gives the text to put between ":" and "@"',
         )
     if not colon and scheme.lower() in ("http", "https"):
-        # Where nobody logs in by name, what stands there alone is a token.
+        # Where the address names no user, what stands there alone is a token.
         password = user
     query = rest.partition("?")[2].partition("#")[0]
     found = {password, unquote(password), unquote_plus(password)}

@@ -340,7 +340,7 @@ def _put_left(
 
 
 def _seen_through(step: AnyStep, parent: Frame, domain: Domain, path: Path) -> Any:
-    """The state that a step meets; what it is now is noted, for whoever has to go back to it or to begin with it."""
+    """The state that a step meets; what it is now is noted, so that a step can go back to it or begin with it."""
     return Frame(step, parent, parent.x, path, domain, parent.lease, domain.log.size).state
 
 
