@@ -83,7 +83,7 @@ class LocalServer:
 
     @property
     def api_key(self) -> str:
-        """The key it asks for; made anew for each server, so that nobody else on the machine can use it."""
+        """The key it asks for; made anew for each server, so that no other program on the machine can use it."""
         return self._key
 
     @property
@@ -243,7 +243,7 @@ def shared_server(user: object, model: str, path: Path, n_ctx: int) -> LocalServ
 
 
 def release_server(user: object) -> None:
-    """Stop the servers that nobody but `user` uses. Blocks until they are gone.
+    """Stop the servers that only `user` uses. Blocks until they are gone.
 
     Args:
         user: Who does not use its server any more.

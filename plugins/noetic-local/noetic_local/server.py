@@ -70,7 +70,7 @@ def main() -> None:
     report.write(json.dumps({"address": address, "n_ctx": context_size(address, config["api_key"])}) + "\n")
     report.close()
     sys.stdin.read()
-    # The library's own end waits for answers under way, which nobody reads any more.
+    # The library's own end waits for answers under way, which are not read any more.
     os._exit(0)
 
 

@@ -152,7 +152,7 @@ def _extra(request: ModelRequest, server: Server) -> dict[str, Any]:
     settings = request.settings
     extra: dict[str, Any] = {}
     if "stop" in settings:
-        # The API itself has no such field: whoever cannot take it says so, which is better than not stopping.
+        # The API itself has no such field: a provider that cannot take it says so, which is better than not stopping.
         extra["stop"] = list(settings["stop"])
     if "seed" in settings and not server.is_openai:
         extra["seed"] = settings["seed"]
