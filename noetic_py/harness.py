@@ -17,7 +17,7 @@ from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.scope import Domain
-from noetic_py.context.step import AnyStep, Step, require_step
+from noetic_py.context.step import AnyStep, Step, box_of, require_step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult
 from noetic_py.core.memory import Memory
@@ -778,4 +778,4 @@ class Harness(Generic[M_co]):
 
     def graph(self, step: AnyStep, form: GraphForm = "mermaid") -> str:
         """The step's tree as a Mermaid flowchart, or as SVG."""
-        return drawn(require_step(step, "graph"), form)
+        return drawn(box_of(require_step(step, "graph")), form)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Literal, TypeAlias
 
-from attrs import define
+from attrs import define, frozen
 
-from noetic_py.context.step import AnyStep, Spec, children_of
-
-__all__ = ["GraphForm", "drawn"]
+__all__ = ["Box", "GraphForm", "drawn"]
 
 GraphForm: TypeAlias = Literal["mermaid", "svg"]
 
@@ -24,45 +21,50 @@ rect{fill:#fff;stroke:#52606d}.model{fill:#e8eefc;stroke:#3b5bbd}.choice{fill:#f
 _CLASSES = {"(": "model", "{": "choice", "[[": "inside"}
 
 
-def drawn(step: AnyStep, form: GraphForm) -> str:
+@frozen
+class Box:
+    """A step of a flow as it is drawn.
+
+    Attributes:
+        lines: How it is named, and below that what it has been given, a line each.
+        outline: What stands around its label in a Mermaid flowchart.
+        below: The steps that it declares, each with the label of the way to it.
+    """
+
+    lines: Sequence[str]
+    outline: tuple[str, str]
+    below: Sequence[tuple[str, Box]]
+
+
+def drawn(box: Box, form: GraphForm) -> str:
     """The tree, top down.
 
     Args:
-        step: The step at the top.
+        box: The step at the top, with all below it.
         form: `"mermaid"` for a flowchart of Mermaid, `"svg"` for a picture that needs no other program.
     """
     if form == "svg":
-        return _svg(step)
+        return _svg(box)
     lines = ["flowchart TD"]
-    _draw(step, lines, [0])
+    _draw(box, lines, [0])
     return "\n".join(lines) + "\n"
 
 
-def _draw(step: AnyStep, lines: list[str], counter: list[int]) -> str:
+def _draw(box: Box, lines: list[str], counter: list[int]) -> str:
     name = f"n{counter[0]}"
     counter[0] += 1
-    left, right = _outline(step)
-    lines.append(f'    {name}{left}"{"<br/>".join(map(_text, _labels(step)))}"{right}')
-    for way, child in children_of(step):
+    left, right = box.outline
+    lines.append(f'    {name}{left}"{"<br/>".join(map(_text, box.lines))}"{right}')
+    for way, child in box.below:
         below = _draw(child, lines, counter)
         arrow = f'-->|"{_text(way)}"|' if way else "-->"
         lines.append(f"    {name} {arrow} {below}")
     return name
 
 
-def _outline(step: AnyStep) -> tuple[str, str]:
-    spec: object = step.spec
-    return spec.outline if isinstance(spec, Spec) else Spec.outline
-
-
-def _labels(step: AnyStep) -> Sequence[str]:
-    """How it is named, and below that what it has been given, a line each."""
-    spec: object = step.spec
-    return [spec.label(step), *spec.facts()] if isinstance(spec, Spec) else [step.id]
-
-
 def _text(text: str) -> str:
-    return escape(text).replace("&#x27;", "'").replace("\n", " ")
+    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return plain.replace('"', "&quot;").replace("\n", " ")
 
 
 @define(eq=False)
@@ -106,13 +108,12 @@ class _Placed:
             yield from child.walk()
 
 
-def _placed(step: AnyStep) -> _Placed:
-    kind = _CLASSES.get(_outline(step)[0], "")
-    return _Placed(_labels(step), kind, [(way, _placed(child)) for way, child in children_of(step)])
+def _placed(box: Box) -> _Placed:
+    return _Placed(box.lines, _CLASSES.get(box.outline[0], ""), [(way, _placed(child)) for way, child in box.below])
 
 
-def _svg(step: AnyStep) -> str:
-    root = _placed(step)
+def _svg(box: Box) -> str:
+    root = _placed(box)
     width = root.place(_MARGIN, _MARGIN) + 2 * _MARGIN
     height = max(each.y + each.height for each in root.walk()) + _MARGIN
     parts = [

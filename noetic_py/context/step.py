@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAli
 from attrs import evolve, field, frozen
 from typing_extensions import TypedDict, TypeIs, Unpack, override
 
+from noetic_py.context.graph import Box, drawn
 from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
 from noetic_py.context.read import AnyReadContext
 from noetic_py.core.budget import Budget
@@ -261,9 +262,7 @@ class Step(Generic[I_contra, O_co, M_contra, S_contra]):
 
     def _repr_svg_(self) -> str:
         """The tree of steps as a picture, which a notebook shows."""
-        from noetic_py.context.graph import drawn
-
-        return drawn(self, "svg")
+        return drawn(box_of(self), "svg")
 
     @overload
     def __rshift__(self: Step[T, A, Memory, object], other: Step[A, B, M, S]) -> Step[T, B, M, S]: ...
@@ -477,6 +476,15 @@ def children_of(step: AnyStep) -> Sequence[tuple[str, AnyStep]]:
 def asks_model(step: AnyStep) -> bool:
     """Whether a step's input is what a model is asked."""
     return isinstance(step.spec, Spec) and step.spec.asks_model
+
+
+def box_of(step: AnyStep) -> Box:
+    """A step and all below it as they are drawn."""
+    spec: object = step.spec
+    below = [(way, box_of(child)) for way, child in children_of(step)]
+    if isinstance(spec, Spec):
+        return Box([spec.label(step), *spec.facts()], spec.outline, below)
+    return Box([step.id], Spec.outline, below)
 
 
 def function_of(step: AnyStep) -> Any:
