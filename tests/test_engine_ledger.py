@@ -1,4 +1,4 @@
-"""What is written of an attempt that has asked for the end itself."""
+"""What is written of attempts that asked for the end themselves, or whose child was refused before it began."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import anyio
 import pytest
 
 from noetic_py import (
+    Ask,
+    Budget,
     Channel,
     Context,
     Harness,
@@ -18,7 +20,7 @@ from noetic_py import (
     sequence,
     step,
 )
-from noetic_py.errors import ModelUnavailable
+from noetic_py.errors import BudgetExceeded, ModelUnavailable
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -148,3 +150,32 @@ async def test_a_question_without_an_answer_stays_and_what_a_body_around_it_has_
             if kept:
                 again = await harness.resume("r", asks, on_error="result")
                 assert [item.text for item in again.items if isinstance(item, Message)] == texts
+
+
+async def test_what_a_body_said_before_a_child_that_was_refused_is_written() -> None:
+    ran: list[str] = []
+
+    @step(version="1")
+    async def body(value: str, ctx: Ctx) -> str:
+        ran.append(value)
+        ctx.items.append(Message.user("before"))
+        ctx.state["noted"] = 1
+        with pytest.raises(BudgetExceeded):
+            await send(value, ctx)
+        ctx.items.append(Message.user("after"))
+        return value
+
+    @step(version="1")
+    async def ask(value: str, ctx: Ctx) -> str:
+        return f"{value} {await ctx.ask(Ask('Go on?', bool))}"
+
+    flow = sequence(body, ask, id="flow")
+    backend = InMemoryBackend()
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        first = await harness.run(flow, "tea", run_id="r", budget=Budget(steps=1))
+        assert [item.text for item in first.items if isinstance(item, Message)] == ["before", "after"]
+    async with Harness(plugins=[], checkpoints=backend) as harness:
+        again = await harness.resume("r", flow, budget=Budget(steps=5))
+    assert (again.status, ran) == ("suspended", ["tea"])
+    assert [item.text for item in again.items if isinstance(item, Message)] == ["before", "after"]
+    assert again.state["noted"] == 1

@@ -109,8 +109,8 @@ def encode_finished(frame: Frame, value: Any, output: Any) -> Any:
         raise
     # Others in this process read the value itself.
     frame.prepared = record
-    if frame.up is not None:
-        frame.up.last_output = (frame.at[-1], output, tree)
+    # A step has a parent, be it the head of its execution.
+    (frame if frame.up is None else frame.up).last_output = (frame.at[-1], output, tree)
     return output
 
 
