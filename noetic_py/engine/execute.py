@@ -241,10 +241,10 @@ async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
     if step.bound is not None:
         value = step.bound.value
     run = frame.x.run
-    durably = run.store is not None
+    store = run.store
     # What the library does around the body is not timed: at first it imports and loads what it needs.
     run.running_since = 0.0
-    done = await replay.begin(frame, value) if durably else None
+    done = await replay.begin(frame, value) if store is not None else None
     given = value if value.__class__ in ATOMS else _given(step, value)
     resumed(frame)
     if step.hooks:
@@ -255,19 +255,19 @@ async def _guarded(body: Body, value: Any, frame: Frame) -> Any:
     with _NO_SPAN if tracer is None else _span(frame, tracer):
         if done is not None:
             output = done.value
-        elif durably and step.replay == "once":
+        elif store is not None and step.replay == "once":
             output = await shielded(frame, lambda: _limited(frame, body, given))
         else:
             output = await _limited(frame, body, given)
     pause(frame)
     if frame.shown is not None or frame.calls is not None or output.__class__ in NO_VALUES:
         _check_end(frame, output)
-    if durably:
+    if store is not None:
         if frame.waits_below:
             # The body has caught an exception that must not be caught.
             raise Waiting
         replay.check_called(frame)
-        output = ledger.encode_finished(frame, value, output)
+        output = ledger.encode_finished(frame, store, value, output)
     close_lease(frame)
     return output
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
+    from noetic_py.engine.journaling.writer import RunWriter
     from noetic_py.engine.state import Execution, RecordedUsage, Run
     from noetic_py.journal.records import Intent, JournalRecord
     from noetic_py.journal.values import Change, LayerDeltas, Path
@@ -75,7 +76,7 @@ NO_TREE: Any = object()
 # ------------------------------------------------------------------------------------------------------ a finished step
 
 
-def encode_finished(frame: Frame, value: Any, output: Any) -> Any:
+def encode_finished(frame: Frame, store: RunWriter, value: Any, output: Any) -> Any:
     """A body is done: make its record, and encode it, so that what cannot be stored is this step's failure.
 
     Returns:
@@ -84,10 +85,7 @@ def encode_finished(frame: Frame, value: Any, output: Any) -> Any:
     Raises:
         CodecError: Its output, an item or its state cannot be stored, or not be read back.
     """
-    run, step = frame.x.run, frame.step
-    store = run.store
-    if store is None:
-        return output
+    step = frame.step
     if frame.segments is not None:
         flush(frame)
     record = StepFinished(frame.at, step.kind, None, None)
