@@ -52,9 +52,9 @@ class State:
 
 
 def note(line: str) -> None:
-    """Write down outside of the run that a body ran, so that the demo can count afterwards."""
+    """Write down outside of the run that a body ran, and in which process, so that it can be counted afterwards."""
     with DIARY.open("a", encoding="utf-8") as diary:
-        diary.write(f"{line}\n")
+        diary.write(f"{os.getpid()} {line}\n")
 
 
 @tool

@@ -28,7 +28,11 @@ from tests.cli_shell import ROOT, Inside, Shell, environment, posix
 def test_the_demo_repeats_nothing_that_had_finished(shell: Shell) -> None:
     done = shell.run("demo")
     assert done.returncode == 0, done.stderr
-    ran = (shell.folder / "noetic-demo" / "bodies.log").read_text().splitlines()
+    diary = (shell.folder / "noetic-demo" / "bodies.log").read_text().splitlines()
+    ran = [line.partition(" ")[2] for line in diary]
+    # The first process, the one that waits for the approval, and the one that ends the run.
+    assert len({line.partition(" ")[0] for line in diary}) == 3
+    assert "  model                  2 in process 1, 1 in process 2, 1 in process 3\n" in done.stdout
     assert {line: ran.count(line) for line in ran} == {
         "model": 4,
         "tool tide Dover": 1,
@@ -53,7 +57,7 @@ def test_the_demo_repeats_nothing_that_had_finished(shell: Shell) -> None:
 
 
 def test_a_demo_that_cannot_go_on_says_so(inside: Inside) -> None:
-    done = inside.run("demo", NOETIC_DB="none")
+    done = inside.run("demo", NOETIC_PLUGINS="no-such-plugin")
     assert done.returncode == 1
     assert "the demo stops here: the command ended with exit code" in done.stderr
 

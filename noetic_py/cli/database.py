@@ -29,7 +29,8 @@ Place: TypeAlias = Path | str
 _NONE = "none"
 # An address without a password in it, and without parameters, one of which may be one.
 _PLAIN = re.compile(r"files:.*|memory:|[\w+.-]+://([^:@/?#]*@)?[^@?#]*")
-_VARIABLE = "NOETIC_DB"
+DATABASE_VARIABLE = "NOETIC_DB"
+"""Names the database where the command line names none."""
 _SHOWN = 5
 
 
@@ -43,7 +44,7 @@ def chosen(option: str | None) -> Place | None:
     Returns:
         The file or address, or `None` for no database.
     """
-    said = option if option is not None else os.environ.get(_VARIABLE) or str(DEFAULT)
+    said = option if option is not None else os.environ.get(DATABASE_VARIABLE) or str(DEFAULT)
     if said == _NONE:
         return None
     scheme = scheme_of(said)
@@ -126,7 +127,7 @@ async def read_runs(option: str | None) -> AsyncGenerator[tuple[Runs, Checkpoint
     place = chosen(option)
     if place is None:
         raise ConfigError(
-            f"no database: {'--db' if option is not None else _VARIABLE} says none",
+            f"no database: {'--db' if option is not None else DATABASE_VARIABLE} says none",
             code="no-database",
             hint="--db PATH names one",
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from noetic_py.cli.formatting import plural
+from noetic_py.cli.database import DATABASE_VARIABLE
 from noetic_py.cli.report import FAILED, say, write_out
 from noetic_py.errors import ConfigError
 
@@ -62,10 +62,12 @@ def demo(folder: Path, *, ask: bool) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     flow = (examples_folder() / "demo.py").read_text(encoding="utf-8")
     (folder / "flow.py").write_text(flow, encoding="utf-8")
+    # The demo keeps to its folder, whatever database the reader works with.
+    environment = {name: value for name, value in os.environ.items() if name != DATABASE_VARIABLE}
     for number, act in enumerate(_acts(ask=ask), 1):
         write_out(f"\n{number}. {act.title}\n{act.text}\n$ noetic {shlex.join(act.arguments)}")
         done = subprocess.run(  # noqa: S603 # our own command line, in the folder that was just made
-            [*_COMMAND, *act.arguments], cwd=folder, env={**os.environ, **act.environment}, check=False
+            [*_COMMAND, *act.arguments], cwd=folder, env={**environment, **act.environment}, check=False
         )
         if done.returncode not in act.codes:
             say(f"the demo stops here: the command ended with exit code {done.returncode}")
@@ -112,16 +114,16 @@ def _acts(*, ask: bool) -> Iterator[_Act]:
 
 
 def _counted(folder: Path) -> Iterator[str]:
-    """How often each body ran, in both processes together: the bodies themselves wrote it down."""
-    ran = Counter((folder / _DIARY).read_text(encoding="utf-8").splitlines())
+    """How often each body ran in each process: the bodies themselves wrote it down."""
+    lines = [line.partition(" ") for line in (folder / _DIARY).read_text(encoding="utf-8").splitlines()]
+    processes = list(dict.fromkeys(process for process, _, _ in lines))
+    ran = Counter((name, processes.index(process) + 1) for process, _, name in lines)
     yield f"\nHow often each body ran, as the bodies themselves wrote it into {_DIARY}:"
-    for name, count in ran.items():
-        if name == "model":
-            yield f"  {plural(count, 'request')} to the model: 2 before the kill, none of them repeated"
-        elif name.endswith(_DIES_AT):
-            yield f"  {count} x {name}  (it was at work when the process died, so it ran again)"
-        else:
-            yield f"  {count} x {name}"
+    for name in dict.fromkeys(name for _, _, name in lines):
+        numbers = [number for number in range(1, len(processes) + 1) if ran[name, number]]
+        counts = [f"{ran[name, number]} in process {number}" for number in numbers]
+        died = "  (it was at work when the process died)" if name.endswith(_DIES_AT) else ""
+        yield f"  {name:<22} {', '.join(counts)}{died}"
 
 
 def _next(folder: Path) -> str:
@@ -130,7 +132,7 @@ Look further, in {folder}:
   noetic show demo          the steps, what each returned and cost
   noetic tail demo          the records of the journal
   noetic graph flow.py      the flow as a diagram
-  flow.py                   the 130 lines of the flow
+  flow.py                   the flow itself
 Start your own:
   noetic new my-agent       a project with a flow, a test and a CI file
   noetic examples           more examples, each one idea"""

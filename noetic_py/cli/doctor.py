@@ -6,7 +6,7 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -19,7 +19,7 @@ from noetic_py.errors import MissingExtra, NoeticError
 from noetic_py.plugins import Plugins, load_plugins
 
 _Grade: TypeAlias = Literal["ok", "note", "failed"]
-_OLDEST, _NEWEST = (3, 11), (3, 13)
+_TESTED = "Programming Language :: Python :: "
 _EXTRAS = (
     ("embeddings", "wordllama", "SemanticRecall by word vectors"),
     ("prices", "genai-prices", "prices of models"),
@@ -70,11 +70,10 @@ async def doctor(db: str | None) -> int:
 
 def _python() -> _Finding:
     text = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info[:2] < _OLDEST:
-        return _Finding("failed", "Python", text, "install Python 3.11 or newer")
-    if sys.version_info[:2] > _NEWEST:
-        return _Finding("note", "Python", f"{text}; versions above 3.13 are not tested")
-    return _Finding("ok", "Python", text)
+    tested = [each.removeprefix(_TESTED) for each in metadata("noetic-py").get_all("Classifier", ()) if _TESTED in each]
+    if f"{sys.version_info.major}.{sys.version_info.minor}" in tested:
+        return _Finding("ok", "Python", text)
+    return _Finding("note", "Python", f"{text}; tested are {', '.join(tested)}")
 
 
 def _package() -> _Finding:

@@ -88,6 +88,12 @@ def _first_line(path: Path) -> str:
     return text.partition("\n")[0].removesuffix(".")
 
 
+def _command(path: Path) -> str:
+    """How an example is run: as its docstring says, and else by Python."""
+    said = re.search(r"^ +(noetic run .*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"python {path.name}" if said is None else said[1].replace("examples/", "")
+
+
 def example(name: str, folder: Path) -> int:
     """Write an example, and the files it reads, into a folder.
 
@@ -114,6 +120,5 @@ def example(name: str, folder: Path) -> int:
             )
     for path in parts:
         (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-    runs = "noetic run" if name in ("ask", "demo") else "python"
-    write_out(f"wrote {', '.join(path.name for path in parts)}; to run it: {runs} {name}.py")
+    write_out(f"wrote {', '.join(path.name for path in parts)}; to run it: {_command(found[name])}")
     return 0
