@@ -474,7 +474,21 @@ MISTAKES = [
     Mistake(
         "something that cannot be stored",
         B + "    return (each for each in x)\n" + run_of("b", harness='checkpoints="memory:"'),
-        ("generator cannot be stored", "[at b]", "use an attrs class"),
+        ("generator cannot be stored", "[at b]", "use an attrs class", "goes into services="),
+    ),
+    Mistake(
+        "a client in the state of a stored run",
+        """
+import socket
+
+@step
+async def connect(x: str, ctx: Context) -> str:
+    with socket.socket() as client:
+        ctx.state["client"] = client
+    return x
+"""
+        + run_of("connect", harness='checkpoints="memory:"'),
+        ("a socket.socket cannot be stored", "[at connect]", "a client goes into services="),
     ),
     Mistake(
         "no model",

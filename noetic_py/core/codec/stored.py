@@ -292,7 +292,7 @@ def _encode_instance(value: Any, kind: type[Any], depth: int) -> dict[str, Any]:
         return _encode_fields(value, kind, kind._fields, depth)
     if is_model(kind):
         return {_MARK: "object", "t": kind.__name__, "v": _encode(_model_fields(value), depth + 1)}
-    hint = "use an attrs class, a dataclass, a pydantic model or plain values"
+    hint = "use an attrs class, a dataclass, a pydantic model or plain values; a client goes into services="
     if kind is CoroutineType:
         hint = f"await {value.__name__}(...) first, and use what that gives"
     raise Unfit(f"a {kind.__module__}.{type_name(kind)} cannot be stored", hint=hint)
