@@ -3,7 +3,7 @@
 A measurement is a function without arguments that does the work once and gives the seconds it took. The sides of a
 comparison run one after the other, again and again, so that a machine that slows down slows all of them, and a ratio
 is taken within a round, never across rounds. The garbage collector stays on, as it is for a user; it runs once before
-each measurement, so that nobody pays for what the other side left.
+each measurement, so that no side pays for what the other one left.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.recall
 
-The passages are those of the reference that comes with every Python; the questions are put as somebody would who does
+The passages are those of the reference that comes with every Python; the questions are put as by a person who does
 not know its words. A question counts as answered when one of the first five passages holds the phrase that answers it.
 """
 

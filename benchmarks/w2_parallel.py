@@ -82,7 +82,7 @@ def branches(count: int, backend: str = "asyncio") -> Measurement:
 
 
 def branches_watched(count: int, **options: Unpack[SelectOptions]) -> Measurement:
-    """Seconds a branch of the same run while somebody reads its events."""
+    """Seconds a branch of the same run while its events are read."""
     flow = parallel([SAME] * count)
 
     async def work() -> float:

@@ -92,7 +92,7 @@ def traced(begin: Callable[[], Make], count: int) -> Measurement:
     async def work() -> float:
         make = begin()
         tracemalloc.start()
-        # What is made once, and what a harness keeps of its last runs whoever they were of, belongs to none of them.
+        # What is made once, and what a harness keeps of its last runs, of any user, belongs to none of them.
         first = [await make(-number - 1) for number in range(FIRST)]
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()

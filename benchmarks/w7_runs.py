@@ -73,7 +73,7 @@ def harness_runs(runs: int) -> Measurement:
 
 
 def watched_runs(runs: int) -> Measurement:
-    """Seconds for the same runs, each with somebody who reads its events."""
+    """Seconds for the same runs, each with a reader of its events."""
     flow = loop(NAP, until=until.max_rounds(STEPS))
 
     async def one(harness: Harness) -> int:

@@ -184,7 +184,7 @@ def imports(code: str) -> Figures:
 
 
 async def w6(module: ModuleType, size: int) -> Figures:
-    """Bytes a conversation that nobody is using."""
+    """Bytes a conversation that is not in use."""
 
     def texts(conversation: int) -> list[str]:
         return [f"text {number} of conversation {conversation}" for number in range(ITEMS)]

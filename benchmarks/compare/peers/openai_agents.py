@@ -19,7 +19,7 @@ CONFIG = RunConfig(tracing_disabled=True)
 
 
 def nothing() -> None:
-    """What a model calls that nobody listens to."""
+    """What a model calls when no hook listens."""
 
 
 @function_tool

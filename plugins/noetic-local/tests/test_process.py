@@ -160,7 +160,7 @@ async def test_models_share_a_server_that_is_started_again_when_it_died() -> Non
 
 
 class User:
-    """Somebody who uses a server."""
+    """A user of a server."""
 
 
 def test_a_user_that_is_gone_holds_no_server() -> None:

@@ -79,6 +79,6 @@ def vector_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def vector_schema(vector_server: PostgresServer) -> Iterator[str]:
-    """A schema of the test's own, which nobody has made yet."""
+    """A schema of the test's own, which is not made yet."""
     with vector_server.schema(fresh=True) as name:
         yield name

@@ -103,7 +103,7 @@ class PostgresServer:
         self._run("pg_ctl", "-D", "data", "-w", "-t", "60", "-m", mode, "stop")
 
     def restart(self) -> None:
-        """As after a crash: nobody was told, and the log of writes is replayed."""
+        """As after a crash: no client was told, and the log of writes is replayed."""
         self.stop("immediate")
         self.start()
 
@@ -157,7 +157,7 @@ class PostgresServer:
         """An empty schema: one that was used before and emptied, because making one takes longer than most tests.
 
         Args:
-            fresh: Whether it shall be one that nobody has made yet, and go away afterwards.
+            fresh: Whether it shall be one that is not made yet, and go away afterwards.
         """
         name = self._emptied.pop() if self._emptied and not fresh else f"test_{next(self._count)}"
         try:
@@ -183,7 +183,7 @@ class PostgresServer:
 
     @contextmanager
     def without_pgvector(self) -> Generator[None]:
-        """As if nobody had installed the extension on the server's machine; databases that have it keep it."""
+        """As if the extension was not installed on the server's machine; databases that have it keep it."""
         [control] = self._programs.parent.glob("**/extension/vector.control")
         hidden = control.with_suffix(".hidden")
         control.rename(hidden)
@@ -268,7 +268,7 @@ class PostgresServer:
         return self.quick().execute(query.format(sql.Identifier(schema))).fetchone() != (0,)
 
     def wait_for_leases(self, schema: str) -> None:
-        """Wait until the time of every lease is up, by the server's clock; nobody may be renewing one."""
+        """Wait until the time of every lease is up, by the server's clock; no owner may be renewing one."""
         self.quick().execute(sql.SQL("SELECT pg_sleep_until(max(until)) FROM {}.runs").format(sql.Identifier(schema)))
 
     def stored(self, schema: str) -> dict[str, list[tuple[Any, ...]]]:

@@ -118,7 +118,7 @@ async def test_a_role_without_rights(server: PostgresServer) -> None:
         async with PostgresBackend(server.url(schema)) as backend:
             await backend.head("r")
         await refused(PostgresBackend(url), "permission")
-        # Whoever gets a schema of its own makes the rest itself.
+        # A user with a schema of its own makes the rest itself.
         server.query(f"DROP SCHEMA {schema} CASCADE")
         server.query(f"CREATE SCHEMA {schema} AUTHORIZATION poor")
         async with PostgresBackend(url, blob_threshold=THRESHOLD) as backend:
@@ -316,7 +316,7 @@ async def test_a_row_of_elsewhere_is_found(server: PostgresServer) -> None:
 
 
 async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServer, schema: str) -> None:
-    """Somebody else's transaction takes the rows of two runs in the other order."""
+    """Another transaction takes the rows of two runs in the other order."""
     async with PostgresBackend(server.url(schema), connections=1) as backend:
         given = [Transaction(name, 0, 0, [record(name)]) for name in ("a", "b")]
         assert list(await backend.append_many(given)) == [1, 1]

@@ -126,7 +126,7 @@ async def compare(store: PgVectorStore, oracle: Plain, owner: Owner, name: str, 
     assert all(each.role == owner.id for each in found)
     assert [each.score for each in found] == pytest.approx([expected[each.text] for each in found], abs=2e-4)
     assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
-    # Whoever is left out is not nearer than whoever is there, as far as the server's smaller numbers tell.
+    # What is left out is not nearer than what is there, as far as the server's smaller numbers tell.
     out = [score for text, score in expected.items() if text not in {each.text for each in found}]
     last = found[-1].score if len(found) == query.limit else query.least
     assert all(score <= last + 2e-4 for score in out)

@@ -96,7 +96,7 @@ class RedisServer:
         raise RuntimeError("it has read everything already")
 
     def is_busy(self) -> bool:
-        """Whether it answers that it is running somebody's script."""
+        """Whether it answers that it is running a script."""
         try:
             self.command("PING")
         except exceptions.ResponseError as error:
@@ -112,7 +112,7 @@ class RedisServer:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """As a crash of its process: nobody was told."""
+        """As a crash of its process: no client was told."""
         self.signal(signal.SIGKILL)
         self.ended()
 
@@ -170,7 +170,7 @@ class RedisServer:
             return _asked(self._quick, words)
 
     def alone(self, *words: str | bytes | int) -> Any:
-        """As `command`, on a connection that nobody else has."""
+        """As `command`, on a connection that no other test has."""
         connection = self.connect()
         try:
             return _asked(connection, words)
@@ -179,7 +179,7 @@ class RedisServer:
 
     @contextmanager
     def prefix(self) -> Generator[str]:
-        """A prefix that nobody has used."""
+        """A prefix that was not used before."""
         name = f"test-{next(self._count)}"
         try:
             yield name
@@ -220,7 +220,7 @@ class RedisServer:
                 self.command("HSET", name, "until", 1)
 
     def leases(self, prefix: str) -> list[int]:
-        """When the leases end that nobody has given back, in microseconds of the server's clock."""
+        """When the leases end that were not given back, in microseconds of the server's clock."""
         found = [self.command("HGET", name, "until") for name in self.runs(prefix)]
         return [int(until) for until in found if until]
 
@@ -230,7 +230,7 @@ class RedisServer:
         return int(seconds) * 1_000_000 + int(micros)
 
     def wait_for_leases(self, prefix: str) -> None:
-        """Wait until the time of every lease is up, by the server's clock; nobody may be renewing one."""
+        """Wait until the time of every lease is up, by the server's clock; no owner may be renewing one."""
         while any(until > self.now() for until in self.leases(prefix)):
             pass
 

@@ -51,7 +51,7 @@ class Kept:
     store: bytes
 
     async def put(self, backend: CheckpointBackend, records: Sequence[Record] | None = None, **parts: Any) -> None:
-        """Write it to a database, as somebody can who has no key: with other records, card, status or run id.
+        """Write it to a database, as a program without the key can: with other records, card, status or run id.
 
         The database passes for the one that it was in, unless `store` says otherwise.
         """

@@ -1,4 +1,4 @@
-"""Whatever somebody without the key does to a signed run is found."""
+"""What is done to a signed run without the key is found."""
 
 from __future__ import annotations
 
