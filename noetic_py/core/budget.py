@@ -350,9 +350,9 @@ class BudgetLease:
 
     def limited(self, *names: str) -> bool:
         """Whether this lease or one above limits any of the dimensions."""
-        node: BudgetLease | None = self
+        node: BudgetLease | None = None if self.free else self
         while node is not None:
-            if any(name in node.limits for name in names):
+            if not node.limits.keys().isdisjoint(names):
                 return True
             node = node.parent
         return False

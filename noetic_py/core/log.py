@@ -251,9 +251,13 @@ class ItemView(Sequence[Item]):
         Raises:
             ValueError: `mark` is no position of this log.
         """
-        if not 0 <= mark <= len(self):
-            raise ValueError(f"mark {mark} of a log of {len(self)}")
-        return tuple(self._walk(mark, len(self)))
+        length = len(self)
+        if not 0 <= mark <= length:
+            raise ValueError(f"mark {mark} of a log of {length}")
+        if mark >= self._base:
+            # As most often: what was added last.
+            return tuple(self._segment.items[mark - self._base : length - self._base])
+        return tuple(self._walk(mark, length))
 
     def frozen(self) -> ItemView:
         """This view as it is now."""

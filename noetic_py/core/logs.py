@@ -52,7 +52,8 @@ logger("")
 
 def is_verbose() -> bool:
     """Whether steps and model calls are to be logged; a run asks once, when it begins."""
-    return any(each.isEnabledFor(logging.DEBUG) for each in _VERBOSE)
+    models, steps = _VERBOSE
+    return steps.isEnabledFor(logging.DEBUG) or models.isEnabledFor(logging.DEBUG)
 
 
 def log(

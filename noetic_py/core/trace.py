@@ -7,19 +7,16 @@ import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from attrs import evolve, field, frozen
-from opentelemetry.trace import Span, SpanContext, Status, StatusCode
 
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.secrets import is_secret
-from noetic_py.core.types import is_array, is_list, is_mapping
+from noetic_py.core.types import is_list
 from noetic_py.errors import InvalidId
-from noetic_py.errors.redaction import redact, rendered
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Span, SpanContext, Tracer
 
 # Of https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may have more behind.
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
@@ -122,84 +119,6 @@ def _digits(runtime: Runtime, count: int) -> str:
     return found if found.strip("0") else found[:-1] + "1"
 
 
-class GuardedSpan(Span):
-    """Passes on to another span what it is told, texts without secrets.
-
-    Args:
-        span: The span that is recorded.
-    """
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def __getattr__(self, name: str) -> Any:
-        # What an SDK's span has besides, such as its attributes.
-        return getattr(self._span, name)
-
-    def end(self, end_time: int | None = None) -> None:
-        """End it."""
-        self._span.end(end_time)
-
-    def get_span_context(self) -> SpanContext:
-        """Its ids."""
-        return self._span.get_span_context()
-
-    def is_recording(self) -> bool:
-        """Whether anything of it is kept."""
-        return self._span.is_recording()
-
-    def set_attributes(self, attributes: Mapping[str, object]) -> None:
-        """Set several attributes."""
-        self._span.set_attributes(_clean(attributes))
-
-    def set_attribute(self, key: str, value: object) -> None:
-        """Set an attribute."""
-        self._span.set_attribute(key, _clean(value))
-
-    def add_event(
-        self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None
-    ) -> None:
-        """Add an event."""
-        self._span.add_event(redact(name), _clean(attributes), timestamp)
-
-    def update_name(self, name: str) -> None:
-        """Give it another name."""
-        self._span.update_name(redact(name))
-
-    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Say how it went."""
-        if isinstance(status, Status):
-            self._span.set_status(Status(status.status_code, _clean(status.description)))
-        else:
-            self._span.set_status(status, _clean(description))
-
-    def record_exception(
-        self,
-        exception: BaseException,
-        attributes: Mapping[str, object] | None = None,
-        timestamp: int | None = None,
-        escaped: bool = False,
-    ) -> None:
-        """Add an event for an exception, with its traceback and its causes."""
-        told = {
-            "exception.type": type(exception).__qualname__,
-            "exception.message": str(exception),
-            "exception.stacktrace": rendered(exception),
-            "exception.escaped": str(escaped),
-        }
-        self.add_event("exception", told | dict(attributes or {}), timestamp)
-
-
-def _clean(value: object) -> Any:
-    if isinstance(value, str):
-        return redact(value)
-    if is_mapping(value):
-        return {key: _clean(part) for key, part in value.items()}
-    if is_array(value):
-        return [_clean(part) for part in value]
-    return str(value) if is_secret(value) else value
-
-
 def tracer() -> Tracer | None:
     """The tracer to use, `None` when nothing would be recorded.
 
@@ -242,6 +161,8 @@ def recorded_span(
         below: Its parent; the active span when left out.
     """
     from opentelemetry.trace import Link, NonRecordingSpan, StatusCode, set_span_in_context, use_span
+
+    from noetic_py.core.guarded_span import GuardedSpan
 
     parent = None if below is None else set_span_in_context(NonRecordingSpan(_remote(below)))
     links = [] if below is None or below.link is None else [Link(_remote(below.link))]

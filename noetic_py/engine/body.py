@@ -25,27 +25,32 @@ LIMIT: Final = 1.0
 """Seconds that a body may hold the event loop."""
 
 
-def first_stretch(frame: Frame, context: Context, work: Any, *, alone: bool) -> Any:
+def first_stretch(frame: Frame, context: Context, work: Any, around: Frame | None) -> Any:
     """Begin a body and time it up to its first await; gives what it waits for, or `DONE`.
 
     Args:
         frame: The step.
         context: What the body runs in.
         work: The body.
-        alone: Whether it begins a task, so that the step around it is not running.
+        around: The step around it; `None` when the body begins a task, so that the one around it is not running.
     """
-    around = None if alone else frame.up
-    if around is not None and around.on_stack:
+    run = frame.x.run
+    # Only code of a user's holds the event loop.
+    if around is not None and around.kind.reported and around.on_stack:
         look(around)
     else:
-        frame.x.run.running_since = monotonic()
+        run.running_since = monotonic()
     try:
         waits = context.run(next, work, DONE)
     except BaseException:
         look(frame)
         raise
     if waits is DONE:
-        look(frame)
+        # `look`, without the call.
+        now = monotonic()
+        if run.running_since and now - run.running_since > LIMIT:
+            look(frame)
+        run.running_since = now
     return waits
 
 
@@ -112,7 +117,10 @@ def go_on(frame: Frame, context: Context, work: Any, waits: Any) -> Generator[An
                 run.running_since = monotonic()
             waits = context.run(next, work, DONE) if sent is thrown else context.run(_resume, work, sent, thrown)
     finally:
-        look(frame)
+        now = monotonic()
+        if run.running_since and now - run.running_since > LIMIT:
+            look(frame)
+        run.running_since = now
 
 
 def _resume(work: Any, sent: Any, thrown: BaseException | None) -> Any:

@@ -35,7 +35,7 @@ async def in_time() -> None:
 
 def is_late(scope: anyio.CancelScope) -> bool:
     """Whether the time of a scope is over, whether or not it has cancelled anything by then."""
-    return anyio.current_time() >= scope.deadline
+    return scope.deadline != math.inf and anyio.current_time() >= scope.deadline
 
 
 class CancelledError(Exception):

@@ -104,7 +104,8 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         bare = step.plain and run.bare
         work = _inside(frame, body, value, bare)
         untimed = bare is UNTIMED and not own
-        waits = context.run(next, work, DONE) if untimed else first_stretch(frame, context, work, alone=own)
+        around = None if own else parent
+        waits = context.run(next, work, DONE) if untimed else first_stretch(frame, context, work, around)
         if waits is not DONE:
             await go_on(frame, context, work, waits)
         output = frame.output
@@ -156,7 +157,7 @@ async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseExc
         try:
             frame.lease.take_step(step.counted)
             context, work = copy_context(), _inside(frame, body, value, False)
-            await go_on(frame, context, work, first_stretch(frame, context, work, alone=own))
+            await go_on(frame, context, work, first_stretch(frame, context, work, None if own else frame.up))
             return frame.output
         except BaseException as another:  # noqa: BLE001 # as above
             # All further attempts are made in the handling of the first one's failure.

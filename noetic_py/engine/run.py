@@ -446,13 +446,13 @@ async def _result(
     if broken is not None:
         trim(broken, causes=True)
 
-    cause = () if broken is None else broken.path
+    cause, kinds = (() if broken is None else broken.path), run.kinds
     said = _left_unsaid(run, plan, len(history), status)
     plan.domain.log.extend(said)
 
     def transcript() -> Transcript:
         log = history.fork()
-        log.extend(items_below(journal, run.kinds, (), cause) or said)
+        log.extend(items_below(journal, kinds, (), cause) or said)
         # What it waits for is told in full beside it.
         why = "it waits for an answer" if status == "suspended" else reason
         view = log.rendered(f"{status}: {why}" if why else status)

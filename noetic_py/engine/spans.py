@@ -15,7 +15,7 @@ from noetic_py.models.model import ModelRequest, ModelResponse
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-    from noetic_py.core.trace import GuardedSpan
+    from noetic_py.core.guarded_span import GuardedSpan
     from noetic_py.tools import Tool
 
 __all__ = ["CallSpan", "tell_failure", "tell_tool"]
@@ -53,7 +53,7 @@ class CallSpan:
     def __init__(self, tracer: Tracer, model: str, request: ModelRequest, conversation: str) -> None:
         from opentelemetry.trace import SpanKind
 
-        from noetic_py.core.trace import GuardedSpan
+        from noetic_py.core.guarded_span import GuardedSpan
 
         provider, colon, name = model.partition(":")
         name = name if colon else model

@@ -111,7 +111,7 @@ class Planner:
         run_id = options.get("run_id") or self.resources.runtime.new_id()
         self.living.admit(run_id, "leave out run_id=, or await that run first")
         domain = domain_of(run_id, step, state, ctx, options)
-        header = options.get("traceparent")
+        header, metadata = options.get("traceparent"), options.get("metadata")
         place = None if outside is None else outside.place
         run = self._run(
             run_id,
@@ -119,7 +119,7 @@ class Planner:
             thread_id=options.get("thread_id") or (run_id if outside is None else outside.thread_id),
             user_id=options.get("user_id"),
             request_id=options.get("request_id") or (None if outside is None else outside.request_id),
-            metadata=copy_value(dict(options.get("metadata") or {})),
+            metadata=copy_value(dict(metadata)) if metadata else {},
             trace=place if header is None else Trace.from_traceparent(header),
         )
         run.flow = step
@@ -130,8 +130,16 @@ class Planner:
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
         self.living.add(run)
-        plan = RunPlan(step, copy_value(input), domain, options.get("budget"), options.get("deadline"))
-        return run, evolve(plan, kept=self._kept(step, options), delivery_id=options.get("delivery_id"))
+        plan = RunPlan(
+            step,
+            copy_value(input),
+            domain,
+            options.get("budget"),
+            options.get("deadline"),
+            kept=self._kept(step, options),
+            delivery_id=options.get("delivery_id"),
+        )
+        return run, plan
 
     def again(self, run_id: str, begun: Any, options: Mapping[str, Any]) -> Any:
         """A run of which there is a past."""

@@ -11,7 +11,7 @@ from noetic_py.context.scope import Domain, branch_at
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind
-from noetic_py.engine.kinds.loop import Inbox, on_error, rounds
+from noetic_py.engine.kinds.loop import Inbox, Rounds, on_error
 from noetic_py.engine.progress import forget_round
 from noetic_py.steps.loop import EverySpec
 
@@ -20,7 +20,7 @@ __all__ = ["KINDS", "run_every"]
 
 async def run_every(value: Any, frame: Frame) -> None:
     """Run the step again and again, at its times."""
-    with rounds(frame):
+    with Rounds(frame):
         await _go_on(frame)
 
 

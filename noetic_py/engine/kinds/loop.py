@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from inspect import isawaitable
 from logging import ERROR, WARNING
@@ -104,7 +103,7 @@ _KEPT = 100
 async def run_loop(value: Any, frame: Frame) -> Any:
     """Iterate until a verdict, `stop_loop`, or the cap."""
     output = NOTHING
-    with rounds(frame):
+    with Rounds(frame):
         output = await _iterate(value, frame)
     if output is NOTHING:
         # Cut short in the middle of a round: what that has finished stays.
@@ -113,17 +112,26 @@ async def run_loop(value: Any, frame: Frame) -> Any:
     return output
 
 
-@contextmanager
-def rounds(frame: Frame) -> Generator[None]:
-    """Rounds that a step can cut short."""
-    scope = frame.rounds = anyio.CancelScope()
-    try:
-        with scope:
-            yield
-    finally:
-        frame.rounds = None
-        if frame.cut is not None:
-            frame.x.run.has_stopped(-1)
+class Rounds:
+    """Rounds of a loop or a schedule that a step can cut short; a class, because that costs less than a generator."""
+
+    __slots__ = ("_frame", "_scope")
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._scope = frame.rounds = anyio.CancelScope()
+
+    def __enter__(self) -> None:
+        self._scope.__enter__()
+
+    def __exit__(self, *error: Any) -> bool:
+        frame = self._frame
+        try:
+            return self._scope.__exit__(*error)
+        finally:
+            frame.rounds = None
+            if frame.cut is not None:
+                frame.x.run.has_stopped(-1)
 
 
 def cut_short(frame: Frame, value: object, asking: Frame | None) -> None:

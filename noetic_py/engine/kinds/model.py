@@ -109,14 +109,20 @@ class Offer:
 
 async def offer(frame: Frame, spec: ModelSpec) -> Offer:
     """One set by name on the wire: the step's own tools win over those of layers, and these over the harness's."""
+    common = frame.x.run.resources.tools
+    if not frame.x.layers:
+        before: tuple[Any, Offer] | None = spec.cache.get("offer")
+        if before is not None and before[0] is common:
+            return before[1]
     layers = _offering(frame)
     theirs = [each for layer in layers for each in layer.offered()]
-    given: tuple[Any, ...] = (*frame.x.run.resources.tools, *_functions(frame), *theirs, *spec.tools)
-    if not given and not layers:
-        return Offer({})
+    given: tuple[Any, ...] = (*common, *_functions(frame), *theirs, *spec.tools)
     found: dict[str, Tool[..., Any, Any, Any]] = {}
+    fixed = not frame.x.layers
     for each in given:
-        listed = await each.tools() if hasattr(each, "tools") else (each,)
+        if listing := hasattr(each, "tools"):
+            fixed = False
+        listed = await each.tools() if listing else (each,)
         for tool in listed:
             if is_transfer(tool) and any(getattr(own, "wire_name", None) == tool.wire_name for own in spec.tools):
                 raise ConfigError(
@@ -127,7 +133,11 @@ async def offer(frame: Frame, spec: ModelSpec) -> Offer:
                 )
             found[tool.wire_name] = tool
     withheld = {name: why for layer in layers for name, why in layer.withheld().items()}
-    return Offer(found, withheld)
+    made = Offer(found, withheld)
+    if fixed:
+        # The same in each round, and in each run of the harness.
+        spec.cache["offer"] = common, made
+    return made
 
 
 def _offering(frame: Frame) -> Sequence[MemoryLayer[Any]]:
@@ -260,7 +270,8 @@ async def _append(frame: Frame, items: Sequence[Item]) -> None:
     """Put input into the conversation, as layers want it."""
     if items and frame.x.layers:
         items = await appended(frame, items)
-    frame.log.extend(items)
+    if items:
+        frame.log.extend(items)
 
 
 def _guided_too_often(frame: Frame, response: ModelResponse) -> LayerError:

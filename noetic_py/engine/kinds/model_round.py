@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import sha256
@@ -101,7 +101,9 @@ async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
         response = await _with_layers(frame, ask, request, whole)
     else:
         response = await _answered(frame, ask, Shown(whole), request)
-    response = _fresh(frame, response)
+    if x.layers or x.run.dispatches_hooks:
+        # They may have put calls into the answer.
+        response = _fresh(frame, response)
     check_answer(response.items, ask.model.name)
     frame.log.extend(response.items)
     # Without a request nothing was paid.
@@ -206,7 +208,7 @@ def _settings(frame: Frame, spec: ModelSpec) -> ModelSettings:
 def known_of(run: Run) -> Mapping[str, JsonValue]:
     """What models and the tracer are told of a run: what its caller says, and whose it is where he does not."""
     session, user = run.session, run.user_id
-    metadata: Mapping[str, JsonValue] = copy_value(run.metadata)
+    metadata: Mapping[str, JsonValue] = copy_value(run.metadata) if run.metadata else {}
     if session is None and user is None:
         return metadata
     whose = (
@@ -226,17 +228,25 @@ def _cache_key(thread_id: str) -> str:
 def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
     """The answer, with new ids for calls whose id the conversation has already seen, as some servers repeat them."""
     seen: set[str] = set()
-    items: list[Item] = []
-    replaced = False
+    repeated = False
     for item in response.items:
-        kept = item
+        if isinstance(item, FunctionCall):
+            repeated = repeated or item.call_id in seen or frame.log.has_call(item.call_id)
+            seen.add(item.call_id)
+    return evolve(response, items=_renewed(frame, response.items)) if repeated else response
+
+
+def _renewed(frame: Frame, items: Sequence[Item]) -> list[Item]:
+    seen: set[str] = set()
+    renewed: list[Item] = []
+    for item in items:
+        new = item
         if isinstance(item, FunctionCall):
             if item.call_id in seen or frame.log.has_call(item.call_id):
-                kept = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)
-                replaced = True
+                new = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)
             seen.add(item.call_id)
-        items.append(kept)
-    return evolve(response, items=items) if replaced else response
+        renewed.append(new)
+    return renewed
 
 
 def _confidential(response: ModelResponse, ask: RoundRequest) -> ModelResponse:

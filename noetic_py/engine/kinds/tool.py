@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from logging import ERROR, INFO
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from noetic_py.core.codec.wire import MAX_ITEM_BYTES, check_size
 from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput
 from noetic_py.core.logs import log
-from noetic_py.core.values import copy_value
+from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine.body import call_apart, pause, resumed
 from noetic_py.engine.cancellation import failure_of, in_time, is_late
 from noetic_py.engine.execute import execute
@@ -109,7 +109,8 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
                 return _blocked(frame, call, answer)
             made, asks = answer
             value = evolve(value, asks=asks)
-        value = evolve(value, call=made.sent)
+        if made.sent is not call:
+            value = evolve(value, call=made.sent)
         item, failed = await _output(frame, value, made)
     item = await _as_wanted(frame, value, item)
     try:
@@ -298,7 +299,8 @@ _SURELY_FITS = MAX_ITEM_BYTES // 8
 def _rendered(frame: Frame, wanted: Wanted, result: object) -> Any:
     tool = wanted.tool
     try:
-        output = receipt(result) if is_routed(result) else render_output(result, tool=tool.name)
+        kept = result.__class__ not in ATOMS and is_routed(result)
+        output = receipt(result) if kept else render_output(result, tool=tool.name)
         # Before it is in a journal: there it would be the end of the run, and of each that resumes it.
         if not isinstance(output, str) or len(output) > _SURELY_FITS:
             check_size(FunctionCallOutput(call_id=wanted.call_id or tool.name, output=output))
@@ -362,26 +364,30 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
     if frame.x.run.timed:
         # What has judged the call may have used the time up without waiting for anything.
         await in_time()
-    if tool.timeout is not None:
-        frame.x.run.has_deadline()
     try:
-        with anyio.move_on_after(tool.timeout) as scope:
-            result: Any = await tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
-            if not is_late(scope):
-                if kept:
-                    # Of a generator each entry was kept before it went on.
-                    return unrouted(result)
-                if await _keep(frame, result) and frame.x.run.bus.active:
-                    frame.tell(Emitted(frame.path, result))
-                return result
+        work = tool.call(values, ctx=frame, inject=_injector(frame), emit=emit)
+        result: Any = await (work if tool.timeout is None else _within(tool.timeout, work, frame, tool))
+        if kept:
+            # Of a generator each entry was kept before it went on.
+            return unrouted(result)
+        if await _keep(frame, result) and frame.x.run.bus.active:
+            frame.tell(Emitted(frame.path, result))
+        return result
     except BaseException as raised:
         failed = _failed_in(frame, tool, raised)
         if failed is raised:
             raise
         raise failed from raised
-    raise ToolFailed(
-        f"tool {tool.wire_name!r} took longer than {tool.timeout:g} s", tool=tool.wire_name, path=frame.path
-    )
+
+
+async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: Tool[..., Any, Any, Any]) -> object:
+    """What a tool's function gives, unless that comes too late."""
+    frame.x.run.has_deadline()
+    with anyio.move_on_after(seconds) as scope:
+        result = await work
+        if not is_late(scope):
+            return result
+    raise ToolFailed(f"tool {tool.wire_name!r} took longer than {seconds:g} s", tool=tool.wire_name, path=frame.path)
 
 
 def _failed_in(frame: Frame, tool: Tool[..., Any, Any, Any], raised: BaseException) -> BaseException:
@@ -399,7 +405,7 @@ def _failed_in(frame: Frame, tool: Tool[..., Any, Any, Any], raised: BaseExcepti
 
 async def _keep(frame: Frame, value: object) -> bool:
     """Put an entry that a tool gives into the queue or the pool of the run; says whether it was one."""
-    return is_routed(value) and await route(frame.memory, value, where=frame.path)
+    return value.__class__ not in ATOMS and is_routed(value) and await route(frame.memory, value, where=frame.path)
 
 
 def _injector(frame: Frame) -> Any:
