@@ -41,7 +41,7 @@ from noetic_py.runner.options import (
     launch_options,
 )
 from noetic_py.runner.plan import Planner, at_home
-from noetic_py.runner.registry import Home, Living, Stopping, check_shutdown, stopping_on_signals
+from noetic_py.runner.registry import Home, Living, Stopping, check_shutdown, note_cancelled, stopping_on_signals
 from noetic_py.runner.runs import Runs, fork_run, require_run, resume_action
 from noetic_py.runner.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
 from noetic_py.sessions.policy import SessionPolicy
@@ -240,6 +240,8 @@ class Harness(Generic[M_co]):
         try:
             await group.__aexit__(None, None, None)
         finally:
+            if e is not None:
+                self._living.note_cancelled(e)
             self._resources.group = self._resources.launch = None
             if self._backend is not None and self._made_backend:
                 with anyio.CancelScope(shield=True):
@@ -343,6 +345,8 @@ class Harness(Generic[M_co]):
                 return await take_turn(self._session_store, run, plan, run.session, self._go, self._again)
         except BaseException as error:
             failure = failure_of(error)
+            if failure is None:
+                note_cancelled(error, run, self)
             if failure is error or failure is None:
                 raise
             raise StepFailed(path=(), error_type="CancelledError", error_message=str(failure)) from error
@@ -424,6 +428,9 @@ class Harness(Generic[M_co]):
             follow = partial(self._follow, run, plan, ctx, stream, options.get("on_error", "raise"))
             async with beside(follow, lambda: run.bus.closed):
                 yield stream
+        except BaseException as error:
+            note_cancelled(error, run, self)
+            raise
         finally:
             # Its task may have been cancelled before it began.
             self._living.remove(run)
@@ -531,8 +538,12 @@ class Harness(Generic[M_co]):
 
         with HIDING:
             self._home.require_no_loop()
-            with start_blocking_portal() as portal:
-                return portal.call(work)
+            try:
+                with start_blocking_portal() as portal:
+                    return portal.call(work)
+            except KeyboardInterrupt as error:
+                self._living.note_cancelled(error)
+                raise
 
     # -- what was begun before
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -982,7 +984,7 @@ def test_a_run_without_an_event_loop_prints_few_lines() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_a_run_that_is_cancelled_says_how_to_go_on(kept: bool) -> None:
+async def test_a_run_that_is_cancelled_says_how_to_go_on(kept: bool, tmp_path: Path) -> None:
     begun = anyio.Event()
 
     @step
@@ -1001,12 +1003,130 @@ async def test_a_run_that_is_cancelled_says_how_to_go_on(kept: bool) -> None:
             text.extend(traceback.format_exception(error))
             raise
 
-    async with Harness(checkpoints="memory:" if kept else None) as harness, anyio.create_task_group() as group:
+    store = f"sqlite:{tmp_path}/runs.db" if kept else "memory:"
+    async with Harness(checkpoints=store) as harness, anyio.create_task_group() as group:
         group.start_soon(run)
         await begun.wait()
         group.cancel_scope.cancel()
     assert "noetic_py/engine" not in "".join(text)
-    assert noted == ["run 'r' is stored; go on with: await harness.resume('r', step)"] * kept
+    said = (
+        "run 'r' was interrupted at slow\n  Try: await harness.resume('r', step)"
+        if kept
+        else "run 'r' was interrupted at slow, and ends with the process\n"
+        '  Try: Harness(checkpoints="sqlite:runs.db") stores runs, so that they can be resumed'
+    )
+    assert noted == [said]
+
+
+CTRL_C = """
+import signal
+import sys
+import anyio
+from noetic_py import *
+
+@step
+async def first(x: str) -> str: return x
+
+@step
+async def slow(x: str) -> str:
+    if len(sys.argv) == 2:
+        if x == "when both have begun":
+            await begun.wait()
+        signal.raise_signal(signal.SIGINT)
+        await anyio.sleep_forever()
+    return x
+
+begun = anyio.Event()
+
+@step
+async def beside(x: str) -> str:
+    begun.set()
+    await anyio.sleep(0 if len(sys.argv) > 2 else 1000)
+    return x
+
+@step
+async def late(x: str, ctx: Context) -> str:
+    with anyio.move_on_after(0):
+        await beside(x, ctx)
+    return await slow(x, ctx)
+
+flow = first >> slow
+
+async def go(harness):
+    await harness.run(flow, 'x', run_id='r')
+
+async def main():
+    async with Harness(checkpoints=STORE) as harness:
+        WAY
+
+if __name__ == "__main__":
+    anyio.run(main, backend=sys.argv[1])
+"""
+INTERRUPTED = [
+    ("await harness.run(flow, 'x', run_id='r')", "sequence/slow", "harness.resume('r', flow)"),
+    (
+        "await harness.run(\n            first >> slow,\n            'é', run_id='r')",
+        "sequence/slow",
+        "harness.resume('r', first >> slow)",
+    ),
+    (
+        "h = harness\n        await h.run(parallel(beside, slow), 'when both have begun', run_id='r')",
+        "parallel/beside[0], parallel/slow[1]",
+        "h.resume('r', parallel(beside, slow))",
+    ),
+    ("await harness.run(late, 'x', run_id='r')", "late/slow", "harness.resume('r', late)"),
+    ("await harness.start(flow, 'x', run_id='r').result()", "sequence/slow", "harness.resume('r', flow)"),
+    (
+        "async with harness.stream(flow, 'x', run_id='r') as s:\n            await s.result()",
+        "sequence/slow",
+        "harness.resume('r', flow)",
+    ),
+    (
+        "async with anyio.create_task_group() as g:\n            g.start_soon(go, harness)",
+        "sequence/slow",
+        "harness.resume('r', flow)",
+    ),
+    ("await harness.session('ada', 's').run(flow, 'x', run_id='r')", "sequence/slow", "harness.resume('r', flow)"),
+]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+@pytest.mark.parametrize(("way", "where", "command"), INTERRUPTED)
+def test_ctrl_c_says_last_what_it_has_interrupted_and_how_to_go_on(
+    loop: str, way: str, where: str, command: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    store = f"sqlite:{tmp_path}/runs.db"
+    program.write_text(CTRL_C.replace("STORE", repr(store)).replace("WAY", way))
+    run = [sys.executable, "-W", "error", str(program), loop]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stderr == f"KeyboardInterrupt\nrun 'r' was interrupted at {where}\n  Try: await {command}\n"
+    assert ended.stdout == ""
+    assert ended.returncode != 0
+    # The line that was told goes on.
+    program.write_text(CTRL_C.replace("STORE", repr(store)).replace("WAY", f"h = harness; print(await {command})"))
+    again = subprocess.run([*run, "again"], capture_output=True, text=True, timeout=60, check=False)
+    assert (again.stderr, again.stdout.split(",")[:2]) == ("", ["RunResult(r", " completed"])
+
+
+def test_ctrl_c_leaves_other_tracebacks_and_hooks_as_they_are(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    way = "await harness.run(flow, 'x')"
+    text = CTRL_C.replace("STORE", "None").replace("WAY", way)
+    run = [sys.executable, str(program), "asyncio"]
+    for more, kept in (
+        ("", "ends with the process"),
+        ("sys.excepthook = lambda *error: print('its own')", "its own"),
+        ("import os; os.environ['NOETIC_TRACEBACK'] = 'full'", "Traceback"),
+    ):
+        program.write_text(text.replace("flow =", f"{more}\nflow ="))
+        ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+        assert kept in ended.stdout + ended.stderr
+    # What ends the program is an error of its own.
+    broken = f"try: {way}\n        finally: raise LookupError('its own')"
+    program.write_text(text.replace(way, broken))
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert "LookupError: its own" in ended.stderr
 
 
 async def test_an_error_inside_the_library_shows_where(printed: Any) -> None:

@@ -596,6 +596,10 @@ def _after_stop(frame: Frame, own: bool, *, waiting: bool) -> None:
         frame.drop_unwritten()
         forget_loop_stops(frame, frame.at, below=False)
     parent = frame.up
+    if parent is not None and not waiting:
+        # A body calls one step at a time: what it has left before does not count.
+        beside = () if parent.step.body is not None else parent.cancelled
+        parent.cancelled = (*beside, *(frame.cancelled or (frame.at,)))
     if not own and parent is not None and (parent.clean or frame.opened):
         parent.mark = parent.written = len(frame.domain.log)
     _leave(frame)

@@ -137,6 +137,8 @@ class Frame(Context[Any, Any]):
     # The function call that a tool call is made for; and where its events come from, once it has sent one.
     call_id: str | None = None
     source: Source | None = None
+    # The steps in flight at and below it when it was cancelled.
+    cancelled: tuple[tuple[str, ...], ...] = ()
     # The head of an execution: it stands for the spawn, or the run, that has records of its own.
     virtual = False
 

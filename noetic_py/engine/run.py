@@ -114,6 +114,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
         with anyio.CancelScope(shield=True):
             await close_layers(x, root)
             run.left = await _result(run, x, plan, history, left, now)
+            run.cancelled = root.cancelled
         raise
     finally:
         if ids is not None:

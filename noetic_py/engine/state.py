@@ -119,6 +119,7 @@ class Run:
         "bare",
         "begun",
         "bus",
+        "cancelled",
         "context_turns",
         "depth",
         "detached",
@@ -230,8 +231,9 @@ class Run:
         self.root: Execution | None = None
         self._thread = get_ident()
         self._board: Board | None = None
-        # For those who cannot be told how it ended, because it was cancelled from outside.
+        # How it ended when it was cancelled from outside, where no caller is told; and the steps in flight then.
         self.left: RunResult[Any, Any] | None = None
+        self.cancelled: tuple[tuple[str, ...], ...] = ()
         # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
         self.mail: dict[str, list[Entry]] = {}
         # Messages that may have to go back, while there are any.

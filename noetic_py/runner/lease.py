@@ -435,13 +435,7 @@ async def beating(run: Run, work: Callable[[], Awaitable[RunResult[Any, Any]]]) 
 
     if run.store is None:
         return await work()
-    try:
-        return await beside(partial(run.store.beat, partial(hear, run)), work)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            # A cancellation, which Ctrl-C is too: nothing is lost.
-            error.add_note(f"run {run.run_id!r} is stored; go on with: await harness.resume({run.run_id!r}, step)")
-        raise
+    return await beside(partial(run.store.beat, partial(hear, run)), work)
 
 
 async def beside(beat: Callable[[], Coroutine[Any, Any, None]], work: Callable[[], Awaitable[T]]) -> T:

@@ -15,6 +15,7 @@ from noetic_py.access import Authorizer, Resource
 from noetic_py.context.context import CURRENT
 from noetic_py.context.step import Step, is_seconds
 from noetic_py.core.control import Partial
+from noetic_py.core.interruption import Interruption
 from noetic_py.core.tracebacks import called_at, warn
 from noetic_py.errors import ConfigError, RunBusy, RunNotFound, ShuttingDown, WrongThread
 from noetic_py.runner.signals import Signals
@@ -22,7 +23,7 @@ from noetic_py.runner.signals import Signals
 if TYPE_CHECKING:
     from noetic_py.core.view import View
 
-__all__ = ["Home", "Living", "Stopping", "check_shutdown", "stopping_on_signals"]
+__all__ = ["Home", "Living", "Stopping", "check_shutdown", "note_cancelled", "stopping_on_signals"]
 
 REASON = "shutdown"
 """Why a run has ended that a shutdown has interrupted."""
@@ -114,6 +115,8 @@ class Living:
         # What becomes of answers in flight, once the time is over.
         self._over: Partial | None = None
         self._empty = anyio.Event()
+        # The runs that were cancelled since the last one began: when the program ends now, it is for the same reason.
+        self._cancelled: list[Interruption] = []
         # What a model was shown last in the runs that have ended last.
         self._views: dict[str, _Shown] = {}
         # The flows of the stored runs that have ended last: one that waits may be completed.
@@ -149,6 +152,7 @@ class Living:
         if run.depth:
             run.limits.check(run.depth)
             run.limits.children += 1
+        self._cancelled.clear()
         self._runs[run.run_id] = run
 
     def remove(self, run: Any) -> None:
@@ -157,6 +161,9 @@ class Living:
         if there is not run:
             return
         del self._runs[run.run_id]
+        note = interruption(run)
+        if note is not None:
+            self._cancelled.append(note)
         run.limits.children -= run.depth > 0
         if run.view is not None:
             self._views[run.run_id] = run.view, Resource.of_run(run)
@@ -197,6 +204,12 @@ class Living:
             raise missing
         return found
 
+    def note_cancelled(self, error: BaseException) -> None:
+        """Note on what has cancelled runs beside it which they are, and how to go on."""
+        if not isinstance(error, Exception):
+            for each in self._cancelled:
+                each.put_on(error)
+
     async def shut_down(self, timeout: float | None, partial: Partial) -> None:
         """Take nothing new, wait for what goes on, and interrupt what does not end in time."""
         if self._is_inside():
@@ -220,6 +233,21 @@ class Living:
         while self._runs:
             self._empty = anyio.Event()
             await self._empty.wait()
+
+
+def interruption(run: Any) -> Interruption | None:
+    """What is to be said of a run that was cancelled from outside; `None` of another one."""
+    if run.left is None:
+        return None
+    stored = run.store is not None and run.resources.storage.durability != "none"
+    return Interruption(run.run_id, run.flow, run.cancelled, stored=stored, session=run.session is not None)
+
+
+def note_cancelled(error: BaseException, run: Any, harness: object) -> None:
+    """Note on a cancellation the run that it has interrupted, and how to go on with it."""
+    note = None if isinstance(error, Exception) else interruption(run)
+    if note is not None:
+        note.put_on(error, harness)
 
 
 def check_shutdown(timeout: float | None, partial: Partial) -> None:
