@@ -18,6 +18,7 @@ from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import AnyStep, Step, box_of, require_step
+from noetic_py.context.unawaited import awaited
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult
 from noetic_py.core.memory import Memory
@@ -27,7 +28,7 @@ from noetic_py.core.spelling import known_keywords
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.tracebacks import HIDING
 from noetic_py.core.types import M2, M, M_co, R, S, T
-from noetic_py.core.unawaited import must_await, must_enter
+from noetic_py.core.unawaited import LostCalls, must_enter
 from noetic_py.engine.cancellation import failure_of, lost_task
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
 from noetic_py.models.model import ModelSettings
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from noetic_py.tools import Tool
 
 
+@awaited("harness")
 class Harness(Generic[M_co]):
     """Runs steps. A harness is configuration and owned resources; any number of runs go on in it at once.
 
@@ -184,7 +186,7 @@ class Harness(Generic[M_co]):
         scheme = checkpoints.partition(":")[0] if isinstance(checkpoints, str) else "memory"
         self._home = Home(None if scheme == "memory" else scheme)
         self._group: anyio.abc.TaskGroup | None = None
-        self._closed = False
+        self._closed, self._lost = False, LostCalls()
         # Runs that steps have started, by their ids, while they go on.
         self._launched: dict[str, RunHandle[Any, Any]] = {}
         self._session_store = SessionStore(self._backend, sessions or SessionPolicy(), runtime, memory, self._resources)
@@ -226,6 +228,7 @@ class Harness(Generic[M_co]):
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._resources.group, self._resources.launch = self._group, self._launch
+        self._lost.enter()
         return self
 
     async def __aexit__(
@@ -243,9 +246,12 @@ class Harness(Generic[M_co]):
             if e is not None:
                 self._living.note_cancelled(e)
             self._resources.group = self._resources.launch = None
+            self._lost.leave()
             if self._backend is not None and self._made_backend:
                 with anyio.CancelScope(shield=True):
                     await self._backend.close()
+        if e is None:
+            self._lost.refuse(self)
 
     async def shutdown(self, *, timeout: float | None = None, partial: Partial = "save") -> None:
         """Come to an end: take no new runs, and wait for those that go on.
@@ -266,6 +272,7 @@ class Harness(Generic[M_co]):
             self._check_home()
             await self._living.shut_down(timeout, partial)
 
+    @must_enter("harness.stopping_on_signals()")
     def stopping_on_signals(
         self, *, grace: float = 10.0, partial: Partial = "save"
     ) -> AbstractAsyncContextManager[Stopping]:
@@ -305,7 +312,6 @@ class Harness(Generic[M_co]):
     async def run(
         self: Harness[M], step: Step[T, R, M, S], input: T, *, ctx: Context[M, S], **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
-    @must_await("harness.run(step, input)")
     async def run(self, step: Any, input: Any, *, state: Any = None, ctx: Any = None, **options: Any) -> Any:
         """Run a step to its end.
 
@@ -576,7 +582,6 @@ class Harness(Generic[M_co]):
         state_type: type[S],
         **options: Unpack[ResumeOptions],
     ) -> RunResult[R, S]: ...
-    @must_await("harness.resume(run_id, step)")
     async def resume(self, run_id: str, step: Any, *, state_type: Any = None, **options: Any) -> Any:
         """Go on with a run that this process, or another one, has begun.
 
@@ -759,6 +764,7 @@ class Harness(Generic[M_co]):
         self._access.require_now(*actions, on=Resource.of_run(run), hidden=missing)
         return handle_of(run, channel)
 
+    @must_enter("harness.channel_stream(channel, run_id)")
     def channel_stream(self, channel: Channel[T], run_id: str) -> AbstractAsyncContextManager[AsyncIterator[T]]:
         """What a run sends to an external channel: `async with harness.channel_stream(channel, run_id) as values`.
 

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint, current_token
 from noetic_py.channels.declared import Channel, gone
 from noetic_py.channels.live import LiveChannel, Reader, TopicListener
 from noetic_py.core.types import T
+from noetic_py.core.unawaited import must_enter
 from noetic_py.core.validation import admit_value
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ChannelClosed, WrongThread
@@ -69,6 +70,7 @@ class ChannelHandle(Generic[T]):
                 "this thread runs an event loop of its own", hint="await anyio.to_thread.run_sync(handle.send, value)"
             ) from error
 
+    @must_enter("channel.stream()")
     def stream(self) -> AbstractAsyncContextManager[AsyncIterator[T]]:
         """Read: `async with handle.stream() as values: async for value in values: ...`.
 

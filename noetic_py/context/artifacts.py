@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from attrs import astuple, evolve, frozen
 
 from noetic_py.checkpoints.checks import MAX_BYTES, check_id, check_key
+from noetic_py.context.unawaited import awaited
 from noetic_py.core.runtime import SYSTEM
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, VersionConflict
 
@@ -158,6 +159,7 @@ class _Index:
         return _Index(self.next + 1, (*self.versions, made)), self.next
 
 
+@awaited("artifacts")
 @frozen
 class StoredArtifacts:
     """Artifacts as values of a checkpoint backend: that of the harness that has it as a service, or one of its own.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overlo
 
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.context.detached import DetachedRun, DetachOptions
-from noetic_py.context.protocol import Engine, noted
+from noetic_py.context.protocol import CURRENT, Engine, noted
 from noetic_py.context.read import ReadContext, ReadView, Services, StepMeta
 from noetic_py.context.scope import Domain
 from noetic_py.context.unbound import Conversation, UnboundEngine, pack, unpack
@@ -771,7 +771,6 @@ class Derived(Context[Any, Any]):
         return self.within.state if self.how.state == "share" else self.domain.state
 
 
-CURRENT: ContextVar[AnyContext | None] = ContextVar("noetic_context", default=None)
 # What `bind` has put over the one that the engine has made the current one; a step that begins there is not under it.
 _BOUND: ContextVar[tuple[AnyContext, AnyContext | None] | None] = ContextVar("noetic_bound", default=None)
 

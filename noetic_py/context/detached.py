@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 import anyio
 from attrs import frozen
 
+from noetic_py.context.unawaited import awaited
 from noetic_py.core.control import AnyResult, RunResult, RunStatus
 from noetic_py.core.types import O_co, T
 from noetic_py.errors import ConfigError, StepTimeout
@@ -62,6 +63,7 @@ class DetachedWork(Protocol):
         ...
 
 
+@awaited("handle")
 class DetachedRun(Generic[O_co]):
     """Work that a step started with `ctx.spawn_detached`; its owner awaits it, whether anybody asks for it or not."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+CURRENT: ContextVar[AnyContext | None] = ContextVar("noetic_context", default=None)
+"""The context of the step or tool whose code runs."""
 
 
 def noted(context_of: Callable[[Any], AnyContext | None]) -> Callable[[F], F]:
@@ -187,8 +191,8 @@ class Engine(Protocol):
 
     def note_call(
         self, ctx: AnyContext, made: CoroutineType[object, object, object], code: CodeType, instruction: int, /
-    ) -> None:
-        """A body has made a call that it has to await."""
+    ) -> bool:
+        """Code of a body has made a call that has to be awaited; says whether the body goes on."""
         ...
 
     def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[Any]]:

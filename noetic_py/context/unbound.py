@@ -165,8 +165,9 @@ class UnboundEngine:
 
     def note_call(
         self, ctx: AnyContext, made: CoroutineType[object, object, object], code: CodeType, instruction: int, /
-    ) -> None:
+    ) -> bool:
         """No step's body waits here; awaiting the call raises."""
+        return False
 
     async def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> list[Any]:
         raise self._refuse("gather()")

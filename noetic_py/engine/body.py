@@ -10,7 +10,7 @@ from time import monotonic
 from types import coroutine
 from typing import Any, Final
 
-from noetic_py.context.context import CURRENT
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.step import function_of
 from noetic_py.core.logs import log
 from noetic_py.core.tracebacks import where_defined

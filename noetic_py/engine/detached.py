@@ -14,8 +14,8 @@ from anyio.lowlevel import checkpoint
 from attrs import evolve, frozen
 
 from noetic_py.channels import Channel, ChannelHandle
-from noetic_py.context.context import CURRENT
 from noetic_py.context.detached import DetachedWork, DetachOptions
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.scope import Domain, branch_at
 from noetic_py.context.step import Step, require_step
 from noetic_py.context.step import frame as frame_name

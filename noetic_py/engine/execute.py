@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from noetic_py.context.context import CURRENT, StepMeta
+from noetic_py.context.context import StepMeta
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.scope import Domain
 from noetic_py.context.step import Body, SequenceSpec, Step
 from noetic_py.core.budget import Budget, BudgetLease

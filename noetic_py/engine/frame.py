@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from noetic_py.context.context import CURRENT, Context, Derived
+from noetic_py.context.context import Context, Derived
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.scope import Domain
 from noetic_py.core.budget import BudgetLease, TokenUsage
 from noetic_py.core.events import Event, Source

@@ -13,7 +13,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from noetic_py.context.context import CURRENT
+from noetic_py.context.protocol import CURRENT
 from noetic_py.core.codec.text import check_nesting, is_dict, is_list
 from noetic_py.core.progress import DONE, ProgressEntry
 from noetic_py.core.values import copy_value

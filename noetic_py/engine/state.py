@@ -15,8 +15,9 @@ import anyio.from_thread
 from attrs import evolve, frozen
 
 from noetic_py.channels import Board, Channel, Entry, LiveChannel, log_lost
-from noetic_py.context.context import CURRENT, Context, Derived, Services, StepMeta
+from noetic_py.context.context import Context, Derived, Services, StepMeta
 from noetic_py.context.detached import DetachedWork, DetachOptions
+from noetic_py.context.protocol import CURRENT
 from noetic_py.core.attributes import Attributes
 from noetic_py.core.budget import NOTHING_USED, BudgetLease, Remaining, TokenUsage, Usage
 from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKind
@@ -723,9 +724,11 @@ class Execution:
 
     def note_call(
         self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
-    ) -> None:
+    ) -> bool:
         frame = frame_around(ctx)
-        frame.calls = (made, code, instruction, unfinished(frame.calls))
+        if frame.running:
+            frame.calls = (made, code, instruction, unfinished(frame.calls))
+        return frame.running
 
     def gather(
         self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /

@@ -66,7 +66,9 @@ def _lost(frame: Frame) -> list[tuple[str, str]]:
             if step is not None and frame.x.run.kinds[step.kind].derived:
                 # It is called after the context that it was made for.
                 step = step.spec.step
-            name = step.id if step is not None else f"{made.__qualname__.replace('Context.', 'ctx.', 1)}(...)"
+            name = made.__qualname__ if step is None else step.id
+            if step is None and not name.endswith(")"):
+                name = f"{name.replace('Context.', 'ctx.', 1)}(...)"
             made.close()
             lost.append((name, f"{code.co_filename}:{_line(code, instruction)}, in {code.co_qualname}"))
     return lost[::-1]

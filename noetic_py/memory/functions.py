@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from attrs import define, field, frozen
 
-from noetic_py.context.context import CURRENT
-from noetic_py.context.protocol import noted
+from noetic_py.context.protocol import CURRENT, noted
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Draft
 from noetic_py.tools.calling import MISSING, inject_missing

@@ -12,7 +12,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from noetic_py.access import Authorizer, Resource
-from noetic_py.context.context import CURRENT
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.step import Step, is_seconds
 from noetic_py.core.control import Partial
 from noetic_py.core.interruption import Interruption

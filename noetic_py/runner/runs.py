@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.context.unawaited import awaited
 from noetic_py.core.control import Checkpoint, RunStatus
 from noetic_py.core.runtime import Runtime
 from noetic_py.core.session_key import SessionKey, is_stream
@@ -112,6 +113,7 @@ class RunInfo:
     problem: str | None = None
 
 
+@awaited("harness.runs")
 class Runs:
     """The runs of a harness's backend; get it as `harness.runs`."""
 

@@ -11,14 +11,14 @@ import anyio
 from typing_extensions import Unpack
 
 from noetic_py.access import Authorizer, Resource
-from noetic_py.context.context import CURRENT
+from noetic_py.context.protocol import CURRENT
+from noetic_py.context.unawaited import awaited
 from noetic_py.core.control import Control, RunResult
 from noetic_py.core.events import Event, EventT, ItemsAppended, ReasoningDelta, TextDelta
 from noetic_py.core.logs import Where, log
 from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, Selection, SelectOptions, Snapshots
 from noetic_py.core.tracebacks import HIDING, trim
 from noetic_py.core.types import O_co, S_co, T
-from noetic_py.core.unawaited import must_await
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import waited
 from noetic_py.errors import NoeticError, RunBusy, StepFailed
@@ -39,6 +39,7 @@ _VIEWS: Mapping[str, tuple[type[Event], ...]] = {
 }
 
 
+@awaited("stream")
 class RunStream(Generic[O_co, S_co]):
     """A run under way: its events, its text, its items, and at the end its result.
 
@@ -147,7 +148,6 @@ class RunStream(Generic[O_co, S_co]):
         plan = output_plan((type,))
         return Partials(self._run.bus, Choice(**options), plan.partial, plan.parse)
 
-    @must_await("stream.result()")
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
 
@@ -255,6 +255,7 @@ class RunStream(Generic[O_co, S_co]):
         return self._run.stop_from_outside("interrupt", reason)
 
 
+@awaited("handle")
 class RunHandle(Generic[O_co, S_co]):
     """A run that was started and goes on beside its caller; the harness owns its task."""
 
@@ -272,7 +273,6 @@ class RunHandle(Generic[O_co, S_co]):
         """Whether the run is over."""
         return self.stream.done
 
-    @must_await("handle.result()")
     async def result(self) -> RunResult[O_co, S_co]:
         """Wait for the end.
 

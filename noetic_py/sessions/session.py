@@ -10,6 +10,7 @@ import anyio
 from typing_extensions import Unpack
 
 from noetic_py.access import AccessAction, Authorizer, Resource
+from noetic_py.context.unawaited import awaited
 from noetic_py.core.codec import Codec
 from noetic_py.core.control import RunResult
 from noetic_py.core.items import Item, Message
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 from noetic_py.context.step import is_seconds
 from noetic_py.core.session_key import SessionKey
 from noetic_py.core.tracebacks import HIDING
-from noetic_py.core.unawaited import must_await, must_enter
+from noetic_py.core.unawaited import must_enter
 from noetic_py.sessions.queue import NEXT, Delivery, MessageGone, NothingQueued, QueuedMessage, Sent
 from noetic_py.sessions.store import SessionEdit, SessionStore, state_of
 from noetic_py.sessions.watch import SessionStream
@@ -34,6 +35,7 @@ from noetic_py.sessions.watch import SessionStream
 __all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions"]
 
 
+@awaited("session")
 class Session(Generic[M_co]):
     """One conversation of one user; get it as `harness.session(user, session)`. It holds nothing itself.
 
@@ -71,7 +73,6 @@ class Session(Generic[M_co]):
     async def run(
         self: Session[M], step: Step[T, R, M, S], input: T, *, state: S, **options: Unpack[RunOptions]
     ) -> RunResult[R, S]: ...
-    @must_await("session.run(step, input)")
     async def run(self, step: Any, input: Any, **options: Any) -> Any:
         """Do a turn: a run that goes on from what the session holds, and adds to it what it makes.
 
@@ -335,6 +336,7 @@ class Session(Generic[M_co]):
         return await self._store.save(self._key)
 
 
+@awaited("harness.sessions")
 class Sessions:
     """The sessions of a harness; get it as `harness.sessions`."""
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from attrs import evolve, frozen
 
-from noetic_py.context.context import CURRENT, StepMeta
+from noetic_py.context.context import StepMeta
 from noetic_py.context.hooks import Block
+from noetic_py.context.protocol import CURRENT
 from noetic_py.context.step import NOT_DONE, Step
 from noetic_py.core.budget import NOTHING_USED
 from noetic_py.core.codec.wire import MAX_ITEM_BYTES, check_size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
-from noetic_py.context.context import CURRENT
+from noetic_py.context.protocol import CURRENT
 from noetic_py.core.items import FunctionCallOutput, Item, Message
 from noetic_py.core.logs import NOWHERE, Where, log
 from noetic_py.errors import BudgetExceeded, CodecError, LimitExceeded, ModelError, UnknownPrice
