@@ -48,7 +48,7 @@ from noetic_py.journal.records import (
     RunEnded,
     StepFinished,
 )
-from noetic_py.steps.flow import BranchSpec
+from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import MemorySpec
@@ -403,9 +403,12 @@ def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Se
 
 
 def _asks_first(flow: AnyStep) -> bool:
-    """Whether a flow begins with a model that is given its input."""
+    """Whether a flow begins with a model that is given its input, or with models of which the first answer is taken."""
     while isinstance(flow.spec, SequenceSpec | LoopSpec):
         flow = flow.spec.entry()
+    if isinstance(flow.spec, ParallelSpec):
+        # The winner's conversation would be the run's; paths of other sections keep theirs to themselves.
+        return flow.spec.mode == "race" and any(map(_asks_first, flow.spec.paths))
     return asks_model(flow)
 
 

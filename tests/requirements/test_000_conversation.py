@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -24,14 +25,18 @@ from noetic_py import (
     OutputText,
     Reasoning,
     StateBag,
+    Step,
     call_model,
     loop,
+    parallel,
+    race,
     step,
     tool,
     until,
 )
 from noetic_py.core.log import ItemView
 from noetic_py.errors import ModelUnavailable, StepFailed, UnpairedOutput
+from noetic_py.models import ModelRequest
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio
@@ -331,6 +336,67 @@ async def test_000_34_what_the_user_said_stays_when_the_model_fails(durable: boo
         # Said again it is the same message, and is there once.
         await harness.run(call_model(), "hello", ctx=ctx)
     assert texts(ctx.items) == ["hello", "At noon."]
+
+
+@step
+async def same(x: str) -> str:
+    return x
+
+
+@step
+async def fails(x: str) -> str:
+    raise LookupError(x)
+
+
+def race_of(kind: str, model: ScriptedModel) -> Step[str, object]:
+    """A flow that begins with a race of models."""
+    a, b, c = (call_model(model, id=each) for each in "abc")
+    match kind:
+        case "in a sequence":
+            return race([a, b]) >> same
+        case "in a loop":
+            return loop(race([a, b]), until=until.max_rounds(1))
+        case "in another one":
+            return race([race([a, b]), c])
+        case "with code":
+            return race([fails, a >> same])
+        case _:
+            return race([a, b])
+
+
+@pytest.mark.clause("000-34d")
+@pytest.mark.parametrize("store", [None, "memory:", "sqlite:"])
+@pytest.mark.parametrize("kind", ["alone", "in a sequence", "in a loop", "in another one", "with code"])
+async def test_000_34_what_the_user_said_stays_when_every_path_of_a_race_fails(
+    kind: str, store: str | None, tmp_path: Path
+) -> None:
+    works: list[bool] = []
+    down = ModelUnavailable("down", model="m")
+
+    def answer(request: ModelRequest) -> str | ModelUnavailable:
+        return "At noon." if works else down
+
+    model = ScriptedModel(*[answer] * 12)
+    flow, ctx = race_of(kind, model), Context()
+    async with Harness(plugins=[], checkpoints=f"sqlite:{tmp_path}/r.db" if store == "sqlite:" else store) as harness:
+        session = harness.session("ada", "s")
+        result = await harness.run(flow, "hello", ctx=ctx, on_error="result")
+        assert (result.status, texts(result.items), texts(ctx.items)) == ("failed", ["hello"], ["hello"])
+        result = await session.run(flow, "hello", on_error="result")
+        assert (result.status, texts(result.items), texts(await session.items())) == ("failed", ["hello"], ["hello"])
+        # Said again it is the same message, and is there once.
+        works.append(True)
+        await harness.run(flow, "hello", ctx=ctx)
+        await session.run(flow, "hello")
+        assert texts(ctx.items) == texts(await session.items()) == ["hello", "At noon."]
+
+
+async def test_000_34_paths_that_keep_their_conversations_leave_nothing() -> None:
+    down = ModelUnavailable("down", model="m")
+    flow = parallel(call_model(ScriptedModel(down), id="a"), call_model(ScriptedModel(down), id="b"))
+    async with Harness(plugins=[]) as harness:
+        result = await harness.run(flow, "hello", on_error="result")
+    assert (result.status, texts(result.items)) == ("failed", [])
 
 
 def everything() -> ItemView:
