@@ -597,16 +597,28 @@ async def test_a_database_of_something_else(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_begins_while_a_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each statement with which a second connection looks at the file, the first one begins another run."""
+    """Before each statement with which a second connection checks the file, the first one begins another run."""
     begun: list[str] = []
+    refused: dict[str, StoreUnavailable] = {}
+    broken: list[BaseException] = []
 
     async def begin() -> None:
-        begun.append(f"r{len(begun)}")
-        await fill(backend, begun[-1], 1)
+        run_id = f"r{len(begun) + len(refused)}"
+        try:
+            await fill(backend, run_id, 1)
+        except StoreUnavailable as error:
+            refused[run_id] = error
+        else:
+            begun.append(run_id)
 
     def before(sql: str) -> None:
         if sql.startswith(("SELECT", "PRAGMA integrity_check")):
-            anyio.from_thread.run(begin)
+            try:
+                anyio.from_thread.run(begin)
+            except BaseException as error:
+                # SQLite swallows what a callback raises.
+                broken.append(error)
+                raise
 
     def connect(settings: schema.Settings) -> sqlite3.Connection:
         connection = original(settings)
@@ -614,18 +626,28 @@ async def test_a_run_that_begins_while_a_file_is_checked(tmp_path: Path, monkeyp
         return connection
 
     def look() -> None:
-        connection, _, _ = schema.open_database(
+        connection, mode, _ = schema.open_database(
             schema.OpenFile.find(schema.Settings(path, 0.5, 0o600, exclusive=False))
         )
+        modes.append(mode)
         connection.close()
 
     original = schema.connect
     path = tmp_path / "runs.db"
+    modes: list[str] = []
     async with SqliteBackend(path, busy_timeout=0.1) as backend:
         await fill(backend, "first", 1)
         monkeypatch.setattr(schema, "connect", connect)
         await anyio.to_thread.run_sync(look)
-        assert len(begun) > 4
+        assert broken == []
+        # The tables, what is foreign, two indexes, the counter: the file is as it has to be before each of them.
+        assert len(begun) == 5
+        # Without WAL the first access gives an exclusive lock back, and no run begins before that.
+        assert [error.reason for error in refused.values()] == ["busy"] * (modes == ["persist"])
+        for run_id in refused:
+            await fill(backend, run_id, 1)
+        there = await backend.list(limit=20)
+        assert {each.run_id: each.position for each in there} == dict.fromkeys(("first", *begun, *refused), 1)
 
 
 async def test_a_newer_version(tmp_path: Path) -> None:
