@@ -12,6 +12,7 @@ PACKAGES = [
     "noetic_anthropic",
     "noetic_glossary",
     "noetic_local",
+    "noetic_mcp",
     "noetic_openai",
     "noetic_postgres",
     "noetic_redis",

@@ -20,6 +20,7 @@ _OWN = (
     "noetic_anthropic",
     "noetic_openai",
     "noetic_local",
+    "noetic_mcp",
     "noetic_postgres",
     "noetic_redis",
     "noetic_signing",
@@ -38,6 +39,7 @@ _BETWEEN = (
     "httpcore2",
     "h11",
     "anthropic",
+    "mcp",
     "openai",
 )
 

@@ -1,0 +1,27 @@
+"""Tools, resources and prompts of MCP servers for noetic_py."""
+
+from __future__ import annotations
+
+from noetic_mcp.errors import (
+    McpConnectionLost,
+    McpError,
+    McpProtocolError,
+    McpTimeout,
+    McpToolError,
+    McpUnavailable,
+)
+from noetic_mcp.layers import McpResources, McpTools
+from noetic_mcp.server import McpServer, McpServerOptions
+
+__all__ = [
+    "McpConnectionLost",
+    "McpError",
+    "McpProtocolError",
+    "McpResources",
+    "McpServer",
+    "McpServerOptions",
+    "McpTimeout",
+    "McpToolError",
+    "McpTools",
+    "McpUnavailable",
+]

@@ -1,0 +1,43 @@
+"""What can go wrong with an MCP server: one class per cause."""
+
+from __future__ import annotations
+
+from noetic_py.errors import NoeticError
+
+__all__ = ["McpConnectionLost", "McpError", "McpProtocolError", "McpTimeout", "McpToolError", "McpUnavailable"]
+
+
+class McpError(NoeticError):
+    """An MCP server could not do what it was asked for.
+
+    Args:
+        message: What happened.
+        server: The server's name.
+        hint: The next thing to try.
+    """
+
+    server: str
+
+    def __init__(self, message: str, *, server: str, hint: str | None = None) -> None:
+        super().__init__(f"MCP server {server!r}: {message}", hint=hint)
+        self.server = server
+
+
+class McpUnavailable(McpError):
+    """The server could not be started or reached, or did not complete its handshake in time."""
+
+
+class McpConnectionLost(McpError):
+    """The server ended, or the connection broke, while a request was under way; whether it was done is unknown."""
+
+
+class McpTimeout(McpError):
+    """The server did not answer in time."""
+
+
+class McpProtocolError(McpError):
+    """The server sent something that is not valid in the protocol, refused a request, or exceeded a limit."""
+
+
+class McpToolError(McpError):
+    """A tool says that it has failed (`isError`); the message is its own."""

@@ -1,0 +1,62 @@
+"""A server of an earlier protocol, without the SDK: it can send what is not valid, and change its tools."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+TOOLS = ["frames", "grow", "refuse", "unpaired"]
+
+
+def write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def send(**message: Any) -> None:
+    write(json.dumps({"jsonrpc": "2.0", **message}))
+
+
+def called(call: str, name: str) -> None:
+    if name == "frames":
+        # A frame that is not a message stands where the answer is expected.
+        write('{"jsonrpc": "2.0", "id": ')
+    elif name == "grow":
+        TOOLS.append("later")
+        send(method="notifications/tools/list_changed")
+        send(id=call, result={"content": [{"type": "text", "text": "added"}]})
+    elif name == "unpaired":
+        send(id=call, result={"content": "a text and not a list"})
+    elif name == "refuse":
+        send(id=call, error={"code": -32602, "message": "no"})
+    else:
+        send(id=call, result={"content": [{"type": "text", "text": name}]})
+
+
+def main() -> None:
+    if sys.argv[1:] == ["at-once"]:
+        return
+    for line in sys.stdin:
+        message = json.loads(line)
+        call, method = message.get("id"), message.get("method")
+        if method == "initialize" and sys.argv[1:] != ["silent"]:
+            capabilities = {"tools": {"listChanged": True}}
+            version = message["params"]["protocolVersion"]
+            about = {"name": "by hand", "version": "1"}
+            send(id=call, result={"protocolVersion": version, "capabilities": capabilities, "serverInfo": about})
+        elif method == "tools/list":
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
+            if sys.argv[1:] == ["twice"]:
+                tools += tools[:1]
+            if sys.argv[1:] == ["no-object"]:
+                tools[0]["inputSchema"] = {"type": "object", "$ref": "https://example.com/schema"}
+            send(id=call, result={"tools": tools})
+        elif method == "tools/call":
+            called(call, message["params"]["name"])
+        elif call is not None and sys.argv[1:] != ["silent"]:
+            send(id=call, error={"code": -32601, "message": "unknown method"})
+
+
+if __name__ == "__main__":
+    main()
