@@ -23,6 +23,7 @@ PAGES = sorted(
 )
 
 # What a reader types into the search box, and the page that has it in its title or in the words below the title.
+# `.ci/site_search.py` looks for them in the built site.
 SEARCHED = {
     "approval": "guides/tool-approval.md",
     "anthropic": "guides/models.md",

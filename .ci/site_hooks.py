@@ -1,0 +1,37 @@
+"""Hooks of the documentation's build: what the search of the site finds first."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+ALSO = re.compile(r"# [^\n]+\n\n\*Also called: (.*?)\.\*$", re.DOTALL | re.MULTILINE)
+
+# Guides come first, then what is generated, then what is written for maintainers.
+BOOSTS = {"migrate": 0.5, "api": 0.1}
+MAINTAINERS = {"coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
+
+
+class File(Protocol):
+    """What the hooks use of mkdocs' `File`; mkdocs is not installed where types are checked."""
+
+    src_uri: str
+
+
+class Page(Protocol):
+    """What the hooks use of mkdocs' `Page`."""
+
+    file: File
+    meta: dict[str, object]
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
+    """Tag a page with the words below its title, and rank it by its part of the site."""
+    source = page.file.src_uri
+    folder = source.rpartition("/")[0]
+    also = ALSO.match(markdown)
+    if also:
+        page.meta["tags"] = " ".join(also[1].split()).split(", ")
+    elif folder == "migrate":
+        page.meta["tags"] = [markdown.partition("\n")[0].removeprefix("# Coming from ")]
+    page.meta["search"] = {"boost": 0.05 if source in MAINTAINERS else BOOSTS.get(folder, 1.0)}
