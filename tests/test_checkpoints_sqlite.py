@@ -1333,7 +1333,7 @@ async def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
         await backend.head("r")
 
 
-@pytest.mark.parametrize("number", [-5, 0])
+@pytest.mark.parametrize("number", [-(2**63), -5, 0, 2**53, 2**62, 2**63 - 1])
 async def test_a_row_whose_number_is_damaged_hides_no_other(tmp_path: Path, number: int) -> None:
     path = tmp_path / "runs.db"
     async with SqliteBackend(path) as backend:
@@ -1347,3 +1347,49 @@ async def test_a_row_whose_number_is_damaged_hides_no_other(tmp_path: Path, numb
         [damaged] = [info for info in listed if info.run_id == "b"]
         assert damaged.problem is not None
         assert "'b' is damaged" in damaged.problem
+
+
+async def test_rows_with_the_largest_numbers_are_listed_page_by_page(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        for run_id in ("a", "b", "c", "d"):
+            await fill(backend, run_id, 1)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE runs SET id = 9223372036854775804 + id WHERE run_id IN ('a', 'b', 'c')")
+    async with SqliteBackend(path) as backend:
+        found: list[str] = []
+        page = await backend.list(limit=1)
+        while page:
+            found += [entry.run_id for entry in page]
+            page = await backend.list(after=page[-1].cursor, limit=1)
+    assert found == ["c", "b", "a", "d"]
+
+
+@pytest.mark.parametrize("column", ["run_id", "status", "card", "updated", "position"])
+async def test_a_row_with_a_text_that_is_no_utf_8_hides_no_other(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        for run_id in ("a", "b", "c"):
+            await fill(backend, run_id, 1)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE runs SET {column} = CAST(x'62FF' AS TEXT) WHERE run_id = 'b'")
+    async with SqliteBackend(path) as backend:
+        a, b, c = sorted(await backend.list(), key=lambda entry: entry.cursor)
+        assert [a.problem, c.problem] == [None, None]
+        assert b.problem is not None
+        assert (b.run_id == "b") == (column != "run_id")
+        if column != "run_id":
+            with pytest.raises(CorruptRecord, match="'b' is damaged"):
+                await backend.entry("b")
+        await fill(backend, "d", 1)
+
+
+async def test_damaged_positions_do_not_keep_the_store_from_being_counted(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteBackend(path) as backend:
+        for run_id in ("a", "b", "c"):
+            await fill(backend, run_id, 1)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE runs SET position = 9223372036854775807 WHERE run_id IN ('a', 'b')")
+    async with SqliteBackend(path) as backend:
+        assert (await backend.stats()).records == 1

@@ -34,6 +34,7 @@ from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, Store
 
 __all__ = [
     "FARTHEST",
+    "LARGEST",
     "BlockingStore",
     "EmbeddedBackend",
     "EmbeddedStore",
@@ -46,6 +47,8 @@ T = TypeVar("T")
 
 FARTHEST = 2**53
 """No position and no number of a run is larger; a double holds all numbers below."""
+LARGEST = 2**63 - 1
+"""The largest number that a store can hold; what is damaged may have it as the number of a run."""
 
 
 @frozen
@@ -272,7 +275,7 @@ class StoreBackend(ABC, Generic[S]):
     ) -> Sequence[RunEntry]:
         """A page of the runs, the newest first."""
         check_page(after, limit)
-        below = None if after is None else min(after, FARTHEST)
+        below = None if after is None else min(after, LARGEST)
         return await self._do(lambda store: store.list(below, min(limit, FARTHEST), status))
 
     async def fork(

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from attrs import evolve
 
-from noetic_py.checkpoints.adapter import FARTHEST, PrunePage
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
 from noetic_py.checkpoints.checks import no_run
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.files import folder
@@ -248,7 +248,7 @@ class FileStore(FileValues):
 
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
-        below = FARTHEST if after is None else after
+        below = LARGEST if after is None else after
         damaged: list[tuple[str, str]] = []
         heads = self._heads(damaged)
         fit = [run for run in heads if run.number < below and (status is None or run.status == status)]

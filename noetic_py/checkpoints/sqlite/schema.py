@@ -112,8 +112,7 @@ def from_sqlite(error: Exception, where: str) -> CheckpointError:
     if found is not None:
         reason, what, hint = found
         return StoreUnavailable(f"{where}: {what} ({name})", where=where, reason=reason, hint=hint)
-    # The driver itself reports a text that is no UTF-8, and gives no code for it.
-    if code in _DAMAGED or (code == 0 and isinstance(error, sqlite3.OperationalError)):
+    if code in _DAMAGED:
         return CorruptRecord(
             f"{where}: the database is damaged ({name})", hint="keep a copy of the file, and restore an earlier one"
         )
@@ -395,7 +394,18 @@ def _create(place: OpenFile) -> None:
 def connect(settings: Settings) -> sqlite3.Connection:
     """A connection as it is before anything was asked of it."""
     # The path is absolute, so SQLite takes neither "file:..." nor ":memory:" for something else.
-    return sqlite3.connect(settings.path, timeout=settings.busy_timeout, isolation_level=None)
+    connection = sqlite3.connect(settings.path, timeout=settings.busy_timeout, isolation_level=None)
+    # The driver gives up the whole query where one text is no UTF-8, and the rows beside it with it.
+    connection.text_factory = _text
+    return connection
+
+
+def _text(stored: bytes) -> str | bytes:
+    """A stored text; bytes where it is none, which no row may hold in that place, so its checksum refuses it."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 def open_database(place: OpenFile) -> tuple[sqlite3.Connection, Mode, int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import astuple, evolve
 
-from noetic_py.checkpoints.adapter import FARTHEST, PrunePage
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
 from noetic_py.checkpoints.checks import no_run
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.rules import (
@@ -117,8 +117,8 @@ class ConnectionLock:
 
 
 _BY_RUN_ID = RUN + " WHERE run_id = ?"
-_NEWEST = RUN + " WHERE id < ? ORDER BY id DESC LIMIT ?"
-_NEWEST_WITH = RUN + " WHERE id < ? AND status = ? ORDER BY id DESC LIMIT ?"
+_NEWEST = RUN + " WHERE id <= ? ORDER BY id DESC LIMIT ?"
+_NEWEST_WITH = RUN + " WHERE id <= ? AND status = ? ORDER BY id DESC LIMIT ?"
 # All that the checksum of a row's head covers, and the checksum: what was true of the row when it was read, still is.
 _MOVE_ON = (
     "UPDATE runs SET position = ?, updated = ?, crc = ? WHERE id = ? AND run_id = ? "
@@ -305,14 +305,15 @@ class SqliteStore:
 
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
-        below = FARTHEST if after is None else after
-        if below == 0:
+        if after == 0:
             # Only a damaged row has a number below it, and stood on the page before.
             return []
+        # A damaged row may have any number that the file can hold.
+        upto = LARGEST if after is None else after - 1
         if status is None:
-            rows = self._execute(_NEWEST, (below, limit)).fetchall()
+            rows = self._execute(_NEWEST, (upto, limit)).fetchall()
         else:
-            rows = self._execute(_NEWEST_WITH, (below, status, limit)).fetchall()
+            rows = self._execute(_NEWEST_WITH, (upto, status, limit)).fetchall()
         return [self._listed(row) for row in rows]
 
     def _listed(self, row: tuple[Any, ...]) -> RunEntry:
@@ -512,7 +513,8 @@ class SqliteStore:
         self, page: PrunePage, before: datetime | None, keep: int | None, statuses: Sequence[str] | None
     ) -> PrunePage:
         """Delete what is old among the next runs, the newest first."""
-        rows = self._execute(_NEWEST, (page.below, _PRUNED_AT_ONCE)).fetchall()
+        upto = (FARTHEST if page.below is None else page.below) - 1
+        rows = self._execute(_NEWEST, (upto, _PRUNED_AT_ONCE)).fetchall()
         pruning, deleted = Pruning(page.kept, before, keep, statuses), 0
         for row in rows:
             # What cannot be read does not keep the others, and is left for a repair.
@@ -527,7 +529,10 @@ class SqliteStore:
         """How much there is."""
         return Stats(
             runs=self._number("SELECT count(*) FROM runs"),
-            records=self._number("SELECT coalesce(sum(position), 0) FROM runs WHERE typeof(position) = 'integer'"),
+            # A position that no run can have is damage, and would not fit into the sum.
+            records=self._number(
+                "SELECT coalesce(sum(position), 0) FROM runs WHERE position BETWEEN 0 AND ?", (LONGEST,)
+            ),
             values=self._number("SELECT count(*) FROM pairs"),
             blobs=self._number("SELECT count(*) FROM blobs"),
             bytes=self._number("PRAGMA page_count") * self._number("PRAGMA page_size"),

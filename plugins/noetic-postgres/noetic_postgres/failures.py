@@ -33,6 +33,7 @@ _SERVER: dict[str, _Case] = {
     "57014": ("timeout", "the server gave the statement up", "raise its statement_timeout, or look what is slow"),
     "0A000": ("server", "the server cannot do this", "use PostgreSQL 15 or newer"),
 }
+_RESTORE = "restore a copy of the database"
 _DAMAGED = frozenset({"XX001", "XX002"})
 
 # What a server or the driver says while connecting comes as text only, without a code.
@@ -113,10 +114,11 @@ def from_connecting(error: psycopg.Error, where: str) -> StoreUnavailable:
 def from_server(error: psycopg.Error, where: str) -> CheckpointError:
     """The library's error for a statement that was refused."""
     code = error.sqlstate or ""
+    if isinstance(error, psycopg.DataError):
+        # What is written was checked before, so it is something stored that the server or the driver cannot read.
+        return CorruptRecord(f"{where}: a stored value is damaged ({code or 'driver'})", hint=_RESTORE)
     if code in _DAMAGED:
-        return CorruptRecord(
-            f"{where}: the server says that its files are damaged ({code})", hint="restore a copy of the database"
-        )
+        return CorruptRecord(f"{where}: the server says that its files are damaged ({code})", hint=_RESTORE)
     found = _SERVER.get(code) or _SERVER.get(f"{code[:2]}000")
     if found is not None:
         return _unavailable(where, found, code)

@@ -101,7 +101,10 @@ class Runs(Journals):
 
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
-        values = {"below": FARTHEST if after is None else after, "limit": limit, "status": status}
+        if after == 0:
+            # Only a damaged row has a number below it, and stood on the page before.
+            return []
+        values = {"upto": FARTHEST if after is None else after - 1, "limit": limit, "status": status}
         query = self.link.sql["list" if status is None else "list_status"]
         return [self._listed(row) for row in self.link.rows(query, values)]
 
@@ -109,13 +112,15 @@ class Runs(Journals):
         try:
             return self._entry(row)
         except CorruptRecord as error:
-            return RunEntry.damaged(row[1], row[0], error.message)
+            return RunEntry.damaged(row[1], max(row[0], 0), error.message)
 
     def _entry(self, row: Row) -> RunEntry:
         number, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated, held = row
         self.run_of(run_id, (number, position, fence, crc))
         if card_crc != self.link.sums.card(number, card) or status_crc != self.link.sums.status(number, status):
             raise CorruptRecord("the card or the status of a run is damaged", hint=RESTORE)
+        if created is None or updated is None:
+            raise CorruptRecord("a time of a run is damaged", hint=RESTORE)
         return RunEntry(
             run_id=run_id,
             position=position,

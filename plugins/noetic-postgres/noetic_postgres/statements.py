@@ -7,6 +7,7 @@ into the row of its session: a session that loses the connection finds there whe
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from attrs import frozen
 from psycopg import sql
@@ -132,6 +133,13 @@ _MARK_LATER = sql.SQL(
     ON CONFLICT (id) DO UPDATE SET last = excluded.last, used = excluded.used"""
 )
 
+# A time that the driver has no value for is damage of its row, and would fail the whole list.
+_ENTRY: Final = """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc,
+    CASE WHEN created BETWEEN '0002-01-01Z' AND '9998-01-01Z' THEN created END,
+    CASE WHEN updated BETWEEN '0002-01-01Z' AND '9998-01-01Z' THEN updated END,
+    until IS NOT NULL AND until > now()
+    FROM {runs} """
+
 _PLAIN = {
     # sessions
     "settled": sql.SQL("SELECT last FROM {sessions} WHERE id = %(session)s"),
@@ -146,21 +154,9 @@ _PLAIN = {
         "SELECT id, until IS NOT NULL AND until > now() FROM {runs} WHERE run_id = %(run_id)s FOR UPDATE"
     ),
     "find_to_fork": sql.SQL("SELECT id, position, fence, crc FROM {runs} WHERE run_id = %(run_id)s FOR KEY SHARE"),
-    "entry": sql.SQL(
-        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
-            until IS NOT NULL AND until > now()
-        FROM {runs} WHERE run_id = %(run_id)s"""
-    ),
-    "list": sql.SQL(
-        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
-            until IS NOT NULL AND until > now()
-        FROM {runs} WHERE id < %(below)s ORDER BY id DESC LIMIT %(limit)s"""
-    ),
-    "list_status": sql.SQL(
-        """SELECT id, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated,
-            until IS NOT NULL AND until > now()
-        FROM {runs} WHERE id < %(below)s AND status = %(status)s ORDER BY id DESC LIMIT %(limit)s"""
-    ),
+    "entry": sql.SQL(_ENTRY + "WHERE run_id = %(run_id)s"),
+    "list": sql.SQL(_ENTRY + "WHERE id <= %(upto)s ORDER BY id DESC LIMIT %(limit)s"),
+    "list_status": sql.SQL(_ENTRY + "WHERE id <= %(upto)s AND status = %(status)s ORDER BY id DESC LIMIT %(limit)s"),
     "renew": sql.SQL(
         """UPDATE {runs} SET until = now() + %(ttl)s::float8 * interval '1 second'
         WHERE run_id = %(run_id)s AND fence = %(fence)s AND until IS NOT NULL RETURNING id"""
@@ -184,7 +180,8 @@ _PLAIN = {
         FOR UPDATE SKIP LOCKED"""
     ),
     "stats": sql.SQL(
-        """SELECT (SELECT count(*) FROM {runs}), (SELECT coalesce(sum(position), 0)::bigint FROM {runs}),
+        """SELECT (SELECT count(*) FROM {runs}), (SELECT coalesce(sum(position), 0)::bigint FROM {runs}
+                WHERE position BETWEEN 0 AND 9007199254740992),
             (SELECT count(*) FROM {pairs}), (SELECT count(*) FROM {blobs}),
             (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint
              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

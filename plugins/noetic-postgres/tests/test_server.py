@@ -14,7 +14,7 @@ from postgres_proxy import proxy_of
 from postgres_server import PASSWORD, USER, PostgresServer
 from psycopg import sql
 
-from noetic_py.checkpoints import Transaction
+from noetic_py.checkpoints import RunEntry, Transaction
 from noetic_py.errors import CheckpointFailed, ConfigError, CorruptRecord, StoreUnavailable
 from tests.servers.journeys import THRESHOLD, Journey, journal, record
 from tests.servers.ports import free_port
@@ -313,6 +313,59 @@ async def test_a_row_of_elsewhere_is_found(server: PostgresServer) -> None:
         async with PostgresBackend(server.url(other)) as backend:
             with pytest.raises(CorruptRecord):
                 await backend.read("r")
+
+
+DAMAGED = (
+    "created = 'infinity'",
+    "updated = '-infinity'",
+    "created = '4713-01-01 BC'",
+    "updated = '294000-01-01'",
+    "created = '0001-01-01 00:00+14'",
+    "id = -1",
+    "id = -9223372036854775808",
+    "id = 9223372036854775807",
+    "position = 9223372036854775807",
+    "run_id = ''",
+    "card = 'x'",
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+async def test_a_damaged_run_hides_no_other(server: PostgresServer, schema: str, damage: str) -> None:
+    async with PostgresBackend(server.url(schema)) as backend:
+        for run_id in ("r1", "r2", "r3", "r4"):
+            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")], status="done")
+        server.query(f"UPDATE {schema}.runs SET {damage} WHERE run_id = 'r2'")
+        for status in (None, "done"):
+            found = await pages(backend, status)
+            assert {each.run_id for each in found if each.problem is None} == {"r1", "r3", "r4"}
+            assert len([each for each in found if each.problem]) == 1
+        assert (await backend.stats()).runs == 4
+        assert await backend.prune(keep=1) >= 2
+        assert "r4" in {each.run_id for each in await pages(backend, None)}
+
+
+async def pages(backend: PostgresBackend, status: str | None) -> list[RunEntry]:
+    """All runs, one on each page."""
+    found: list[RunEntry] = []
+    page = await backend.list(limit=1, status=status)
+    while page:
+        found += page
+        page = await backend.list(after=page[-1].cursor, limit=1, status=status)
+    return found
+
+
+@pytest.mark.parametrize("damage", ["count = -9223372036854775808", "last = -5"])
+async def test_a_damaged_transaction_is_damage_of_its_run(server: PostgresServer, schema: str, damage: str) -> None:
+    async with PostgresBackend(server.url(schema)) as backend:
+        for run_id in ("r1", "r2"):
+            for position in (0, 1):
+                await backend.append(run_id, expected_position=position, fence=0, records=[record("x")])
+        first = f"stream = (SELECT id FROM {schema}.runs WHERE run_id = 'r1') AND last = 1"
+        server.query(f"UPDATE {schema}.transactions SET {damage} WHERE {first}")
+        with pytest.raises(CorruptRecord):
+            await backend.read("r1")
+        assert await journal(backend, "r2") == [b"x", b"x"]
 
 
 async def test_two_that_wait_for_each_other_are_both_served(server: PostgresServer, schema: str) -> None:

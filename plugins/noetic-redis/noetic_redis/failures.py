@@ -11,7 +11,7 @@ from redis import exceptions
 from noetic_py.checkpoints.server import LOST
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
-__all__ = ["from_connecting", "from_server", "is_lost", "is_passing", "unavailable", "unknown_outcome"]
+__all__ = ["from_connecting", "from_making", "from_server", "is_lost", "is_passing", "unavailable", "unknown_outcome"]
 
 _Case = tuple[str, str, str]
 
@@ -56,10 +56,11 @@ _SAID: tuple[tuple[tuple[str, ...], _Case], ...] = (
         ("connections", "the server has no connection left", "lower connections=, or raise its maxclients"),
     ),
     (("moved ", "ask ", "crossslot", "non local key"), _CLUSTER),
-    (("wrongtype", "wrong kind of value", "not an integer"), _KEYS),
     (("invalid database", "db index is out of range"), ("database", "there is no such database", "leave it out, or 0")),
     (("unknown command",), ("server", "the server does not know a command", "use Redis 7 or newer, or Valkey")),
 )
+# Where the store is not there yet, these keys are another program's; later they are damage.
+_NOT_OURS = ("wrongtype", "wrong kind of value", "not an integer")
 _CONNECTING: tuple[tuple[tuple[str, ...], _Case], ...] = (
     (
         ("certificate", "ssl", "tls"),
@@ -133,9 +134,18 @@ def from_connecting(error: Exception, where: str) -> StoreUnavailable:
     return unavailable(where, case)
 
 
+def from_making(error: Exception, where: str) -> CheckpointError:
+    """The library's error for a store that could not be found or made."""
+    return unavailable(where, _KEYS) if _is_not_ours(error) else from_server(error, where)
+
+
+def _is_not_ours(error: Exception) -> bool:
+    return any(text in str(error).lower() for text in _NOT_OURS)
+
+
 def from_server(error: Exception, where: str) -> CheckpointError:
     """The library's error for a script that was refused."""
-    if "noetic:corrupt" in str(error):
+    if "noetic:corrupt" in str(error) or _is_not_ours(error):
         return CorruptRecord(
             f"{where}: what is stored is not what was written", hint="restore a copy of the server's data"
         )

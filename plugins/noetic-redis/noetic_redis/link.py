@@ -17,7 +17,7 @@ from redis import exceptions
 
 from noetic_py.errors import CheckpointError, StoreUnavailable
 from noetic_redis.address import Address
-from noetic_redis.failures import from_connecting, from_server, is_passing
+from noetic_redis.failures import from_connecting, from_making, from_server, is_passing
 from noetic_redis.scripts import NAMES, Script, script
 from noetic_redis.settings import ASKED, Found, check
 
@@ -82,7 +82,7 @@ class Link:
         command = ("EVAL", hello.source, 1, self._store, self._base, VERSION, secrets.token_hex(8))
         (answer,) = self._exchange([command])
         if isinstance(answer, Exception):
-            raise from_server(answer, where)
+            raise from_making(answer, where)
         version, salt = answer
         if version != b"%d" % VERSION:
             told_version = version.decode("ascii", "replace")[:20]

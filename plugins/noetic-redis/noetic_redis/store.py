@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from noetic_py.checkpoints.adapter import FARTHEST, PrunePage
+from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
 from noetic_py.checkpoints.checks import no_run
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.rules import (
@@ -86,17 +86,16 @@ class RedisStore:
 
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
         """A page of runs."""
-        below = FARTHEST if after is None else after
         entries: list[RunEntry] = []
-        while len(entries) < limit:
+        # Below 0 are only places of a damaged index, which stood on the page before.
+        while len(entries) < limit and after != 0:
             most = min(limit - len(entries), _LISTED)
+            below = "" if after is None else after
             page = [_listed(row) for row in self._link.read("list", below, most, _digest(status))]
             entries += page
             if len(page) < most:
                 break
-            below = page[-1].cursor
-        if status is not None and any(each.problem is None and each.status != status for each in entries):
-            raise CorruptRecord("the index of runs by their status is damaged", hint=_RESTORE)
+            after = page[-1].cursor
         return entries
 
     def fork(
@@ -251,7 +250,8 @@ def _entry(row: Sequence[Any]) -> RunEntry:
 def _listed(row: Sequence[Any]) -> RunEntry:
     if len(row) == 2:
         run_id = row[1].decode(errors="replace") or None
-        return RunEntry.damaged(run_id, int(row[0]), "what is stored of the run is not what was written")
+        place = int(min(max(float(row[0]), 0), LARGEST))
+        return RunEntry.damaged(run_id, place, "what is stored of the run is not what was written")
     try:
         return _entry(row)
     except CorruptRecord as error:

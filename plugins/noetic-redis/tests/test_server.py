@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from noetic_redis.failures import from_server
 from redis import exceptions
 from redis_server import PASSWORD, RedisServer
 
-from noetic_py.checkpoints import CheckpointBackend, Transaction
+from noetic_py.checkpoints import CheckpointBackend, RunEntry, Transaction
 from noetic_py.errors import (
     CheckpointFailed,
     ConfigError,
@@ -227,6 +228,88 @@ async def test_a_damaged_run_is_in_the_way_of_no_other(
         assert (await backend.stats()).runs == 3
         assert await backend.prune(keep=0) >= 2
         assert [each.run_id for each in await backend.list() if each.problem is None] == []
+
+
+INDEX: dict[str, tuple[str | bytes, ...]] = {
+    "no number": ("5", "x"),
+    "no text": ("5", b"\xff\xfe"),
+    "nothing": ("5", ""),
+    "a fraction": ("0.5", "0.5"),
+    "a negative number": ("-5", "-5"),
+    "the largest": ("+inf", "9" * 400),
+    "another place": ("1e17", "{r2}"),
+    "before all": ("-inf", "{r2}"),
+    "behind all": ("+inf", "{r2}"),
+}
+
+
+@pytest.mark.parametrize("words", INDEX.values(), ids=INDEX)
+@pytest.mark.parametrize("status", [None, "done"])
+async def test_a_damaged_index_is_in_the_way_of_no_run(
+    redis_server: RedisServer, prefix: str, words: tuple[str | bytes, ...], status: str | None
+) -> None:
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        for run_id in ("r1", "r2", "r3", "r4"):
+            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")], status="done")
+        number = redis_server.command("HGET", f"{{{prefix}}}:ids", "r2")
+        (index,) = (
+            [key for key in redis_server.keys(prefix) if b":status:" in key] if status else [f"{{{prefix}}}:runs"]
+        )
+        redis_server.command("ZADD", index, *(number if word == "{r2}" else word for word in words))
+        found = await pages(backend, status)
+        assert {each.run_id for each in found if each.problem is None} >= {"r1", "r3", "r4"}
+        assert len([each for each in found if each.problem]) == 1
+        assert await backend.list(status=status, limit=50)
+        assert await backend.prune(keep=2) >= 1
+
+
+async def pages(backend: RedisBackend, status: str | None) -> list[RunEntry]:
+    """All runs, one on each page."""
+    found: list[RunEntry] = []
+    page = await backend.list(limit=1, status=status)
+    while page:
+        found += page
+        assert len(found) < 20
+        page = await backend.list(after=page[-1].cursor, limit=1, status=status)
+    return found
+
+
+async def test_a_run_in_the_index_of_another_status_hides_no_other(redis_server: RedisServer, prefix: str) -> None:
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        for run_id, status in (("r1", "done"), ("r2", "failed")):
+            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")], status=status)
+        done, failed = (
+            f"{{{prefix}}}:status:{sha256(b'done').hexdigest()}",
+            redis_server.command("HGET", f"{{{prefix}}}:ids", "r2"),
+        )
+        redis_server.command("ZADD", done, int(failed), failed)
+        problems = {each.run_id: each.problem for each in await backend.list(status="done")}
+        assert problems["r1"] is None
+        assert problems["r2"] is not None
+        assert [each.problem for each in await backend.list()] == [None, None]
+
+
+async def test_a_run_that_is_not_found_by_its_id_says_so_in_a_list(redis_server: RedisServer, prefix: str) -> None:
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        for run_id in ("r1", "r2"):
+            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")])
+        redis_server.command("HDEL", f"{{{prefix}}}:ids", "r1")
+        assert [each.problem is None for each in await backend.list()] == [True, False]
+
+
+@pytest.mark.parametrize("words", [("LPUSH", "x"), ("XADD", "9-0", "x", "y"), ("XADD", "9-0", *"c1k2s3d4b5")])
+async def test_a_journal_of_another_kind_is_damage_of_its_run(
+    redis_server: RedisServer, prefix: str, words: tuple[str, ...]
+) -> None:
+    async with RedisBackend(redis_server.url(prefix)) as backend:
+        for run_id in ("r1", "r2"):
+            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")] * 10)
+        number = redis_server.command("HGET", f"{{{prefix}}}:ids", "r1").decode()
+        redis_server.command("UNLINK", f"{{{prefix}}}:log:{number}")
+        redis_server.command(words[0], f"{{{prefix}}}:log:{number}", *words[1:])
+        with pytest.raises(CorruptRecord):
+            await backend.read("r1")
+        assert await journal(backend, "r2") == [b"x"] * 10
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "allkeys-random"])

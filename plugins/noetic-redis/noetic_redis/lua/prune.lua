@@ -9,9 +9,10 @@ for index = 7, #ARGV - 6 do
     chosen[arg(index)] = true
 end
 local before, keep, kept = tonumber(arg(3)), tonumber(arg(4)), tonumber(arg(5))
-local found = redis.call('ZREVRANGEBYSCORE', key('runs'), '(' .. arg(1), '-inf', 'LIMIT', 0, arg(2))
+local found = redis.call('ZREVRANGEBYSCORE', key('runs'), '(' .. arg(1), '0', 'WITHSCORES', 'LIMIT', 0, arg(2))
 local old = {}
-for _, n in ipairs(found) do
+for at = 1, #found, 2 do
+    local n = found[at]
     local run = readable(n)
     -- What cannot be read is no reason to keep the others, and is left for the repair of the store.
     if run and (arg(6) == 'all' or chosen[run.status]) then
@@ -25,7 +26,7 @@ end
 for _, each in ipairs(old) do
     forget(each[1], each[2])
 end
-local below = #found == tonumber(arg(2)) and found[#found] or '0'
+local below = #found == 2 * tonumber(arg(2)) and text(math.floor(tonumber(found[#found]))) or '0'
 if #old == 0 then
     return {below, text(kept), '0'}
 end
