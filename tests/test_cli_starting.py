@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from noetic_py.cli.display import PlainDisplay
 from noetic_py.cli.record_lines import written
+from noetic_py.cli.starting import run_command
 from noetic_py.core.codec import Codec
 from noetic_py.core.events import StepCommitted, StepStarted
 from noetic_py.errors import ConfigError
@@ -112,6 +113,14 @@ def test_examples_are_listed_and_written(inside: Inside) -> None:
     assert (inside.folder / "web_form.py").read_text() == "mine"
     wrong = inside.run("examples", "budgets")
     assert (wrong.returncode, "did you mean 'budget'?" in wrong.stderr) == (2, True)
+
+
+def test_an_example_says_what_to_install_first(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import anyio\nfrom no_such_package.part import name\n", encoding="utf-8")
+    assert run_command(program) == "pip install no-such-package && python program.py"
+    program.write_text("import anyio\n", encoding="utf-8")
+    assert run_command(program) == "python program.py"
 
 
 def test_the_doctor_finds_what_works(inside: Inside) -> None:

@@ -6,13 +6,14 @@ import ast
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from noetic_py.cli.demo import examples_folder
 from noetic_py.cli.report import write_out
 from noetic_py.errors import ConfigError
 
-__all__ = ["example", "list_examples", "new_project"]
+__all__ = ["example", "list_examples", "new_project", "run_command"]
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PLACES = {"ci.yml": ".github/workflows/test.yml", "project.toml": "pyproject.toml"}
@@ -88,10 +89,24 @@ def _first_line(path: Path) -> str:
     return text.partition("\n")[0].removesuffix(".")
 
 
-def _command(path: Path) -> str:
-    """How an example is run: as its docstring says, and else by Python."""
-    said = re.search(r"^ +(noetic run .*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return f"python {path.name}" if said is None else said[1].replace("examples/", "")
+def run_command(path: Path) -> str:
+    """How an example is run: as its docstring says, and else by Python, after what it imports is installed."""
+    text = path.read_text(encoding="utf-8")
+    said = re.search(r"^ +(noetic run .*)$", text, re.MULTILINE)
+    command = f"python {path.name}" if said is None else said[1].replace("examples/", "")
+    missing = [name.replace("_", "-") for name in _imported(text) if find_spec(name) is None]
+    return f"pip install {' '.join(missing)} && {command}" if missing else command
+
+
+def _imported(text: str) -> list[str]:
+    """The packages that a program imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return sorted({name.partition(".")[0] for name in names})
 
 
 def example(name: str, folder: Path) -> int:
@@ -120,5 +135,5 @@ def example(name: str, folder: Path) -> int:
             )
     for path in parts:
         (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-    write_out(f"wrote {', '.join(path.name for path in parts)}; to run it: {_command(found[name])}")
+    write_out(f"wrote {', '.join(path.name for path in parts)}; to run it: {run_command(found[name])}")
     return 0
