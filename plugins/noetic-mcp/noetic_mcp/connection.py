@@ -56,9 +56,15 @@ class Connection:
             if not self.ready.is_set():
                 self.failure = first_reason(errors)
         finally:
-            self.client = None
-            self.lost.set()
-            self.ready.set()
+            self.abandon(self.failure or "it ended at once")
+
+    def abandon(self, why: str) -> None:
+        """Tell those who wait that it is of no more use."""
+        if not self.ready.is_set():
+            self.failure = why
+        self.client = None
+        self.lost.set()
+        self.ready.set()
 
     async def _open(self, transport: OpenTransport, scope: anyio.CancelScope) -> None:
         async with Client(_watched(transport, self), cache=None) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
 __all__ = ["InvalidContent", "error_text", "message_part", "resource_part", "tool_output"]
 
 _ERROR_TEXT = 2000
+_MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,100}")
 
 
 class InvalidContent(Exception):
     """Content that is not valid, or larger than it may be."""
+
+    def __init__(self, message: str, *, too_large: bool = False) -> None:
+        super().__init__(message)
+        self.too_large = too_large
 
 
 def tool_output(result: types.CallToolResult, limit: int) -> str | list[ContentPart]:
@@ -61,9 +67,9 @@ def message_part(block: types.ContentBlock) -> ContentPart:
         case types.TextContent():
             return InputText(text=block.text)
         case types.ImageContent():
-            return InputImage(data=_decoded(block.data, "an image"), media_type=block.mime_type)
+            return InputImage(data=_decoded(block.data, "an image"), media_type=_kind(block.mime_type, "image"))
         case types.AudioContent():
-            return InputFile(data=_decoded(block.data, "audio"), media_type=block.mime_type)
+            return InputFile(data=_decoded(block.data, "audio"), media_type=_kind(block.mime_type, "audio"))
         case types.EmbeddedResource():
             return resource_part(block.resource)
         case types.ResourceLink():
@@ -80,10 +86,12 @@ def resource_part(resource: types.TextResourceContents | types.BlobResourceConte
     if isinstance(resource, types.TextResourceContents):
         return InputText(text=resource.text)
     data, kind = _decoded(resource.blob, f"the resource {resource.uri}"), resource.mime_type
-    if kind is not None and kind.startswith("image/"):
+    if kind is None or _MEDIA_TYPE.fullmatch(kind) is None:
+        kind = "application/octet-stream"
+    if kind.startswith("image/"):
         return InputImage(data=data, media_type=kind)
     name = str(resource.uri).rstrip("/").rpartition("/")[2] or "resource"
-    return InputFile(data=data, filename=name, media_type=kind or "application/octet-stream")
+    return InputFile(data=data, filename=name, media_type=kind)
 
 
 def check_size(parts: Sequence[ContentPart], limit: int) -> None:
@@ -94,7 +102,7 @@ def check_size(parts: Sequence[ContentPart], limit: int) -> None:
     """
     size = sum(_sizes(parts))
     if size > limit:
-        raise InvalidContent(f"the output has {size} bytes, and {limit} are allowed")
+        raise InvalidContent(f"the output has {size} bytes, and {limit} are allowed", too_large=True)
 
 
 def _sizes(parts: Sequence[ContentPart]) -> Iterator[int]:
@@ -107,6 +115,16 @@ def _sizes(parts: Sequence[ContentPart]) -> Iterator[int]:
 
 def _decoded(data: str, what: str) -> bytes:
     try:
-        return base64.b64decode(data, validate=True)
+        found = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidContent(f"{what} is not valid base64") from None
+    if not found:
+        raise InvalidContent(f"{what} has no data")
+    return found
+
+
+def _kind(media_type: str, family: str) -> str:
+    """The media type; a provider would refuse another one, and with it every later request of the conversation."""
+    if _MEDIA_TYPE.fullmatch(media_type) is None or not media_type.startswith(f"{family}/"):
+        raise InvalidContent(f"{media_type!r:.80} is not a valid media type; expected one of {family}/...")
+    return media_type

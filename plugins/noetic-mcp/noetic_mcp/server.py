@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ from noetic_mcp.connection import Connection, OpenTransport, first_reason
 from noetic_mcp.content import InvalidContent, check_size, error_text, message_part, resource_part, tool_output
 from noetic_mcp.errors import McpConnectionLost, McpProtocolError, McpTimeout, McpToolError, McpUnavailable
 from noetic_py import Message, Secret, Tool
-from noetic_py.errors import ConfigError
+from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.tools import Approval
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME: Final = 64
 _MOST_PAGES: Final = 100
 _MOST_TOOLS: Final = 1000
+_MOST_LIST_BYTES: Final = 1024 * 1024
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 30.0
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class McpServerOptions(TypedDict, total=False):
@@ -213,18 +216,23 @@ class McpServer:
 
     async def _own(self) -> None:
         """Hold one connection after the other, each once it is wanted."""
-        while True:
-            await self._wanted.wait()
-            self._wanted = anyio.Event()
-            connection = self._connection
-            if connection is None:
-                continue
-            if self._failures:
-                await anyio.sleep(min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY))
-            # Until something is answered the connection counts as a failure, so that a server that dies at each
-            # request is not started in a tight circle.
-            self._failures += 1
-            await connection.hold(self._transport, self._start_timeout)
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted = anyio.Event()
+                connection = self._connection
+                if connection is None:
+                    continue
+                if self._failures:
+                    await anyio.sleep(min(_FIRST_DELAY * 2 ** (self._failures - 1), _LONGEST_DELAY))
+                # Until something is answered the connection counts as a failure, so that a server that dies at each
+                # request is not started in a tight circle.
+                self._failures += 1
+                await connection.hold(self._transport, self._start_timeout)
+        finally:
+            # Tasks outside the block may wait for a connection that is not opened any more.
+            if self._connection is not None:
+                self._connection.abandon("its block was left")
 
     async def _connected(self) -> tuple[Connection, Client]:
         if self._group is None:
@@ -310,7 +318,7 @@ class McpServer:
             if known is connection and changes == connection.changes:
                 return tools
         changes = connection.changes
-        tools = self._tools_of(await self._request("tools/list", self._all_tools))
+        tools = self._tools_of(self._bounded(await self._request("tools/list", self._all_tools)))
         # A change that was told meanwhile may not be in the list, which is then asked for again.
         self._listed = (connection, changes, tools)
         return tools
@@ -330,6 +338,15 @@ class McpServer:
             f"its list of tools is too long; {_MOST_TOOLS} tools on {_MOST_PAGES} pages are allowed", server=self._name
         )
 
+    def _bounded(self, listed: Sequence[types.Tool]) -> Sequence[types.Tool]:
+        """The list, if it is not too large: all of it goes into every request to the model."""
+        size = sum(len(each.model_dump_json(exclude_none=True).encode()) for each in listed)
+        if size > _MOST_LIST_BYTES:
+            raise McpProtocolError(
+                f"its list of tools has {size} bytes, and {_MOST_LIST_BYTES} are allowed", server=self._name
+            )
+        return listed
+
     def _tools_of(self, listed: Sequence[types.Tool]) -> Sequence[Tool[..., Awaitable[object]]]:
         made: dict[str, Tool[..., Awaitable[object]]] = {}
         for each in listed:
@@ -342,18 +359,30 @@ class McpServer:
     def _tool(self, listed: types.Tool) -> Tool[..., Awaitable[object]]:
         schema: dict[str, Any] = dict(listed.input_schema)
         if schema.get("type") != "object":
-            raise McpProtocolError(
-                f"the schema of its tool {listed.name!r:.80} is not valid; expected an object at its root",
-                server=self._name,
-            )
+            raise self._bad_schema(listed, "expected an object at its root")
+        if not listed.name:
+            raise McpProtocolError("one of its tools has no name", server=self._name)
         name = _tool_name(self._name, listed.name)
-        return Tool.from_schema(
+        made = Tool.from_schema(
             _Call(self, listed.name).call,
             parameters=schema,
             name=name,
             description=listed.description or listed.title or listed.name,
             needs_approval=self._approval,
             replay=self._replay,
+        )
+        try:
+            # A schema is read with the first arguments; what is wrong with it is to be known before a model is asked.
+            made.parse("{}")
+        except ToolArgumentsInvalid:
+            pass
+        except ConfigError as error:
+            raise self._bad_schema(listed, error.message) from None
+        return made
+
+    def _bad_schema(self, listed: types.Tool, why: str) -> McpProtocolError:
+        return McpProtocolError(
+            f"the schema of its tool {listed.name!r:.80} is not valid; {' '.join(why.split())[:300]}", server=self._name
         )
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> str | list[ContentPart]:
@@ -370,10 +399,10 @@ class McpServer:
             McpToolError: The tool says that it failed.
             McpConnectionLost: The server ended meanwhile.
             McpTimeout: It did not answer in time.
-            McpProtocolError: Its answer is not valid, or too large.
+            McpProtocolError: Its answer is not valid, or too large; or the arguments have no JSON form.
             McpUnavailable: It could not be started or reached.
         """
-        sent = dict(arguments)
+        sent = self._sendable(f"the call of {tool!r}", dict(arguments))
         result = await self._request(f"the call of {tool!r}", lambda client: client.call_tool(tool, sent))
         if result.is_error:
             raise McpToolError(error_text(result), server=self._name)
@@ -400,6 +429,7 @@ class McpServer:
             McpProtocolError: There is no such resource, or it is not valid or too large.
             McpError: The server did not answer.
         """
+        self._sendable(f"reading {uri!r}", uri)
         result = await self._request(f"reading {uri!r}", lambda client: client.read_resource(uri))
         return self._valid(f"reading {uri!r}", lambda: self._sized([resource_part(each) for each in result.contents]))
 
@@ -414,12 +444,24 @@ class McpServer:
             McpProtocolError: There is no such prompt, or it is not valid or too large.
             McpError: The server did not answer.
         """
-        sent = dict(arguments or {})
+        sent = self._sendable(f"the prompt {name!r}", dict(arguments or {}))
         result = await self._request(f"the prompt {name!r}", lambda client: client.get_prompt(name, sent))
         parts = self._valid(
             f"the prompt {name!r}", lambda: self._sized([message_part(each.content) for each in result.messages])
         )
         return [_message(said.role, part) for said, part in zip(result.messages, parts, strict=True)]
+
+    def _sendable(self, what: str, value: T) -> T:
+        """The value as JSON has it. One without a JSON form would end the connection, with all calls in flight."""
+        try:
+            found: T = json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise McpProtocolError(
+                f"{what} cannot be sent: {_one_line(error)}",
+                server=self._name,
+                hint="arguments are JSON: text, whole numbers, finite numbers, lists and objects",
+            ) from None
+        return found
 
     def _sized(self, parts: list[ContentPart]) -> list[ContentPart]:
         check_size(parts, self._limit)
@@ -430,7 +472,9 @@ class McpServer:
             return read()
         except InvalidContent as error:
             raise McpProtocolError(
-                f"the answer to {what} cannot be used: {error}", server=self._name, hint="see max_output_bytes="
+                f"the answer to {what} cannot be used: {error}",
+                server=self._name,
+                hint="raise max_output_bytes= of the server" if error.too_large else None,
             ) from None
 
 

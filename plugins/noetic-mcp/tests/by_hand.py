@@ -7,6 +7,20 @@ import sys
 from typing import Any
 
 TOOLS = ["frames", "grow", "refuse", "unpaired"]
+WRONG_TOOLS: dict[str, dict[str, Any]] = {
+    "refers": {"inputSchema": {"type": "object", "$ref": "https://example.com/schema"}},
+    "no-schema": {"inputSchema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}},
+    "pattern": {"inputSchema": {"type": "object", "properties": {"a": {"pattern": "("}}}},
+    "no-name": {"name": ""},
+    "large": {"description": "x" * 2_000_000},
+}
+CONTENT = {
+    "not-an-image": {"type": "image", "data": "AAAA", "mimeType": "text/html\n"},
+    "not-audio": {"type": "audio", "data": "AAAA", "mimeType": "image/png"},
+    "no-image": {"type": "image", "data": "", "mimeType": "image/png"},
+    "no-base64": {"type": "image", "data": "&", "mimeType": "image/png"},
+    "any-file": {"type": "resource", "resource": {"uri": "a:///../b", "blob": "AAAA", "mimeType": "x y"}},
+}
 
 
 def write(line: str) -> None:
@@ -28,6 +42,8 @@ def called(call: str, name: str) -> None:
         send(id=call, result={"content": [{"type": "text", "text": "added"}]})
     elif name == "unpaired":
         send(id=call, result={"content": "a text and not a list"})
+    elif name in CONTENT:
+        send(id=call, result={"content": [CONTENT[name]]})
     elif name == "refuse":
         send(id=call, error={"code": -32602, "message": "no"})
     else:
@@ -49,8 +65,7 @@ def main() -> None:
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
             if sys.argv[1:] == ["twice"]:
                 tools += tools[:1]
-            if sys.argv[1:] == ["no-object"]:
-                tools[0]["inputSchema"] = {"type": "object", "$ref": "https://example.com/schema"}
+            tools[0] |= WRONG_TOOLS.get("".join(sys.argv[1:]), {})
             send(id=call, result={"tools": tools})
         elif method == "tools/call":
             called(call, message["params"]["name"])

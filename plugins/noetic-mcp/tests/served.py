@@ -68,6 +68,16 @@ async def pid() -> int:
     return os.getpid()
 
 
+COUNTED: list[int] = []
+
+
+@server.tool()
+async def count() -> int:
+    """How often it was called."""
+    COUNTED.append(1)
+    return len(COUNTED)
+
+
 @server.tool()
 async def variable(name: str) -> str:
     """A variable of the environment."""

@@ -23,9 +23,10 @@ from noetic_py import (
     loop,
     until,
 )
-from noetic_py.errors import BudgetExceeded, ConfigError
+from noetic_py.core.types import Replay
+from noetic_py.errors import BudgetExceeded, ConfigError, RunNotFound, StepOutcomeUnknown
 from noetic_py.memory import PermissionRule, Permissions
-from noetic_py.testing import ScriptedModel
+from noetic_py.testing import FaultyBackend, ScriptedModel
 
 HERE = Path(__file__).parent
 
@@ -87,6 +88,29 @@ async def test_calls_wait_for_approval_and_a_run_goes_on_in_another_harness() ->
         async with Harness(model=ScriptedModel("Three."), checkpoints=backend) as harness:
             result = await harness.resume("r", agent(one), answers=[waits.pending[0].approve()])
     assert (outputs(result), result.value) == (["3"], "Three.")
+
+
+@pytest.mark.parametrize("replay", ["once", "repeatable"])
+async def test_a_crash_in_the_middle_of_a_call(replay: Replay) -> None:
+    unknown, counts = 0, set[int]()
+    async with served("one", replay=replay) as one:
+        for at in range(1, 7):
+            before = int(str(await one.call("count", {})))
+            backend = FaultyBackend(InMemoryBackend(), dies_at=at)
+            with backend.outlived():
+                async with Harness(model=ScriptedModel(call("one__count"), "Done."), checkpoints=backend) as harness:
+                    await harness.run(agent(one), "Go.", run_id="r")
+            backend.revive()
+            async with Harness(model=ScriptedModel("Done.", "Done."), checkpoints=backend) as harness:
+                try:
+                    await harness.resume("r", agent(one))
+                except StepOutcomeUnknown:
+                    unknown += 1
+                except RunNotFound:
+                    pass
+            counts.add(int(str(await one.call("count", {}))) - before - 1)
+    # Whether the call was made is unknown, so one that may be made only once is left to the caller.
+    assert (max(counts), unknown > 0) == ((1, True) if replay == "once" else (2, False))
 
 
 async def test_budgets_count_the_calls() -> None:

@@ -214,6 +214,109 @@ async def test_lists_that_are_not_valid() -> None:
             await server.tools()
 
 
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("refers", "the schema of its tool 'frames' is not valid; .* refers to 'https://example.com/schema'"),
+        ("no-schema", "the schema of its tool 'frames' is not valid; .*'nonsense' is not valid"),
+        ("pattern", "the schema of its tool 'frames' is not valid; .* is not a 'regex'"),
+        ("no-name", "one of its tools has no name"),
+        ("large", r"its list of tools has 200\d+ bytes, and 1048576 are allowed"),
+    ],
+)
+async def test_a_tool_that_is_not_valid_is_refused_before_a_model_is_asked(argument: str, reason: str) -> None:
+    async with by_hand(argument) as server:
+        with pytest.raises(McpProtocolError, match=reason):
+            await server.tools()
+        # The connection is not to blame.
+        assert await server.call("other", {}) == "other"
+
+
+async def test_content_that_a_provider_would_refuse_is_refused() -> None:
+    async with by_hand() as server:
+        for tool, reason in (
+            ("not-an-image", "'text/html\\\\n' is not a valid media type; expected one of image/"),
+            ("not-audio", "'image/png' is not a valid media type; expected one of audio/"),
+            ("no-image", "an image has no data"),
+            ("no-base64", "an image is not valid base64"),
+        ):
+            with pytest.raises(McpProtocolError, match=reason) as caught:
+                await server.call(tool, {})
+            assert caught.value.hint is None
+        file = (await server.call("any-file", {}))[0]
+        assert isinstance(file, InputFile)
+        assert (file.filename, file.media_type) == ("b", "application/octet-stream")
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), object(), {1, 2}])
+async def test_arguments_without_a_json_form_do_not_end_the_connection(value: object) -> None:
+    failed: list[McpError] = []
+
+    async def hang(server: McpServer) -> None:
+        try:
+            await server.call("hang", {})
+        except McpError as error:
+            failed.append(error)
+
+    async with served() as server, anyio.create_task_group() as group:
+        pid = await server.call("pid", {})
+        group.start_soon(hang, server)
+        await anyio.lowlevel.checkpoint()
+        with pytest.raises(McpProtocolError, match="the call of 'add' cannot be sent"):
+            await server.call("add", {"a": value, "b": 1})
+        assert await server.call("pid", {}) == pid
+        assert failed == []
+        group.cancel_scope.cancel()
+
+
+async def test_texts_that_cannot_be_sent_do_not_end_the_connection() -> None:
+    async with served() as server:
+        pid = await server.call("pid", {})
+        with pytest.raises(McpProtocolError, match="cannot be sent"):
+            await server.read("docs://\ud800")
+        with pytest.raises(McpProtocolError, match="cannot be sent"):
+            await server.prompt("review", {"code": "\ud800"})
+        assert await server.call("pid", {}) == pid
+
+
+async def test_leaving_the_block_ends_those_who_wait_for_a_connection() -> None:
+    found: list[McpUnavailable] = []
+
+    async def wait(server: McpServer) -> None:
+        with anyio.fail_after(10):
+            try:
+                await server.tools()
+            except McpUnavailable as error:
+                found.append(error)
+
+    async with anyio.create_task_group() as group, McpServer.stdio("missing", ["/nonexistent/program"]) as server:
+        for _ in range(4):
+            with pytest.raises(McpUnavailable):
+                await server.tools()
+        # The next start is put off by a delay, which this task waits for.
+        group.start_soon(wait, server)
+        await anyio.wait_all_tasks_blocked()
+    assert [str(error).split("\n")[0] for error in found] == [
+        "MCP server 'missing': it could not be started: its block was left"
+    ]
+
+
+async def test_leaving_the_block_ends_calls_in_flight() -> None:
+    found: list[type[McpError]] = []
+
+    async def hang(server: McpServer) -> None:
+        try:
+            await server.call("hang", {})
+        except McpError as error:
+            found.append(type(error))
+
+    async with anyio.create_task_group() as group, served() as server:
+        await server.tools()
+        group.start_soon(hang, server)
+        await anyio.wait_all_tasks_blocked()
+    assert found == [McpConnectionLost]
+
+
 async def test_http() -> None:
     with over_http() as (url, process):
         async with McpServer.streamable_http("web", url) as server:
