@@ -98,9 +98,8 @@ def address_of(
             code="postgres-setting",
             hint="leave them out",
         )
-    password = parameters.get("password")
-    if password:
-        secrets = (*secrets, Secret(str(password)))
+    passwords = [str(parameters[each]) for each in ("password", "sslpassword") if parameters.get(each)]
+    secrets = (*secrets, *map(Secret, passwords))
     return Address(parameters, _where(parameters, name), name, int(size), float(seconds), secrets)
 
 

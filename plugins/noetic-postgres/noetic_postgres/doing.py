@@ -166,7 +166,9 @@ class Doer:
             self._keeper.watch.take(handle)
 
     def _undo(self) -> None:
-        if self._link is not None:
+        if self._link is not None and self._link.refused:
+            self.drop()
+        elif self._link is not None:
             try:
                 self._link.undo()
             except psycopg.Error:

@@ -66,6 +66,8 @@ class Link:
         sql: The statements.
         pending: The write that is under way.
         session: Its number.
+        refused: Whether statements that were sent together were refused. The driver counts each as prepared when it is
+            sent, and the server has not prepared those behind the refused one, so the connection is not used any more.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Link:
         self.session = secrets.randbits(62) + 1
         self._written = 0
         self._marked = False
+        self.refused = False
         try:
             self.connection = psycopg.connect(
                 address.connection_text(name=f"{self.session:016x}", seconds=seconds), autocommit=True
@@ -126,8 +129,10 @@ class Link:
                 except psycopg.Error as error:
                     failure = error
         except psycopg.Error as error:
+            self.refused = True
             raise (failure or error) from None
         if failure is not None:
+            self.refused = True
             raise failure
         return [cursor.fetchall() if cursor.description is not None else [] for cursor in cursors]
 

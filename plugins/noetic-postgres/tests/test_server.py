@@ -421,6 +421,28 @@ async def test_a_lock_that_is_held_for_too_long_is_busy(server: PostgresServer, 
         assert await journal(backend, "r") == [b"x", b"z"]
 
 
+@pytest.mark.parametrize("before", [4, 5])
+async def test_the_store_serves_on_after_a_lock_was_not_given(server: PostgresServer, schema: str, before: int) -> None:
+    """The driver has a statement prepared at its sixth use, here within statements that are refused together."""
+    lock = sql.SQL("LOCK TABLE {}").format(sql.Identifier(schema, "runs"))
+    async with PostgresBackend(server.url(schema), timeout=2, connections=1) as backend:
+        for n in range(before):
+            await backend.acquire(f"r{n}", ttl=60)
+        for n in range(2):
+            with server.connect() as stranger:
+                stranger.execute("BEGIN")
+                stranger.execute(lock)
+                with pytest.raises(StoreUnavailable) as caught:
+                    await backend.acquire(f"late{n}", ttl=60)
+                assert caught.value.reason == "busy"
+                given = [Transaction(name, n, 0, [record(name)]) for name in ("a", "b")]
+                outcomes = await backend.append_many(given)
+                assert [getattr(each, "reason", each) for each in outcomes] == ["busy"] * 2
+            assert (await backend.acquire(f"late{n}", ttl=60)).run_id == f"late{n}"
+            assert list(await backend.append_many(given)) == [n + 1] * 2
+        assert len(await journal(backend, "a")) == 2
+
+
 async def test_a_lock_that_is_given_late_is_waited_for(server: PostgresServer, schema: str) -> None:
     async with PostgresBackend(server.url(schema), timeout=30, connections=1) as backend:
         await backend.append("r", expected_position=0, fence=0, records=[record("x")])
