@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, get_args
 from weakref import finalize
@@ -221,15 +221,21 @@ def is_secret(value: object) -> TypeIs[Secret[Any]]:
 
 
 _BYTES: tuple[Any, ...] = (bytes, bytearray, memoryview)
-_SEVERAL: tuple[Any, ...] = (list, tuple, set, frozenset)
 # A key that is a word is the name of a part: masked, it would be gone from every other text too.
 _NAME: Final = re.compile(r"[A-Za-z_.\- ]{1,40}")
 
 
-def _texts_of(value: Any) -> Iterator[str]:
-    """The texts that a value may be written as, and those of its parts."""
+def _texts_of(value: Any, above: tuple[object, ...] = ()) -> Iterator[str]:
+    """The texts that a value may be written as, and those of its parts; `above` is what it is a part of."""
+    if any(value is each for each in above):
+        return
     if isinstance(value, _BYTES):
         yield bytes(value).decode(errors="surrogateescape")
+        return
+    hidden = getattr(value, "get_secret_value", None)
+    if callable(hidden):
+        # As pydantic's `SecretStr`: its own text is a mask.
+        yield from _texts_of(hidden(), (*above, value))
         return
     if isinstance(value, str):
         yield str(value)
@@ -242,7 +248,7 @@ def _texts_of(value: Any) -> Iterator[str]:
     for part in _parts_of(value):
         # A truth value or a small number would be found everywhere.
         if part is not None and not isinstance(part, bool):
-            yield from _texts_of(part)
+            yield from _texts_of(part, (*above, value))
 
 
 def _as_json(value: object) -> Iterator[str]:
@@ -261,24 +267,35 @@ def _parts_of(value: Any) -> Iterable[Any]:
     """What a value is made of: of a mapping its values and what is no name of one, of an object its fields."""
     if is_mapping(value):
         return [*value.values(), *(key for key in value if not isinstance(key, str) or not _NAME.fullmatch(key))]
-    if isinstance(value, _SEVERAL):
-        return list(value)
+    if isinstance(value, BaseException):
+        return [*value.args, *getattr(value, "__notes__", ()), value.__cause__]
+    if isinstance(value, Collection) and not isinstance(value, str):
+        several: Collection[Any] = value
+        return list(several)
     kind: Any = value.__class__
     if dataclasses.is_dataclass(kind):
         return [getattr(value, each.name, None) for each in dataclasses.fields(kind)]
     if attrs.has(kind):
         return [getattr(value, each.name, None) for each in attrs.fields(kind)]
-    return [getattr(value, name) for name in getattr(kind, "model_fields", ())]
+    fields = getattr(kind, "model_fields", None)
+    return [] if fields is None else [*(getattr(value, name) for name in fields), *(value.model_extra or {}).values()]
 
 
-_SECRET_PARAMETERS: Final = frozenset({
-    "access_token", "api-key", "api_key", "apikey", "auth", "key", "pass", "passwd", "password", "pwd", "secret",
-    "sslpassword", "token",
-})  # fmt: skip
+# Names of parameters, in lower case and without what separates their words: all of a name, and its end.
+_SECRET_NAMES: Final = frozenset({"auth", "code", "key", "pass", "pwd", "sig"})
+_SECRET_ENDS: Final = (
+    "accesskey", "accountkey", "apikey", "authorization", "credential", "passphrase", "passwd", "password",
+    "privatekey", "secret", "secretkey", "signature", "subscriptionkey", "token",
+)  # fmt: skip
+
+
+def _names_secret(name: str) -> bool:
+    plain = re.sub(r"[-_.\[\]]", "", name.lower())
+    return plain in _SECRET_NAMES or plain.endswith(_SECRET_ENDS)
 
 
 def _address_secrets(address: str) -> set[str]:
-    from urllib.parse import parse_qsl, unquote, unquote_plus
+    from urllib.parse import unquote, unquote_plus
 
     scheme, mark, rest = address.partition("://")
     if not mark:
@@ -299,10 +316,14 @@ def _address_secrets(address: str) -> set[str]:
     if not colon and scheme.lower() in ("http", "https"):
         # Where the address names no user, what stands there alone is a token.
         password = user
-    query = rest.partition("?")[2].partition("#")[0]
-    found = {password, unquote(password), unquote_plus(password)}
-    found |= {value for name, value in parse_qsl(query) if name.lower() in _SECRET_PARAMETERS}
-    return found - {""}
+    written = {password}
+    for part in re.split("[?#&]", rest[len(authority) :]):
+        # Some servers take a semicolon for an end, others for a part of the value.
+        for pair in (part, *part.split(";")):
+            name, _, value = pair.partition("=")
+            if _names_secret(unquote_plus(name)):
+                written.add(value)
+    return {form for each in written for form in (each, unquote(each), unquote_plus(each))} - {""}
 
 
 def _is_host(host: str) -> bool:

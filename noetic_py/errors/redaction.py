@@ -51,6 +51,7 @@ _CELL: Final = 2_000
 """Characters of a text that a table shows."""
 
 _ESCAPED: Final = re.compile("%[0-9A-F]{2}")
+_UNICODE: Final = re.compile(r"\\u([0-9a-f]{4})")
 
 
 class _Register:
@@ -113,33 +114,58 @@ _register = _Register()
 
 @lru_cache(4096)
 def _forms(value: str) -> tuple[str, ...]:
-    """The value as JSON, Python, an address, hexadecimal and base64 write it; nothing for one that is too short."""
+    """The value as JSON, Python, HTML, an address, hexadecimal and base64 write it; nothing for one too short."""
     if len(value) < MIN_LENGTH:
         return ()
-    import json
     from base64 import b64encode, urlsafe_b64encode
+    from html import escape
     from urllib.parse import quote, quote_plus
 
+    data = _bytes_of(value)
     found = {value, *(line.strip() for line in value.splitlines() if len(line.strip()) >= MIN_LINE)}
-    for ascii_only in (True, False):
-        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
-        # Twice: the arguments of a call are JSON in JSON.
-        found |= {once, json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
-    try:
-        # Bytes that are no UTF-8 are held as a text in which surrogates stand for them.
-        data = value.encode(errors="surrogateescape")
-    except UnicodeEncodeError:
-        data = value.encode(errors="surrogatepass")
-    found |= {repr(value)[1:-1], ascii(value)[1:-1], repr(data)[2:-1], data.hex(), data.hex().upper()}
+    # What is an escape to one program, such as the arguments of a call in a record, is a text to the next.
+    written = {value, repr(data)[2:-1]}
+    once = {value, *_as_json(value)}
+    for _ in range(3):
+        written |= {form for each in written for form in (*_as_json(each)[:2], *_as_python(each))}
+    found |= written | once | {escape(value), escape(value, quote=False), data.hex(), data.hex().upper()}
     # As a header of HTTP and a log show bytes.
     found |= {data.decode("latin-1"), data.decode(errors="replace"), data.decode(errors="backslashreplace")}
-    for form in (quote(data, safe=""), quote(data), quote_plus(data)):
-        found |= {form, _ESCAPED.sub(lambda escaped: escaped[0].lower(), form)}
-    for shift in range(3):
-        # A name may stand in front, as in a header for basic authentication: it moves the value in the groups of three.
-        begin, end = -(-shift * 4 // 3), (shift + len(data)) * 4 // 3
-        found |= {encode(b"\0" * shift + data).decode()[begin:end] for encode in (b64encode, urlsafe_b64encode)}
+    for each in {*map(_bytes_of, once), quote(data, safe="").encode()}:
+        for form in (quote(each, safe=""), quote(each), quote_plus(each)):
+            found |= {form, _ESCAPED.sub(lambda escaped: escaped[0].lower(), form)}
+    for each in map(_bytes_of, once):
+        for shift in range(3):
+            # A name may stand in front, as in a header for basic authentication: it moves the value in the groups of
+            # three.
+            begin, end = -(-shift * 4 // 3), (shift + len(each)) * 4 // 3
+            found |= {encode(b"\0" * shift + each).decode()[begin:end] for encode in (b64encode, urlsafe_b64encode)}
     return tuple(form for form in found if len(form) >= MIN_LENGTH)
+
+
+def _bytes_of(text: str) -> bytes:
+    try:
+        # Bytes that are no UTF-8 are held as a text in which surrogates stand for them.
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
+
+
+def _as_json(text: str) -> tuple[str, ...]:
+    """A text within a text of JSON; first as Python writes it, then with what other programs escape besides."""
+    import json
+
+    plain, bare = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    found = [plain, bare]
+    for form in (plain, bare):
+        safe = form.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        found += [form.replace("/", "\\/"), safe, safe.replace("'", "\\u0027").replace("+", "\\u002b")]
+    return (*found, *(_UNICODE.sub(lambda escaped: "\\u" + escaped[1].upper(), form) for form in found))
+
+
+def _as_python(text: str) -> tuple[str, ...]:
+    """A text as Python shows it: by itself, and within a text that holds quotes of both kinds."""
+    return tuple(form for show in (repr, ascii) for form in (show(text)[1:-1], show(f"\"{text}'")[2:-3]))
 
 
 def hold(value: str) -> None:
@@ -160,8 +186,8 @@ def remember(value: str) -> None:
 def redact(text: str) -> str:
     """The text with every known secret value in it masked.
 
-    A value is found as it is, and as JSON, Python, an address, hexadecimal or base64 write it. That costs a search for
-    each known value, and nothing while none is known. Values shorter than 6 characters are not looked for.
+    A value is found as it is, and as JSON, Python, HTML, an address, hexadecimal or base64 write it. That costs a
+    search for each known value, and nothing while none is known. Values shorter than 6 characters are not looked for.
     """
     for form in _register.forms:
         if form in text:

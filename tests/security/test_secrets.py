@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import html
 import json
 import os
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from pathlib import Path
@@ -17,7 +19,7 @@ import anyio
 import attrs
 import pytest
 from attrs import define
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretBytes, SecretStr
 
 from noetic_py import (
     Budget,
@@ -503,6 +505,14 @@ class Account(BaseModel):
     on: bool = True
 
 
+class Open(BaseModel):
+    model_config = {"extra": "allow"}
+
+
+class Hidden(BaseModel):
+    password: SecretStr
+
+
 @dataclasses.dataclass
 class Entry:
     account: Account
@@ -530,6 +540,31 @@ HELD: dict[str, Any] = {
 }
 
 
+def itself() -> list[object]:
+    made: list[object] = [WORD]
+    made.append(made)
+    return made
+
+
+def noted() -> ValueError:
+    error = ValueError("refused", {"by": "bank"})
+    error.add_note(WORD)
+    return error
+
+
+HELD |= {
+    "deque": deque([WORD]),
+    "values of a mapping": {"a": WORD}.values(),
+    "undeclared field of a model": Open.model_validate({"account": WORD}),
+    "secret of pydantic": SecretStr(WORD),
+    "secret of pydantic in a model": Hidden(password=SecretStr(WORD)),
+    "bytes of pydantic": SecretBytes(WORD.encode()),
+    "argument of an exception": ValueError("refused", WORD),
+    "note of an exception": noted(),
+    "what holds itself": itself(),
+}
+
+
 @pytest.mark.parametrize("value", HELD.values(), ids=HELD)
 def test_parts_of_any_value_are_masked(value: Any) -> None:
     kept = Secret(value)
@@ -538,6 +573,30 @@ def test_parts_of_any_value_are_masked(value: Any) -> None:
     for text in shown:
         assert "CaNaRy" not in redact(f"refused: {text} at once"), text
         assert text[1:-1] not in redact(f"refused: {text} at once"), text
+    del kept
+
+
+def test_the_mask_of_another_library_is_no_secret() -> None:
+    kept = Secret(SecretStr(WORD))
+    assert redact("**********") == "**********"
+    del kept
+
+
+def test_a_value_is_found_where_programs_escape_it_in_each_other() -> None:
+    value = "CaNaRy é\"'\\/<b>&+\n"
+    kept = Secret(value)
+    once = json.dumps(value)
+    texts = [
+        json.dumps(json.dumps(once)), json.dumps(json.dumps(value, ensure_ascii=False)), repr(repr(value)),
+        json.dumps({"error": repr(value)}), json.dumps(repr(value.encode())), json.dumps([repr({"a": value})]),
+        once.replace("/", "\\/"), once.replace("\\u00e9", "\\u00E9"), html.escape(value),
+        html.escape(value, quote=False), once.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        quote(once), quote(once, safe=""),
+        quote(quote(value, safe=""), safe=""), base64.b64encode(f'{{"p": {once}}}'.encode()).decode(),
+    ]  # fmt: skip
+    for text in texts:
+        assert MASK in redact(text), text
+        assert "CaNaRy" not in redact(text), text
     del kept
 
 
@@ -593,8 +652,26 @@ ADDRESSES: list[tuple[str, set[str]]] = [
     ("redis://:hunter2!@h1:1,h2:2/0", {"hunter2!"}),
     ("https://host:8000/@scope/v1", set()),
     ("https://ada:hunter2!@[::1]:8000/@scope", {"hunter2!"}),
-    ("redis://host/0?password=hunter%202", {"hunter 2"}),
+    ("redis://host/0?password=hunter%202", {"hunter%202", "hunter 2"}),
     ("https://host/v1?API_KEY=hunter2!&x=1", {"hunter2!"}),
+    ("https://host/v1?author=ada&keepalive=twenty&keyfile=/etc/key", set()),
+    *(
+        (f"https://host/v1?x=1&{name}=hunter2!", {"hunter2!"})
+        for name in (
+            "subscription-key",
+            "client_secret",
+            "sig",
+            "X-Amz-Signature",
+            "apiKey",
+            "accessToken",
+            "code",
+            "x-api-key",
+            "tok%65n",
+            "ssl_password",
+        )
+    ),
+    ("https://host/v1#access_token=hunter2!", {"hunter2!"}),
+    ("https://host/v1?a=1;token=hunter2!", {"hunter2!"}),
     ("https://hunter2!@host/v1", {"hunter2!"}),
     ("postgresql://hunter2!@host/x", set()),
     ("host=h password=hunter2!", set()),
