@@ -20,6 +20,8 @@ DONE = "[DONE]"
 """What a chat completion's stream sends as its last event."""
 
 _DRAIN_TIMEOUT = 0.1
+_SMALLEST = 16
+"""What a line counts at the least: reading it takes time, however short it is."""
 
 
 class SSEDecoder:
@@ -61,8 +63,9 @@ class SSEDecoder:
             name, _, value = line.decode().partition(":")
             if name == "data":
                 self._data.append(value.removeprefix(" "))
-            # Lines without data count too: an event ends at some time.
-            self._size += len(line) + 1
+        # Lines without data count too, empty ones as well: an event comes at some time.
+        self._size += max(_SMALLEST, len(line) + 1)
+        if line:
             return None
         data, self._data = self._data, []
         if not data:

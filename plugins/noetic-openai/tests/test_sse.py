@@ -40,7 +40,7 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", [b"x" * 40, b"data: " + b"x" * 20 + b"\n", b"data:\n" * 3, b": ping\n\n" * 3, b"event: x\n" * 3]
+    "piece", [b"x" * 40, b"data: " + b"x" * 20 + b"\n", b"data:\n" * 3, b": ping\n\n" * 3, b"event: x\n" * 3, b"\n"]
 )
 def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT", 100)
