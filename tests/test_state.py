@@ -7,6 +7,7 @@ import copyreg
 import dataclasses
 from collections.abc import Callable, Iterator, MutableMapping
 from enum import Enum
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -276,6 +277,11 @@ def test_a_bag_is_shown_live() -> None:
         lambda: shown.put("a", None),
         lambda: shown.pop("a"),
         lambda: shown.pop("c", None),
+        lambda: shown.popitem(),
+        lambda: shown.clear(),
+        lambda: shown.setdefault("c", 5),
+        lambda: shown.update(a=5),
+        lambda: shown.__ior__({"a": 5}),
         lambda: shown.__setitem__("a", 5),
         lambda: shown.__delitem__("a"),
         lambda: shown.view().update(a=5),
@@ -284,7 +290,8 @@ def test_a_bag_is_shown_live() -> None:
         with pytest.raises((TypeError, AttributeError)):
             change()
     assert bag == StateBag({"a": 1, "b": 2})
-    for mine in (copy.copy(shown), copy.deepcopy(shown)):
+    assert (shown | {"a": 9})["a"] == ({"a": 9} | shown)["b"] + 7 == 9
+    for mine in (copy.copy(shown), copy.deepcopy(shown), shown.copy(), shown | {}, {} | shown):
         mine["a"] = 9
         assert (type(mine), mine["a"], bag["a"]) == (StateBag, 9, 1)
 
@@ -500,6 +507,23 @@ class BagAsDict(RuleBasedStateMachine):
     def update_with_what_is_no_mapping(self, wrong: Any) -> None:
         assert outcome_class(lambda: self.bag.update(wrong)) == outcome_class(lambda: dict(self.model).update(wrong))
 
+    @rule(values=MAPPINGS)
+    def merge(self, values: dict[str, Any]) -> None:
+        for other in (values, StateBag(values)):
+            assert list((self.bag | other).items()) == list((self.model | values).items())
+            self.bag |= other
+            self.model |= values
+        assert list((values | self.bag).items()) == list((values | self.model).items())
+        assert isinstance(values | self.bag, StateBag)
+        pairs = list(values.items())
+        self.bag |= pairs
+        self.model |= pairs
+
+    @rule(wrong=st.sampled_from([5, None, [("a", 1)]]))
+    def merge_with_what_is_no_mapping(self, wrong: Any) -> None:
+        for merge in (lambda: self.bag | wrong, lambda: wrong | self.bag):
+            assert outcome_class(merge) is TypeError
+
     @rule()
     def pop_item(self) -> None:
         self.both(lambda it: it.popitem())
@@ -518,7 +542,7 @@ class BagAsDict(RuleBasedStateMachine):
 
     @rule()
     def copies_are_apart(self) -> None:
-        for made in (copy.copy(self.bag), copy.deepcopy(self.bag), copy_state(self.bag)):
+        for made in (copy.copy(self.bag), copy.deepcopy(self.bag), copy_state(self.bag), self.bag.copy()):
             assert made == self.bag
             made["only here"] = 1
             assert "only here" not in self.bag
@@ -554,6 +578,42 @@ def outcome_class(of: Callable[[], Any]) -> Any:
 
 
 TestBagAsDict = BagAsDict.TestCase
+
+
+async def test_a_merge_into_the_state_of_a_context_is_tracked(tmp_path: Path) -> None:
+    broken = [True]
+
+    @step
+    async def adds(x: str, ctx: Context) -> str:
+        # Type checkers refuse an assignment.
+        held: Any = ctx
+        held.state |= {"new": [1]}
+        return x
+
+    @step
+    async def replaces(x: str, ctx: Context) -> str:
+        held: Any = ctx
+        held.state = StateBag({"other": 1})
+        return x
+
+    @step
+    async def reads(x: str, ctx: Context) -> str:
+        if broken:
+            raise LookupError(x)
+        return x
+
+    store = f"sqlite:{tmp_path}/runs.db"
+    async with Harness(plugins=[], checkpoints=store) as harness:
+        result = await harness.run(adds >> reads, "x", run_id="r", on_error="result")
+        assert result.state == StateBag({"new": [1]})
+        with pytest.raises(errors.StepFailed, match="the state of a context cannot be replaced") as caught:
+            await harness.run(adds >> replaces, "x")
+        assert caught.value.path == ("sequence", "replaces")
+        assert caught.value.result is not None
+        assert caught.value.result.state == StateBag({"new": [1]})
+    broken.clear()
+    async with Harness(plugins=[], checkpoints=store) as harness:
+        assert (await harness.resume("r", adds >> reads)).state == StateBag({"new": [1]})
 
 
 def test_a_bag_has_every_method_of_a_mutable_mapping() -> None:

@@ -37,7 +37,7 @@ from noetic_py.core.items import Message
 from noetic_py.core.log import ItemLog
 from noetic_py.core.progress import Progress
 from noetic_py.core.runtime import SYSTEM
-from noetic_py.core.state import StateBag, restore_state, share_state
+from noetic_py.core.state import StateBag, check_same, restore_state, share_state
 from noetic_py.core.trace import Trace, new_trace
 from noetic_py.core.types import M2, S2, A, B, C, M, M_co, R, S, S_co, Share, ShareItems, ShareState, T
 from noetic_py.core.validation import admit
@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from noetic_py.core.view import LayerUsage
 
 __all__ = ["Context", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
-
-
-def _itself(ctx: AnyContext) -> AnyContext:
-    return ctx
 
 
 class Context(Generic[M_co, S_co]):
@@ -266,6 +262,9 @@ class Context(Generic[M_co, S_co]):
         state: S_co = self.domain.state
         return state
 
+    if not TYPE_CHECKING:
+        state = state.setter(check_same)
+
     @property
     def memory(self) -> M_co:
         """The memory bundle, each layer bound to this step."""
@@ -418,7 +417,7 @@ class Context(Generic[M_co, S_co]):
     ) -> tuple[A, B, C]: ...
     @overload
     async def gather(self: Context[M, S], *steps: Step[object, R, M, S], state: ShareState = ...) -> list[R]: ...
-    @noted(_itself)
+    @noted()
     async def gather(self, *steps: Any, state: ShareState = "copy") -> Any:
         """Run bound steps at once, as a parallel section; `await ctx.gather(a.bind(x), b.bind(y))`.
 
@@ -435,7 +434,7 @@ class Context(Generic[M_co, S_co]):
         outputs = await self.engine.gather(self, steps, state)
         return tuple(outputs) if len(steps) in (2, 3) else outputs
 
-    @noted(_itself)
+    @noted()
     async def send(self, channel: Channel[T], value: T, *, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Send a message to the receivers of the channel in this run.
 
@@ -453,7 +452,7 @@ class Context(Generic[M_co, S_co]):
         """
         await self.engine.send(self, channel, value, timeout)
 
-    @noted(_itself)
+    @noted()
     async def recv(self, channel: Receivable[T], *, timeout: float | None = DEFAULT_TIMEOUT) -> T:
         """Wait for the next message, or for the first value of a value channel.
 
@@ -478,7 +477,7 @@ class Context(Generic[M_co, S_co]):
         value: T | None = self.engine.receive_now(self, declared)
         return value
 
-    @noted(_itself)
+    @noted()
     async def ask(self, question: Ask[T]) -> T:
         """Ask a person or program, and wait for the answer: `sure = await ctx.ask(Ask("Send it?", bool))`.
 
@@ -493,7 +492,7 @@ class Context(Generic[M_co, S_co]):
         answer: T = await self.engine.ask(self, question)
         return answer
 
-    @noted(_itself)
+    @noted()
     async def checkpoint(self) -> None:
         """Commit what this step, and those around it, have done so far; nothing without a backend.
 

@@ -38,11 +38,15 @@ CURRENT: ContextVar[AnyContext | None] = ContextVar("noetic_context", default=No
 """The context of the step or tool whose code runs."""
 
 
-def noted(context_of: Callable[[Any], AnyContext | None]) -> Callable[[F], F]:
+def _itself(ctx: AnyContext) -> AnyContext:
+    return ctx
+
+
+def noted(context_of: Callable[[Any], AnyContext | None] = _itself) -> Callable[[F], F]:
     """Make a forgotten `await` of an async method the failure of the step whose body has called it.
 
     Args:
-        context_of: From the method's object to the context of that body; `None` outside of one.
+        context_of: From the method's object to the context of that body, itself when left out; `None` outside of one.
     """
 
     def decorate(method: F) -> F:

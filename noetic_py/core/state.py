@@ -6,7 +6,7 @@ import copy
 import copyreg
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
@@ -92,10 +92,33 @@ class StateBag(MutableMapping[str, object]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateBag) and self._data == other._data
 
-    def __copy__(self) -> StateBag:
+    def __or__(self, other: Mapping[str, object]) -> StateBag:
+        """A bag of its own with the values of both; those of the second where both have a key."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        made = self.copy()
+        made.update(other)
+        return made
+
+    def __ror__(self, other: Mapping[str, object]) -> StateBag:
+        """The same, where the first is another mapping."""
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        made: StateBag = class_of(self)(other)
+        made.update(self._data)
+        return made
+
+    def __ior__(self, other: Mapping[str, object] | Iterable[tuple[str, object]]) -> Self:
+        """Add values, as `update` does."""
+        self.update(other)
+        return self
+
+    def copy(self) -> StateBag:
         """A bag of its own with the same values."""
         made: StateBag = class_of(self)(self._data)
         return made
+
+    __copy__ = copy
 
     def __repr__(self) -> str:
         return f"StateBag({self._data!r})"
@@ -382,6 +405,16 @@ def merge_state(state: object, changes: Mapping[str, object]) -> None:
         setattr(state, name, value)
 
 
+def check_same(holder: Any, state: object) -> None:
+    """Refuse another state for a context, which only `ctx.state |= ...` assigns: the object that it has.
+
+    Raises:
+        AttributeError: It is another object.
+    """
+    if state is not holder.state:
+        raise AttributeError("the state of a context cannot be replaced; change it in place: ctx.state.update(...)")
+
+
 def read_only_state(state: Any) -> Any:
     """A state object to be read: live, and what would change it raises `TypeError`.
 
@@ -415,8 +448,16 @@ class _ReadBag(StateBag):
         # A copy is a bag of its own.
         return StateBag, (self._data,)
 
-    def __copy__(self) -> StateBag:
+    def copy(self) -> StateBag:
         return StateBag(self._data)
+
+    __copy__ = copy
+
+    def __ror__(self, other: Mapping[str, object]) -> StateBag:
+        return other | self.copy()
+
+    def __ior__(self, other: object) -> NoReturn:
+        _refuse()
 
     def __setitem__(self, key: str, value: object) -> NoReturn:
         _refuse()
@@ -428,6 +469,9 @@ class _ReadBag(StateBag):
         _refuse()
 
     def pop(self, key: str, default: object = None) -> NoReturn:
+        _refuse()
+
+    def popitem(self) -> NoReturn:
         _refuse()
 
 
