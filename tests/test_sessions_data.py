@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -111,6 +112,38 @@ async def test_a_session_goes_on_from_it_elsewhere(durable: bool, tmp_path: Any)
         assert await h.sessions.list("ada") == [KEY]
 
 
+@step(id="visit")
+async def look_back(run_id: str, ctx: Context) -> list[str]:
+    """Tells what a run has said, on the branch of this flow."""
+    return [each.text for each in ctx.items.view(Message, run_id=run_id, branch=ctx.branch)]
+
+
+async def test_its_items_keep_their_run_and_branch(tmp_path: Path) -> None:
+    async with harness() as h:
+        session = h.session("ada", "trip")
+        runs = [(await session.run(visit, place, state=Trip())).run_id for place in ("Brest", "Cork")]
+        data = await session.dump()
+    assert [data.origins[item.id] for item in data.items] == [(run, "visit") for run in runs]
+    text = data.to_json()
+    async with SqliteBackend(tmp_path / "runs.db") as backend:
+        async with harness(backend) as h:
+            await h.sessions.load(text)
+        # And so they are read from the store.
+        async with harness(backend) as h:
+            session = h.session("ada", "trip")
+            assert [(await session.run(look_back, run)).value for run in runs] == [["Brest"], ["Cork"]]
+            assert (await session.dump()).origins == data.origins
+    # Fewer items, or a document of an earlier version, say less.
+    fewer = evolve(data, items=data.items[1:])
+    unknown = SessionData.from_json(json.dumps({k: v for k, v in json.loads(text).items() if k != "origins"}))
+    nothing: list[str] = []
+    for given, found in ((fewer, [nothing, ["Cork"]]), (unknown, [nothing, nothing])):
+        async with harness() as h:
+            await h.sessions.load(given)
+            session = h.session("ada", "trip")
+            assert [(await session.run(look_back, run)).value for run in runs] == found
+
+
 async def test_it_goes_into_another_session_only_when_asked() -> None:
     backend = InMemoryBackend()
     data = await visited(backend)
@@ -161,7 +194,7 @@ def test_its_text_is_the_same_for_equal_sessions() -> None:
     assert one.to_json() == two.to_json()
     tree = json.loads(one.to_json(indent=None))
     assert list(tree) == [
-        "schema_version", "app", "user", "session", "status", "turns", "items", "states", "layers",
+        "schema_version", "app", "user", "session", "status", "turns", "items", "origins", "states", "layers",
     ]  # fmt: skip
     assert tree["schema_version"] == SessionData.SCHEMA_VERSION == 1
     assert "\n" not in one.to_json(indent=None)
@@ -183,6 +216,9 @@ BAD: list[tuple[str, type[Exception], str]] = [
     ('{"items": {}}', errors.CodecError, "items: is not a valid value; expected a list"),
     ('{"items": [1]}', errors.CodecError, "items"),
     ('{"items": [{"$": "quantum"}]}', errors.CodecError, "quantum"),
+    ('{"origins": []}', errors.CodecError, "origins: is not a valid document"),
+    ('{"origins": {"i": ["r"]}}', errors.CodecError, r"origins\.i: is not a valid origin"),
+    ('{"origins": {"i": ["r", 1]}}', errors.CodecError, r"origins\.i: is not a valid origin"),
     ('{"states": []}', errors.CodecError, "states: is not a valid document"),
     ('{"states": {"T": {"value": {"$": "quantum"}}}}', errors.CodecError, r"states\.T"),
     ('{"states": {"T": {"value": 1, "version": "x"}}}', errors.CodecError, r"states\.T\.version"),

@@ -189,7 +189,8 @@ class StoredConversation:
             kept = fields.get("kept")
             self.states = self.states if kept is None else {name: self.states[name] for name in kept}
         elif record.kind == _LOADED:
-            self.log = ItemLog(read_items(fields.get("i"), codec))
+            self.log = ItemLog()
+            self.log.put(read_items(fields.get("i"), codec), read_origins(fields.get("o")))
             self.settled = self.log.size
             self.states = _states({}, fields.get("s") or {})
             self.turns, self.status = fields["turns"], fields.get("status")
@@ -351,7 +352,13 @@ def edited(
 
 
 def loaded(
-    items: Sequence[Item], states: Mapping[str, Any], *, turns: int, status: RunStatus | None, codec: Codec
+    items: Sequence[Item],
+    states: Mapping[str, Any],
+    *,
+    turns: int,
+    status: RunStatus | None,
+    codec: Codec,
+    origins: Sequence[tuple[int, Origin | None]] = (),
 ) -> Record:
     """The session is one that was written as data elsewhere: from here on it holds this, and nothing from before.
 
@@ -359,6 +366,8 @@ def loaded(
         CodecError: An item cannot be stored.
     """
     fields = {"i": write_items(tuple(items), codec), "s": dict(states), "turns": turns, "status": status}
+    if came := write_origins(origins):
+        fields["o"] = came
     return Record(_LOADED, (), dump(fields))
 
 

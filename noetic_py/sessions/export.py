@@ -14,7 +14,7 @@ from noetic_py.core.codec import MAX_NESTING, MAX_VALUE_BYTES, Codec
 from noetic_py.core.codec.text import dump, inside, is_dict, is_list, parse
 from noetic_py.core.control import RunStatus
 from noetic_py.core.items import Item
-from noetic_py.core.log import ItemLog
+from noetic_py.core.log import ItemLog, Origin
 from noetic_py.core.session_key import SessionKey
 from noetic_py.core.types import Version, version_order
 from noetic_py.core.validation import admit
@@ -33,7 +33,7 @@ __all__ = ["LayerData", "SessionData", "StateData", "dumped", "load_into", "targ
 
 # What a document puts around what is stored by itself.
 _AROUND: Final = 8
-_FIELDS: Final = ("schema_version", "app", "user", "session", "status", "turns", "items", "states", "layers")
+_FIELDS: Final = ("schema_version", "app", "user", "session", "status", "turns", "items", "origins", "states", "layers")
 
 
 def _as_tuple(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -75,6 +75,7 @@ class SessionData:
     Attributes:
         key: Whose session it was, and which; `None` when a document does not say.
         items: The conversation, calls that were left open closed.
+        origins: Of which run and branch items are, by the ids of those of which it is known.
         states: The states by the names of their types.
         layers: What the harness's layers of scope thread keep of it, by their ids.
         turns: How many turns have begun.
@@ -88,6 +89,7 @@ class SessionData:
 
     key: SessionKey | None = None
     items: Sequence[Item] = field(default=(), converter=_as_tuple)
+    origins: Mapping[str, Origin] = field(factory=dict[str, Origin])
     states: Mapping[str, StateData] = field(factory=dict[str, StateData])
     layers: Mapping[str, LayerData] = field(factory=dict[str, LayerData])
     turns: int = 0
@@ -111,6 +113,7 @@ class SessionData:
             "status": self.status,
             "turns": self.turns,
             "items": write_items(tuple(self.items), Codec()),
+            "origins": {item: list(self.origins[item]) for item in sorted(self.origins)},
             "states": {name: _state_tree(self.states[name]) for name in sorted(self.states)},
             "layers": {name: _layer_tree(self.layers[name]) for name in sorted(self.layers)},
         }
@@ -142,6 +145,7 @@ class SessionData:
         return cls(
             key=_key(fields),
             items=_items(fields.get("items", [])),
+            origins={item: _read_origin(each, f"origins.{item}") for item, each in _named(fields, "origins").items()},
             states={name: _read_state(each, f"states.{name}") for name, each in _named(fields, "states").items()},
             layers={name: _read_layer(each, f"layers.{name}") for name, each in _named(fields, "layers").items()},
             turns=_count(fields, "turns", 0),
@@ -209,6 +213,12 @@ def _items(tree: object) -> tuple[Item, ...]:
         raise error if error.where == "items" else inside(error, "items") from None
 
 
+def _read_origin(tree: object, where: str) -> Origin:
+    if not is_list(tree) or len(tree) != 2 or not all(isinstance(part, str) for part in tree):
+        raise CodecError("is not a valid origin; expected a run's id and a branch", where=where)
+    return tree[0], tree[1]
+
+
 def _read_state(tree: object, where: str, *, dotted: bool = False) -> StateData:
     fields = _object(tree, where, ("version", "value"))
     try:
@@ -266,9 +276,12 @@ def _data_of(key: SessionKey, conversation: StoredConversation) -> dict[str, Any
     states = {
         name: StateData(state_tree(each.like, each.fields), each.version) for name, each in conversation.states.items()
     }
+    items = conversation.log.rendered("interrupted")
+    origins = {item.id: items.origin_of(index) for index, item in enumerate(items)}
     return {
         "key": key,
-        "items": tuple(conversation.log.rendered("interrupted")),
+        "items": tuple(items),
+        "origins": {item: origin for item, origin in origins.items() if origin is not None},
         "states": states,
         "turns": conversation.turns,
         "status": conversation.status,
@@ -339,7 +352,8 @@ async def load_into(store: SessionStore, key: SessionKey, data: SessionData, *, 
     layers = {name: _checked(store, name, each) for name, each in data.layers.items()}
     states = {name: {"w": each.value, "v": each.version} for name, each in data.states.items()}
     codec = Codec()
-    record = loaded(data.items, states, turns=data.turns, status=data.status, codec=codec)
+    origins = [(1, data.origins.get(item.id)) for item in data.items]
+    record = loaded(data.items, states, turns=data.turns, status=data.status, codec=codec, origins=origins)
 
     async def work(lease: SessionLease) -> None:
         if (lease.position or store.unsaved(key)) and not replace:
