@@ -157,13 +157,15 @@ def test_000_05_any_kind_of_item_is_added_in_order() -> None:
 
 
 @pytest.mark.clause("000-06a")
-def test_000_06_a_tools_result_is_an_item_of_the_same_log() -> None:
-    ctx = Context(items=[Message.user("u")])
-    ctx.items.append(FunctionCall(name="search", call_id="c1"))
-    ctx.items.append(FunctionCallOutput(call_id="c1", output="found"))
-    last = ctx.items[-1]
-    assert isinstance(last, FunctionCallOutput)
-    assert (last.call_id, last.output, len(ctx.items)) == ("c1", "found", 3)
+async def test_000_06_a_tools_result_is_an_item_of_the_same_log() -> None:
+    ctx = Context()
+    model = ScriptedModel(FunctionCall(name="search", arguments={"query": "tides"}, call_id="c1"), "At noon.")
+    async with Harness(plugins=[], model=model) as harness:
+        await harness.run(loop(call_model(tools=[search]), until=until.no_tool_calls()), "u", ctx=ctx)
+    assert [item.type for item in ctx.items] == ["message", "function_call", "function_call_output", "message"]
+    result = ctx.items[2]
+    assert isinstance(result, FunctionCallOutput)
+    assert (result.call_id, result.output) == ("c1", "found tides")
 
 
 @pytest.mark.clause("000-06b")

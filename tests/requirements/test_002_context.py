@@ -961,7 +961,8 @@ async def test_002_38_one_harness_makes_the_contexts_of_many_concurrent_runs() -
 async def test_002_38_a_harness_keeps_nothing_of_its_runs() -> None:
     @step
     async def count(text: str, ctx: Context[Memory, StateBag]) -> tuple[int, int, int]:
-        ctx.state["n"] = seen = ctx.state.get("n", 0)
+        seen = len(ctx.state)
+        ctx.state["n"] = 1
         ctx.items.append(Message.user(text))
         assert seen == 0
         return ctx.step_count, ctx.turns, len(ctx.items)

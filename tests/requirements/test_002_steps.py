@@ -13,6 +13,7 @@ from attrs import define, field
 
 from noetic_py import (
     Budget,
+    Channel,
     Context,
     FunctionCall,
     FunctionCallOutput,
@@ -806,6 +807,15 @@ def failing(times: int) -> tuple[Step[str, str], list[str]]:
     return flaky, inputs
 
 
+INBOX = Channel("inbox", str)
+
+
+@step
+async def fill(text: str, ctx: Context) -> str:
+    await ctx.send(INBOX, "a")
+    return text
+
+
 @pytest.mark.clause("002-45d")
 @pytest.mark.parametrize("decision", ["retry", "skip"])
 async def test_002_45_on_error_may_go_on(decision: Literal["retry", "skip"]) -> None:
@@ -827,9 +837,26 @@ async def test_002_45_on_error_may_go_on(decision: Literal["retry", "skip"]) -> 
 
 @pytest.mark.clause("002-45d")
 async def test_002_45_on_error_retry_repeats_the_iteration_and_skip_does_not() -> None:
-    """Both use up one of `max_iterations`; only what the iteration is called differs."""
+    """Both use up one of `max_iterations`; where messages come in, a retry has the same one again."""
     flaky, _ = failing(5)
+    seen: list[str] = []
+
+    @step
+    async def fails_once(text: str) -> str:
+        seen.append(text)
+        if seen == ["first"]:
+            raise ValueError
+        return text
+
     async with Harness() as harness:
+        once = until.max_rounds(1)
+        retried = loop(fails_once, until=once, inbox=INBOX, on_error=lambda error, ctx: "retry")
+        await harness.run(fill >> retried, "first")
+        assert seen == ["first", "first", "a"]
+        seen.clear()
+        skipped = loop(fails_once, until=once, inbox=INBOX, on_error=lambda error, ctx: "skip")
+        await harness.run(fill >> skipped, "first")
+        assert seen == ["first", "a"]
         with pytest.raises(LoopLimit):
             await harness.run(
                 loop(flaky, until=until.never(), on_error=lambda error, ctx: "retry", max_iterations=3), "x"
