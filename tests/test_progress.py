@@ -33,6 +33,7 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.core.events import ProgressSet
 from noetic_py.core.progress import Progress, ProgressEntry, ReadProgress
 from noetic_py.core.types import OnError
 from noetic_py.engine.progress import MAX_ENTRIES
@@ -65,6 +66,22 @@ async def test_a_value_is_there_until_another_one_is(value: JsonValue) -> None:
         assert progress.value == "another"
 
     await run(body)
+
+
+async def test_what_is_left_is_sent_as_events_with_the_source_of_the_step() -> None:
+    @step
+    async def body(_: int, ctx: Context) -> None:
+        pages = [1]
+        ctx.progress.set(pages)
+        pages.append(2)
+        ctx.progress.finish()
+
+    async with Harness(plugins=()) as made, made.stream(spawn(body), 1) as stream:
+        found = [event async for event in stream.select(ProgressSet)]
+    assert [(event.path[-1], event.value, event.done, event.depth) for event in found] == [
+        ("body", [1], False, 1),
+        ("body", None, True, 1),
+    ]
 
 
 async def test_null_is_a_value_too_although_no_value_looks_like_it() -> None:

@@ -330,6 +330,26 @@ def graph(
 
 
 @app.command()
+def mcp(
+    target: Target,
+    model: Model = None,
+    db: Database = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="Serve http://127.0.0.1:PORT/mcp, not standard input and output."
+        ),
+    ] = None,
+    trace: Trace = False,
+) -> None:
+    """Serve a file's flow, and the flows of its harness, to MCP clients. It needs the package noetic-mcp."""
+    from noetic_py.cli import stored_runs
+    from noetic_py.cli.serving import serve
+
+    raise typer.Exit(stored_runs.guarded(lambda: serve(target, model, db, port), trace=trace))
+
+
+@app.command()
 def demo(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Where the demo's flow and runs go; an empty or a new one.")

@@ -42,6 +42,7 @@ __all__ = [
     "ModelFailed",
     "ModelFinished",
     "ModelStarted",
+    "ProgressSet",
     "ReasoningDelta",
     "RequestMade",
     "RunFinished",
@@ -394,6 +395,19 @@ class Emitted(Event):
     """What a step sent with `ctx.emit(...)`."""
 
     event: object = field()
+
+
+@frozen(eq=False)
+class ProgressSet(Event):
+    """A step has left how far it has come: `ctx.progress.set(value)`, or `ctx.progress.finish()`.
+
+    Attributes:
+        value: What was left, JSON.
+        done: Whether the step is done; there is then no value.
+    """
+
+    value: object
+    done: bool = False
 
 
 EventT = TypeVar("EventT", bound=Event)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from noetic_py.context.protocol import CURRENT
 from noetic_py.core.codec.text import check_nesting, is_dict, is_list
+from noetic_py.core.events import ProgressSet
 from noetic_py.core.progress import DONE, ProgressEntry
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, settle_cuts
@@ -97,6 +98,9 @@ def _put(run: Run, path: Path, entry: ProgressEntry | None) -> None:
         settle_cuts(body)
     _say(run, Progressed(path, "done", None) if entry.done else Progressed(path, "set", entry.value))
     run.progress[path] = _own(entry)
+    if run.bus.active:
+        said = ProgressSet(path, copy_value(entry.value), entry.done)
+        run.bus.publish(said.tagged(body.source or body.find_source()) if isinstance(body, Frame) else said)
 
 
 def _reset_below(run: Run, path: Path) -> None:

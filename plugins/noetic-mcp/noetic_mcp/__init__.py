@@ -1,4 +1,4 @@
-"""Tools, resources and prompts of MCP servers for noetic_py."""
+"""Tools, resources and prompts of MCP servers for noetic_py, and its flows as a server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from noetic_mcp.errors import (
 )
 from noetic_mcp.layers import McpResources, McpTools
 from noetic_mcp.server import McpServer, McpServerOptions
+from noetic_mcp.serving import mcp_server, serve_mcp
 
 __all__ = [
     "McpConnectionLost",
@@ -24,4 +25,6 @@ __all__ = [
     "McpToolError",
     "McpTools",
     "McpUnavailable",
+    "mcp_server",
+    "serve_mcp",
 ]

@@ -1,0 +1,92 @@
+"""What a run waits for, asked of the person at a client (elicitation), or told where the client cannot ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mcp import types
+
+from noetic_py import PendingRequest
+from noetic_py.core.requests import Answer
+from noetic_py.errors import AnswerInvalid
+
+__all__ = ["answer_of", "form_of", "pending_text"]
+
+_PLAIN: Final = frozenset({"string", "integer", "number", "boolean"})
+_ANSWER: Final = "answer"
+
+
+def form_of(request: PendingRequest) -> types.ElicitRequestFormParams | None:
+    """The form that asks a person; `None` for the result of long work, which a program gives."""
+    if request.is_approval:
+        called = json.dumps(dict(request.arguments), ensure_ascii=False, default=str)
+        return types.ElicitRequestFormParams(
+            message=f"Allow the call of {request.tool} with {called}?",
+            requested_schema={
+                "type": "object",
+                "properties": {
+                    "approve": {"type": "boolean", "title": "Allow it", "default": False},
+                    "reason": {"type": "string", "title": "Why not"},
+                },
+                "required": ["approve"],
+            },
+        )
+    if request.kind != "question":
+        return None
+    schema = dict(request.schema or {})
+    return types.ElicitRequestFormParams(
+        message=request.prompt,
+        requested_schema={"type": "object", "properties": {_ANSWER: _field(schema)}, "required": [_ANSWER]},
+    )
+
+
+def _field(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The field of a form for a value; of what forms do not have, such as lists, its JSON as text."""
+    if schema.get("type") in _PLAIN:
+        kept = ("type", "title", "description", "enum", "minimum", "maximum", "minLength", "maxLength")
+        return {name: schema[name] for name in kept if name in schema}
+    wanted = f"JSON that fits {json.dumps(dict(schema))}" if schema else "JSON, or else text"
+    return {"type": "string", "description": wanted[:500]}
+
+
+def answer_of(request: PendingRequest, said: types.ElicitResult) -> Answer | None:
+    """The answer that a person has given; `None` when the form was dismissed.
+
+    Raises:
+        AnswerInvalid: It is not what was asked for.
+    """
+    if said.action == "cancel":
+        return None
+    content = said.content or {}
+    if said.action == "decline":
+        return request.reject("the person declined")
+    if request.is_approval:
+        if content.get("approve") is True:
+            return request.approve()
+        return request.reject(str(content.get("reason") or "the person did not allow it"))
+    if _ANSWER not in content:
+        raise AnswerInvalid("the form was accepted without an answer", path=request.path)
+    return request.answer(_value(request, content[_ANSWER]))
+
+
+def _value(request: PendingRequest, given: object) -> object:
+    if not isinstance(given, str) or (request.schema or {}).get("type") == "string":
+        return given
+    try:
+        found: object = json.loads(given)
+    except ValueError:
+        return given
+    return found
+
+
+def pending_text(run_id: str, pending: Sequence[PendingRequest]) -> str:
+    """What a run waits for, and how a person answers."""
+    lines = [f"The run {run_id} is not finished. It waits for {'an answer' if len(pending) == 1 else 'answers'}:"]
+    for each in pending:
+        called = f"{each.tool} {json.dumps(dict(each.arguments), ensure_ascii=False, default=str)}" if each.tool else ""
+        lines.append(f"- {each.kind}: {' '.join(part for part in (called, each.prompt) if part)}")
+    lines.append(f"A person answers where the server runs: noetic answer {run_id}")
+    lines.append(f'Afterwards call continue_run with {{"run_id": "{run_id}"}} for the result.')
+    return "\n".join(lines)

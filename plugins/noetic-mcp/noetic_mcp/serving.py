@@ -1,0 +1,314 @@
+"""`serve_mcp`: steps and tools offered to MCP clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, TypeAlias
+from uuid import uuid4
+
+from attrs import frozen
+from mcp import MCPError, types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from noetic_mcp.asking import answer_of, form_of, pending_text
+from noetic_mcp.offered import Offered, offer
+from noetic_py import Emitted, Harness, PendingRequest
+from noetic_py.context.step import AnyStep
+from noetic_py.core.control import AnyResult
+from noetic_py.core.events import ProgressSet
+from noetic_py.core.requests import Answer
+from noetic_py.core.selections import Selection
+from noetic_py.errors import ConfigError, NoeticError, RunNotFound
+from noetic_py.runner.streams import RunStream
+from noetic_py.tools.definition import AnyTool
+
+__all__ = ["mcp_server", "serve_mcp"]
+
+RUN_ID: Final = "noetic/run_id"
+"""The key in `_meta` under which a call names its run, and a result says it."""
+_PREFIX: Final = "mcp-"
+_CONTINUE: Final = "continue_run"
+_LONGEST_MESSAGE: Final = 500
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+Request: TypeAlias = ServerRequestContext[Any, Any]
+Outcome: TypeAlias = "types.CallToolResult | types.InputRequiredResult"
+Opened: TypeAlias = AbstractAsyncContextManager[RunStream[Any, Any]]
+
+
+def mcp_server(
+    harness: Harness[Any],
+    flows: Mapping[str, AnyStep | AnyTool] | None = None,
+    *,
+    name: str = "noetic",
+    instructions: str | None = None,
+    state: Callable[[], object] | None = None,
+) -> Server[Any]:
+    """A server of the SDK that offers steps and tools, to be run or mounted by you.
+
+    `mcp_server(...).streamable_http_app()` is an ASGI application. For a server in one line see
+    [`serve_mcp`][noetic_mcp.serve_mcp].
+
+    Args:
+        harness: Runs the steps; entered by you.
+        flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
+        name: The server's name.
+        instructions: What a client is told about the use of the server.
+        state: Makes the state of a run; needed by steps that ask for a type of their own.
+
+    Raises:
+        ConfigError: There is nothing to offer (code `"mcp-flows"`), or something that is not a step or a tool.
+    """
+    given = harness.flows if flows is None else flows
+    if not given:
+        raise ConfigError("there is no flow to serve", code="mcp-flows", hint='serve_mcp(harness, {"ask": flow})')
+    calls = _Calls(harness, [offer(key, each) for key, each in given.items()], state)
+    server: Server[Any] = Server(
+        name, instructions=instructions, on_list_tools=calls.list_tools, on_call_tool=calls.call_tool
+    )
+    # What a client sends back of a run that waits has to be what it was given.
+    server.middleware.append(RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=name))
+    return server
+
+
+async def serve_mcp(
+    harness: Harness[Any],
+    flows: Mapping[str, AnyStep | AnyTool] | None = None,
+    *,
+    name: str = "noetic",
+    instructions: str | None = None,
+    state: Callable[[], object] | None = None,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    allowed_hosts: Sequence[str] = (),
+) -> None:
+    """Offer steps and tools to MCP clients, over standard input and output, or over streamable HTTP.
+
+        async with Harness(model="openai:gpt-5-mini", flows={"ask": agent}) as harness:
+            await serve_mcp(harness)
+
+    Each call is a run. Cancelling the call cancels the run. What steps leave as `ctx.progress` or send with `ctx.emit`
+    is sent as progress. A run that waits for an approval or an answer asks the person at the client; where the client
+    cannot ask, the result says how to answer.
+
+    Args:
+        harness: Runs the steps; entered by you.
+        flows: Steps and tools, by the names that clients use; those of `Harness(flows=)` when left out.
+        name: The server's name.
+        instructions: What a client is told about the use of the server.
+        state: Makes the state of a run; needed by steps that ask for a type of their own.
+        host: The address to listen at.
+        port: The port to listen at, for `http://host:port/mcp`; standard input and output when left out.
+        allowed_hosts: Values of the header `Host` that are served besides those of the loopback, such as
+            `"mcp.example.com"`; needed for another `host`.
+
+    Raises:
+        ConfigError: There is nothing to offer (code `"mcp-flows"`), or HTTP cannot be served so (`"mcp-http"`).
+    """
+    server = mcp_server(harness, flows, name=name, instructions=instructions, state=state)
+    if port is not None:
+        await _serve_http(server, host, port, allowed_hosts)
+        return
+    from mcp.server.stdio import stdio_server
+
+    async with stdio_server() as (reads, writes):
+        await server.run(reads, writes, server.create_initialization_options())
+
+
+async def _serve_http(server: Server[Any], host: str, port: int, allowed_hosts: Sequence[str]) -> None:
+    import sniffio
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    if sniffio.current_async_library() != "asyncio":
+        raise ConfigError(
+            "serve_mcp() serves HTTP on asyncio only",
+            code="mcp-http",
+            hint="mcp_server(...).streamable_http_app() in an ASGI server for trio",
+        )
+    if host not in _LOOPBACK and not allowed_hosts:
+        raise ConfigError(
+            f"host={host!r} is reached from other machines, and allowed_hosts= is empty",
+            code="mcp-http",
+            hint='allowed_hosts=["mcp.example.com"], the names under which clients reach the server',
+        )
+    hosts = [*(f"{each}:*" for each in ("127.0.0.1", "localhost", "[::1]")), *allowed_hosts]
+    origins = [f"{scheme}://{each}" for scheme in ("http", "https") for each in hosts]
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True, allowed_hosts=hosts, allowed_origins=origins
+    )
+    app = server.streamable_http_app(host=host, transport_security=security)
+    await uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="on")).serve()
+
+
+@frozen(eq=False)
+class _Calls:
+    """Answers the requests of clients."""
+
+    harness: Harness[Any]
+    offered: Sequence[Offered]
+    state: Callable[[], object] | None
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether runs can be gone on with by another call."""
+        try:
+            _ = self.harness.runs
+        except ConfigError:
+            return False
+        return True
+
+    async def list_tools(self, ctx: Request, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        """What clients can call."""
+        return types.ListToolsResult(tools=[*(each.listed for each in self.offered), *_CONTINUED[: self._keeps]])
+
+    async def call_tool(self, ctx: Request, params: types.CallToolRequestParams) -> Outcome:
+        """Run a step, or go on with its run."""
+        try:
+            offered, opened = await self._opened(ctx, params)
+            return await self._to_the_end(ctx, params, offered, opened)
+        except NoeticError as error:
+            return _failed(error)
+
+    async def _opened(self, ctx: Request, params: types.CallToolRequestParams) -> tuple[Offered, Opened]:
+        arguments = params.arguments or {}
+        if params.name == _CONTINUE and self._keeps:
+            return await self._continued(str(arguments.get("run_id", "")), params)
+        offered = next((each for each in self.offered if each.listed.name == params.name), None)
+        if offered is None:
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r:.80}")
+        if params.request_state is not None:
+            return await self._continued(params.request_state, params)
+        wanted = _wanted(ctx)
+        if wanted is not None and self._keeps:
+            try:
+                return await self._continued(wanted, params)
+            except RunNotFound:
+                pass
+        options: dict[str, Any] = {"run_id": wanted or f"{_PREFIX}{uuid4().hex}", "on_error": "result"}
+        if self.state is not None:
+            options["state"] = self.state()
+        return offered, self.harness.stream(offered.step, offered.read(arguments), **options)
+
+    async def _continued(self, run_id: str, params: types.CallToolRequestParams) -> tuple[Offered, Opened]:
+        """A run that an earlier call has begun, with what the person at the client has answered."""
+        if not run_id.startswith(_PREFIX):
+            raise RunNotFound(f"there is no run {run_id!r:.80}", hint="the result of the earlier call names it")
+        info = await self.harness.runs.get(run_id)
+        offered = next((each for each in self.offered if each.step.id == info.flow), None)
+        if offered is None or params.name not in (_CONTINUE, offered.listed.name):
+            raise RunNotFound(f"there is no run {run_id!r:.80} of {params.name}", hint="name it to the tool it is of")
+        given = params.input_responses or {}
+        said = {key: each for key, each in given.items() if isinstance(each, types.ElicitResult)}
+        return offered, self._resumed(offered, run_id, _answers(info.pending, said))
+
+    def _resumed(self, offered: Offered, run_id: str, answers: Sequence[Answer]) -> Opened:
+        options: dict[str, Any] = {"answers": answers, "on_error": "result"}
+        if self.state is not None:
+            options["state_type"] = type(self.state())
+        return self.harness.resume_stream(run_id, offered.step, **options)
+
+    async def _to_the_end(
+        self, ctx: Request, params: types.CallToolRequestParams, offered: Offered, opened: Opened
+    ) -> Outcome:
+        while True:
+            async with opened as stream:
+                await _tell_progress(ctx, stream)
+                result = await stream.result()
+            if result.status != "suspended":
+                return _ended(offered, result)
+            asked = await self._asked(ctx, params, result)
+            if not isinstance(asked, Sequence):
+                return asked
+            opened = self._resumed(offered, result.run_id, asked)
+
+    async def _asked(
+        self, ctx: Request, params: types.CallToolRequestParams, result: AnyResult
+    ) -> Sequence[Answer] | Outcome:
+        """What a person answers, or what the client is told where none does."""
+        forms = {each.key: form for each in result.pending if (form := form_of(each)) is not None}
+        capabilities = ctx.session.client_capabilities
+        if not forms or _dismissed(params) or capabilities is None or capabilities.elicitation is None:
+            return _waiting(result)
+        if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            requests: types.InputRequests = {
+                key: types.ElicitRequest(method="elicitation/create", params=form) for key, form in forms.items()
+            }
+            return types.InputRequiredResult(input_requests=requests, request_state=result.run_id)
+        said: dict[str, types.ElicitResult] = {}
+        for key, form in forms.items():
+            said[key] = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
+        return _answers(result.pending, said) or _waiting(result)
+
+
+def _dismissed(params: types.CallToolRequestParams) -> bool:
+    """Whether the person has closed a form without an answer, so that it is not shown again at once."""
+    given = (params.input_responses or {}).values()
+    return any(isinstance(each, types.ElicitResult) and each.action == "cancel" for each in given)
+
+
+def _wanted(ctx: Request) -> str | None:
+    """The run that a call names in `_meta`; a client's names are told from other runs of the harness."""
+    named: object = (ctx.meta or {}).get(RUN_ID)
+    if named is None:
+        return None
+    text = str(named)
+    return text if text.startswith(_PREFIX) else f"{_PREFIX}{text}"
+
+
+def _answers(pending: Sequence[PendingRequest], said: Mapping[str, types.ElicitResult]) -> Sequence[Answer]:
+    found = [answer_of(each, said[each.key]) for each in pending if each.key in said]
+    return [each for each in found if each is not None]
+
+
+async def _tell_progress(ctx: Request, stream: RunStream[Any, Any]) -> None:
+    """Send what the steps leave and emit, until the run is over; what is sent last is the furthest."""
+    sent = 0.0
+    events: Selection[ProgressSet | Emitted] = stream.select(ProgressSet, Emitted)
+    async for event in events:
+        value = event.event if isinstance(event, Emitted) else event.value
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+        sent = number if number > sent else sent + 1
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        await ctx.session.report_progress(sent, None, f"{'/'.join(event.path)}: {text}"[:_LONGEST_MESSAGE])
+
+
+def _ended(offered: Offered, result: AnyResult) -> types.CallToolResult:
+    try:
+        content, structured = offered.show(result.value)
+    except NoeticError as error:
+        return _failed(error, result.run_id)
+    return types.CallToolResult(content=content, structured_content=structured, _meta={RUN_ID: result.run_id})
+
+
+def _waiting(result: AnyResult) -> types.CallToolResult:
+    """Not an output, which would have to fit the tool's type."""
+    return _error(pending_text(result.run_id, result.pending), run_id=result.run_id)
+
+
+def _failed(error: NoeticError, run_id: str | None = None) -> types.CallToolResult:
+    return _error(f"{type(error).__name__}: {error.message}", hint=error.hint, run_id=run_id)
+
+
+def _error(message: str, *, hint: str | None = None, run_id: str | None = None) -> types.CallToolResult:
+    text = message if hint is None else f"{message}\nTry: {hint}"
+    meta: Any = None if run_id is None else {RUN_ID: run_id}
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True, _meta=meta)
+
+
+_CONTINUED: Final = (
+    types.Tool(
+        name=_CONTINUE,
+        description="Give the result of a run that waited for an answer, once a person has answered.",
+        input_schema={
+            "type": "object",
+            "properties": {"run_id": {"type": "string", "description": "As the earlier result says it."}},
+            "required": ["run_id"],
+        },
+    ),
+)
