@@ -49,6 +49,9 @@ SHOWN = {
         "Your prices? -> lamp 20, mat 9\n  Desk(answers=1, refused=[])\n  kept as sheet.txt, text/plain\n",
         "I have a complaint. -> a person calls back about: I have a complaint.\n  Desk(answers=0, refused=[])",
     ],
+    "mcp_tools": [
+        "approval: harbour/book {'port': 'Brest'}\n{\"Brest\":6.9,\"Dover\":6.7}\nA berth in Brest is booked.\n",
+    ],
     "memory": [
         "I was shown 2 blocks of memory; the first begins with",
         "{'asked': 'And on Monday?', 'likes': 'short answers'}",

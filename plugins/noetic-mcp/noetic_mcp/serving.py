@@ -121,16 +121,19 @@ async def serve_mcp(
 
 
 async def _serve_http(server: Server[Any], host: str, port: int, allowed_hosts: Sequence[str]) -> None:
-    import sniffio
+    import asyncio
+
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
 
-    if sniffio.current_async_library() != "asyncio":
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
         raise ConfigError(
             "serve_mcp() serves HTTP on asyncio only",
             code="mcp-http",
             hint="mcp_server(...).streamable_http_app() in an ASGI server for trio",
-        )
+        ) from None
     if host not in _LOOPBACK and not allowed_hosts:
         raise ConfigError(
             f"host={host!r} is reached from other machines, and allowed_hosts= is empty",
