@@ -1,4 +1,4 @@
-"""Hooks of the documentation's build: what the search of the site finds first."""
+"""Hooks of the documentation's build: what the search of the site finds first, and overloads that are folded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from typing import Protocol
 
 ALSO = re.compile(r"# [^\n]+\n\n\*Also called: (.*?)\.\*$", re.DOTALL | re.MULTILINE)
+
+SIGNATURE = r'\s*<div class="doc-signature highlight">.*?</pre>\s*</div>'
+OVERLOADS = re.compile(rf'<div class="doc-overloads">({SIGNATURE})((?:{SIGNATURE})+)\s*</div>', re.DOTALL)
 
 # Guides come first, then what is generated, then what is written for maintainers.
 BOOSTS = {"migrate": 0.5, "api": 0.1}
@@ -35,3 +38,13 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
     elif folder == "migrate":
         page.meta["tags"] = [markdown.partition("\n")[0].removeprefix("# Coming from ")]
     page.meta["search"] = {"boost": 0.05 if source in MAINTAINERS else BOOSTS.get(folder, 1.0)}
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Show the first overload of a function, and the others when they are asked for."""
+
+    def folded(found: re.Match[str]) -> str:
+        count = found[2].count("doc-signature")
+        return f"{found[1]}<details><summary>{count} more overload{'s' * (count > 1)}</summary>{found[2]}</details>"
+
+    return OVERLOADS.sub(folded, html)

@@ -1,0 +1,46 @@
+"""The pages of the API describe every public name of the package root, each at one place."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import noetic_py
+
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
+BLOCK = re.compile(r"^::: (\S+)\n((?: .*\n|\n(?= ))*)", re.MULTILINE)
+MEMBERS = re.compile(r"members:(?: \[(.*)\]|((?:\n +- \w+)+))")
+
+
+def described() -> list[tuple[str, list[str] | None]]:
+    """The modules of the pages, and the members that are picked from each; None for all that `__all__` lists."""
+    found: list[tuple[str, list[str] | None]] = []
+    for page in sorted(PAGES.glob("*.md")):
+        for module, options in BLOCK.findall(page.read_text(encoding="utf-8") + "\n"):
+            members = MEMBERS.search(options)
+            found.append((module, re.findall(r"\w+", f"{members[1] or ''}{members[2] or ''}") if members else None))
+    return found
+
+
+def test_every_public_name_of_the_root_is_on_a_page() -> None:
+    grouped = [name for module, members in described() if module == "noetic_py" for name in members or ()]
+    assert len(grouped) == len(set(grouped))
+    elsewhere = {
+        name
+        for module, members in described()
+        if module != "noetic_py" and not module.endswith(".Hooks")
+        for name in members or import_module(module).__all__
+    }
+    names = {name for name in noetic_py.__all__ if not isinstance(getattr(noetic_py, name), ModuleType)}
+    assert names - set(grouped) - elsewhere == set()
+    assert set(grouped) <= names
+
+
+def test_the_list_of_the_api_names_every_public_name() -> None:
+    text = (PAGES / "index.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(\w+)`", text))
+    assert set(noetic_py.__all__) - listed - {"errors", "hooks", "memory"} == set()
+    linked = set(re.findall(r"\((\w+)\.md\)", text))
+    assert {page.stem for page in PAGES.glob("*.md")} - linked == {"index"}
