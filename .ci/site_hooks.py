@@ -1,8 +1,10 @@
-"""Hooks of the documentation's build: what the search of the site finds first, and overloads that are folded."""
+"""Hooks of the documentation's build: its search, and overloads that are folded."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 ALSO = re.compile(r"# [^\n]+\n\n\*Also called: (.*?)\.\*$", re.DOTALL | re.MULTILINE)
@@ -48,3 +50,17 @@ def on_page_content(html: str, **_: object) -> str:
         return f"{found[1]}<details><summary>{count} more overload{'s' * (count > 1)}</summary>{found[2]}</details>"
 
     return OVERLOADS.sub(folded, html)
+
+
+def on_post_build(config: Mapping[str, str], **_: object) -> None:
+    """Keep the search from mixing up words with digits.
+
+    lunr names a node of its words by its letters and the numbers of the nodes behind them, one after the other, so that
+    "3" before node 45 and "34" before node 5 are one name. A search that meets such a word raises an error, and the
+    reader sees no result.
+    """
+    [worker] = Path(config["site_dir"]).glob("assets/javascripts/workers/search.*.js")
+    mended, count = re.subn(r"(\w)=\1\+(\w)\+(\w)\.id\}", r'\1=\1+\2+\3.id+","}', worker.read_text(encoding="utf-8"))
+    if count != 1:
+        raise RuntimeError(f"the search of the theme has changed: {count} places name a node of lunr's words")
+    worker.write_text(mended, encoding="utf-8")
