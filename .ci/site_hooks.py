@@ -1,9 +1,9 @@
-"""Hooks of the documentation's build: its search, and overloads that are folded."""
+"""Hooks of the documentation's build: its search, overloads that are folded, and the texts for language models."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,31 @@ class Page(Protocol):
 
     file: File
     meta: dict[str, object]
+    title: str
+    url: str
+    markdown: str
+    ancestors: Sequence[Section]
+
+
+class Section(Protocol):
+    """What the hooks use of mkdocs' `Section`."""
+
+    title: str
+
+
+class Navigation(Protocol):
+    """What the hooks use of mkdocs' `Navigation`."""
+
+    pages: Sequence[Page]
+
+
+ORDER: list[Page] = []
+"""The pages as the navigation lists them: mkdocs hands it to one hook, and the texts are written by another one."""
+
+
+def on_nav(nav: Navigation, **_: object) -> None:
+    """Keep the order of the pages."""
+    ORDER[:] = nav.pages
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
@@ -53,13 +78,38 @@ def on_page_content(html: str, **_: object) -> str:
 
 
 def on_post_build(config: Mapping[str, str], **_: object) -> None:
+    """Write the texts for language models, and mend the search."""
+    site = Path(config["site_dir"])
+    _write_texts(site, f"# {config['site_name']}\n\n> {config['site_description']}\n")
+    _mend_search(site)
+
+
+def _write_texts(site: Path, head: str) -> None:
+    """Write `llms.txt`, a list of the pages with what each is about, and `llms-full.txt`, the pages for users."""
+    listed, whole = [head], [head]
+    section = ""
+    for page in ORDER:
+        above = page.ancestors[-1].title if page.ancestors else "Overview"
+        if above != section:
+            listed.append(f"\n## {above}\n")
+        section = above
+        words = page.meta.get("tags")
+        about = f": {', '.join(map(str, words))}" if isinstance(words, list) else ""
+        listed.append(f"- [{page.title}]({page.url}){about}")
+        if page.file.src_uri not in MAINTAINERS and not page.file.src_uri.startswith("api/"):
+            whole.append(f"\n<!-- {page.url} -->\n\n{page.markdown.strip()}")
+    for name, lines in (("llms.txt", listed), ("llms-full.txt", whole)):
+        (site / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _mend_search(site: Path) -> None:
     """Keep the search from mixing up words with digits.
 
     lunr names a node of its words by its letters and the numbers of the nodes behind them, one after the other, so that
     "3" before node 45 and "34" before node 5 are one name. A search that meets such a word raises an error, and the
     reader sees no result.
     """
-    [worker] = Path(config["site_dir"]).glob("assets/javascripts/workers/search.*.js")
+    [worker] = site.glob("assets/javascripts/workers/search.*.js")
     mended, count = re.subn(r"(\w)=\1\+(\w)\+(\w)\.id\}", r'\1=\1+\2+\3.id+","}', worker.read_text(encoding="utf-8"))
     if count != 1:
         raise RuntimeError(f"the search of the theme has changed: {count} places name a node of lunr's words")
