@@ -6,7 +6,9 @@ notes, and the warnings before it. A line of the program that ends in `# HERE` h
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -1000,6 +1002,7 @@ async def test_a_run_that_is_cancelled_says_how_to_go_on(kept: bool, tmp_path: P
             await harness.run(slow, "x", run_id="r")
         except anyio.get_cancelled_exc_class() as error:
             noted.extend(getattr(error, "__notes__", ()))
+            assert pickle.loads(pickle.dumps(noted)) == copy.deepcopy(noted) == noted
             text.extend(traceback.format_exception(error))
             raise
 

@@ -51,6 +51,10 @@ class Interruption(str):
         note.harness = None
         return note
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # A copy of the exception, and another process, have the text.
+        return str, (str(self),)
+
     def put_on(self, error: BaseException, harness: object = None) -> None:
         """Note it on a cancellation, once.
 
