@@ -16,7 +16,7 @@ from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessReques
 from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import AnyStep, Step, box_of, require_step
 from noetic_py.context.unawaited import awaited
 from noetic_py.core.budget import Budget, BudgetLease
@@ -365,13 +365,13 @@ class Harness(Generic[M_co]):
             return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
         return await self._keep(run, plan, plan.kept, ctx)
 
-    async def _again(self, run_id: str, plan: RunPlan) -> tuple[AnyResult, Domain]:
+    async def _again(self, run_id: str, plan: RunPlan) -> tuple[AnyResult, ContextScope]:
         """Go on with a run of an earlier process, or give its result once more."""
         options = {"budget": plan.budget, "deadline": plan.deadline}
-        run, former = await self._reopen(run_id, plan.step, class_of(plan.domain.state), options, ALLOW_ALL)
+        run, former = await self._reopen(run_id, plan.step, class_of(plan.scope.state), options, ALLOW_ALL)
         try:
             with self._session_store.again(run):
-                return await self._go(run, former), former.domain
+                return await self._go(run, former), former.scope
         finally:
             self._living.remove(run)
 
@@ -384,13 +384,13 @@ class Harness(Generic[M_co]):
         return await lease.beating(run, partial(self._adopt, run, plan, ctx))
 
     async def _adopt(self, run: Run, plan: RunPlan, ctx: object) -> AnyResult:
-        with adopting(ctx, plan.domain.log, run) as outside:
+        with adopting(ctx, plan.scope.log, run) as outside:
             try:
                 result = await self._engine.run_flow(run, plan)
             finally:
-                outside.memory.states = self._resources.layers.of_thread(plan.domain.cells) or outside.memory.states
+                outside.memory.states = self._resources.layers.of_thread(plan.scope.cells) or outside.memory.states
             if result.status == "completed":
-                outside.settled = plan.domain.log.size
+                outside.settled = plan.scope.log.size
             return result
 
     @overload

@@ -17,7 +17,7 @@ from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.context.detached import DetachedRun, DetachOptions
 from noetic_py.context.protocol import CURRENT, Engine, noted
 from noetic_py.context.read import ReadContext, ReadView, Services, StepMeta
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.unbound import Conversation, UnboundEngine, pack, unpack
 from noetic_py.core.attributes import Attributes
 from noetic_py.core.budget import Remaining, TokenUsage
@@ -78,12 +78,12 @@ class Context(Generic[M_co, S_co]):
         ForgedEvent: `items` hold one that only a run makes, such as a call without its output.
     """
 
-    __slots__ = ("__weakref__", "at", "domain", "engine", "touched")
+    __slots__ = ("__weakref__", "at", "engine", "scope", "touched")
     __noetic_context__ = True
 
     # The engine's own, not for steps: what it talks to, where it stands, and whether its state was looked at.
     engine: Engine
-    domain: Domain
+    scope: ContextScope
     at: tuple[str, ...]
     touched: bool
 
@@ -121,7 +121,7 @@ class Context(Generic[M_co, S_co]):
         added = tuple(items or ())
         admit(added, entry="context")
         branch = "" if name is None else branch_below("", name)
-        self.domain = Domain(ItemLog(added), StateBag() if state is None else state, branch)
+        self.scope = ContextScope(ItemLog(added), StateBag() if state is None else state, branch)
         self.engine = UnboundEngine(self, thread_id, request_id, trace)
         self.at = () if name is None else (name,)
         self.touched = True
@@ -163,7 +163,7 @@ class Context(Generic[M_co, S_co]):
     @property
     def branch(self) -> str:
         """The dotted name of the conversation this step writes to; a spawn and a parallel path have their own."""
-        return self.domain.branch
+        return self.scope.branch
 
     @property
     def depth(self) -> int:
@@ -252,14 +252,14 @@ class Context(Generic[M_co, S_co]):
     @property
     def items(self) -> ItemLog:
         """The conversation, append-only."""
-        return self.domain.log
+        return self.scope.log
 
     @property
     def state(self) -> S_co:
         """The state: one mutable object, which a step that does not finish leaves as it found it."""
         if not self.touched:
             self.engine.touch(self)
-        state: S_co = self.domain.state
+        state: S_co = self.scope.state
         return state
 
     if not TYPE_CHECKING:
@@ -638,12 +638,12 @@ class Context(Generic[M_co, S_co]):
         )
         engine: UnboundEngine = made.engine
         if how.items != "new":
-            made.domain.log = self.domain.log.fork()
-            made.domain.log.origin = None
+            made.scope.log = self.scope.log.fork()
+            made.scope.log.origin = None
             known = mine if isinstance(mine, UnboundEngine) else None
             size = len(made.items)
             engine.trusted, engine.settled = (size, size) if known is None else (known.trusted, known.settled)
-        made.domain.branch = branch
+        made.scope.branch = branch
         engine.memory = self._remembered(how.memory)
         engine.turns = mine.turns if how.counters == "keep" else 0
         engine.named = same and (not isinstance(mine, UnboundEngine) or mine.named)
@@ -683,7 +683,7 @@ class Context(Generic[M_co, S_co]):
         """
         engine = self._outside("the conversation")
         restore_state(self.state, share_state(self.state, "new"))
-        self.domain = Domain(ItemLog(), self.state, self.branch)
+        self.scope = ContextScope(ItemLog(), self.state, self.branch)
         engine.trusted = engine.settled = engine.turns = 0
         if trace:
             engine.place = engine.request_id = None
@@ -756,18 +756,18 @@ class Derived(Context[Any, Any]):
         self.engine: Engine = within.engine
         self.at: tuple[str, ...] = within.at if name is None else (*within.at, name)
         self.touched: bool = True
-        log = within.domain.log
+        log = within.scope.log
         if how.items != "share":
             log = ItemLog() if how.items == "new" else log.fork()
             log.origin = (within.run_id, branch) if within.run_id else None
         # A step that looks at its state has it copied first: a shared one is looked at on request.
         state = None if how.state == "share" else share_state(within.state, how.state)
-        self.domain: Domain = Domain(log, state, branch)
+        self.scope: ContextScope = ContextScope(log, state, branch)
 
     @property
     def state(self) -> Any:
         """The state, its own or the other's."""
-        return self.within.state if self.how.state == "share" else self.domain.state
+        return self.within.state if self.how.state == "share" else self.scope.state
 
 
 # What `bind` has put over the one that the engine has made the current one; a step that begins there is not under it.

@@ -61,7 +61,7 @@ class ForkedView(Protocol):
         ...
 
 
-class Domain:
+class ContextScope:
     """Where a body's items and state live: one for an execution, one for each parallel path.
 
     A path's state is copied from its section's when it is first looked at; until then neither can have changed.
@@ -70,7 +70,7 @@ class Domain:
     __slots__ = ("_source", "_state", "began", "branch", "cells", "counted", "known", "log", "stored", "view")
 
     def __init__(
-        self, log: ItemLog, state: object, branch: str, *, source: Domain | None = None, cells: Cells = NO_CELLS
+        self, log: ItemLog, state: object, branch: str, *, source: ContextScope | None = None, cells: Cells = NO_CELLS
     ) -> None:
         self.log: ItemLog = log
         self.branch: str = branch
@@ -100,13 +100,13 @@ class Domain:
         """Whether the state was not looked at since it was forked."""
         return self._source is not None
 
-    def fork(self, branch: str) -> Domain:
+    def fork(self, branch: str) -> ContextScope:
         """A path of its own: a view of the log that it goes on writing, a state copied on first use."""
         log = self.log.fork()
         origin = log.origin
         if origin is not None:
             log.origin = (origin[0], branch)
-        domain = Domain(log, None, branch, source=self, cells=self.cells)
+        scope = ContextScope(log, None, branch, source=self, cells=self.cells)
         if self.view is not None:
-            domain.view = self.view.fork()
-        return domain
+            scope.view = self.view.fork()
+        return scope

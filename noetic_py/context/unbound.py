@@ -77,7 +77,7 @@ class UnboundEngine:
 
     def __init__(self, ctx: AnyContext, thread_id: str | None, request_id: str | None, trace: Trace | None) -> None:
         self.adopted, self.trusted, self.turns = False, 0, 0
-        self.settled = ctx.domain.log.size
+        self.settled = ctx.scope.log.size
         self.place = trace
         if thread_id not in (None, ""):
             check_callers_id(thread_id, "thread_id")

@@ -33,9 +33,9 @@ async def in_time() -> None:
         await checkpoint()
 
 
-def is_late(scope: anyio.CancelScope) -> bool:
+def is_late(cancel_scope: anyio.CancelScope) -> bool:
     """Whether the time of a scope is over, whether or not it has cancelled anything by then."""
-    return scope.deadline != math.inf and anyio.current_time() >= scope.deadline
+    return cancel_scope.deadline != math.inf and anyio.current_time() >= cancel_scope.deadline
 
 
 class CancelledError(Exception):

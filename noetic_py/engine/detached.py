@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from noetic_py.channels import Channel, ChannelHandle
 from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.scope import Domain, branch_at
+from noetic_py.context.scope import ContextScope, branch_at
 from noetic_py.context.step import Step, require_step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.budget import Budget, BudgetLease
@@ -143,7 +143,7 @@ class Detached:
         self.run_id: str = run.run_id
         self._run = run
         self._value = copy_value(value)
-        state = copy_state(frame.domain.state) if options.state is None else options.state
+        state = copy_state(frame.scope.state) if options.state is None else options.state
         try:
             caller.enter_child()
         except NoeticError as error:
@@ -166,7 +166,7 @@ class Detached:
             recover(run, self._lease, self.path)
             count_turns(self.child, self.path)
         # Its task is not below the run's own, and the time of the run is its time.
-        self.scope = anyio.CancelScope(deadline=math.inf if run.root is None else run.root.scope.deadline)
+        self.cancel_scope = anyio.CancelScope(deadline=math.inf if run.root is None else run.root.cancel_scope.deadline)
         self.done = anyio.Event()
         self._outcome: RunResult[Any, Any] | None = None
         # Whether it waits for an answer.
@@ -177,22 +177,22 @@ class Detached:
         spec = SpawnSpec(step, "share", "new", None, options.budget)
         if options.memory is not None:
             spec = MemorySpec(step, "share", "new", None, options.budget, options.memory)
-        cells = frame.domain.cells if options.memory is None else NO_CELLS
+        cells = frame.scope.cells if options.memory is None else NO_CELLS
         self._flow = step
-        self._domain = Domain(log, state, branch, cells=cells)
+        self._scope = ContextScope(log, state, branch, cells=cells)
         self._step: AnyStep = Step(id=step.id, kind="detached", spec=DetachedSpec(spec, self))
-        self._above = _above(run, frame, self._domain)
+        self._above = _above(run, frame, self._scope)
         run.journal.append(StepOpened(self.path, "detached", 1))
-        note(run, self.path, step, self._value, self._domain, options, count, versions_of(caller.layers))
+        note(run, self.path, step, self._value, self._scope, options, count, versions_of(caller.layers))
         run.detached.append(self)
         if any(x.stop is not None for x in _around(self.child)):
             # Born into an execution that was stopped.
-            self.scope.cancel()
+            self.cancel_scope.cancel()
 
     async def run(self, frame: Frame, spec: SpawnSpec) -> Any:
         """What the step does when it is executed."""
         frame.opened = True
-        root = head(self.child, frame, frame.step, frame.domain)
+        root = head(self.child, frame, frame.step, frame.scope)
         if isinstance(spec, MemorySpec):
             revise_here(root)
         if frame.node is not None:
@@ -216,13 +216,13 @@ class Detached:
         """The task: run the step to its end, whatever that is, and tell who waits."""
         output, error = no_value(), None
         try:
-            with self.scope:
+            with self.cancel_scope:
                 # What was cancelled before it began does not begin.
                 await checkpoint()
-                output = await execute(self._step, self._value, self._above, self._name, self._domain)
+                output = await execute(self._step, self._value, self._above, self._name, self._scope)
         except NoeticError as failure:
             error = failure
-            settle_state(self._domain, failure)
+            settle_state(self._scope, failure)
         except Waiting:
             self.waiting = self._run.waits = True
         except BaseException as cut:
@@ -268,7 +268,7 @@ class Detached:
             run_id=self.run_id,
             status=status,
             output=output,
-            state=self._domain.state,
+            state=self._scope.state,
             usage=lease.tokens,
             cost=None if self._run.unpriced else lease.cost,
             steps=lease.steps,
@@ -278,7 +278,7 @@ class Detached:
             transcript=transcript,
             reason=reason,
             error=broken,
-            memory=self._domain.cells,
+            memory=self._scope.cells,
             possibly_spent=self._run.possibly_spent(path),
         )
         if broken is not None:
@@ -336,12 +336,12 @@ class Detached:
         return external_handle(self._run, channel)
 
 
-def _above(run: Run, frame: Frame, domain: Domain) -> Frame:
+def _above(run: Run, frame: Frame, scope: ContextScope) -> Frame:
     """What the work hangs from: the run itself, at the caller's path, so that it writes nothing of the caller's."""
     root = None if run.root is None else run.root.frame
     if run.root is None or root is None:
         raise ConfigError("the run is over", code="not-running", hint="start work while a step runs")
-    above = Frame(root.step, root, run.root, frame.at, domain, frame.lease, 0)
+    above = Frame(root.step, root, run.root, frame.at, scope, frame.lease, 0)
     above.virtual = above.opened = True
     above.node = frame.node
     return above
@@ -428,8 +428,8 @@ def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
             warn(f"{'/'.join(work.path)} had not ended, and the step that had started it has: it does not go on")
             continue
         # It begins with the states of layers that its starter had then.
-        domain = Domain(parent.domain.log, None, parent.domain.branch, cells=launched.cells)
-        frame = Frame(step, parent, parent.x, starter.path, domain, parent.lease, domain.log.size)
+        scope = ContextScope(parent.scope.log, None, parent.scope.branch, cells=launched.cells)
+        frame = Frame(step, parent, parent.x, starter.path, scope, parent.lease, scope.log.size)
         frame.node = starter
         frame.occurrences = {f"{launched.step.id}[detached]": launched.count}
         options = DetachOptions(None, launched.state, launched.budget, "run")
@@ -477,7 +477,7 @@ def _read(parent: Frame, step: AnyStep, work: Node) -> _DetachedStart | None:
     (started,) = found.values()
     try:
         value = store.codec.decode(_parsed(told["input"]), declared_input(started))
-        state = _state(told, parent.domain.state.__class__, store.codec)
+        state = _state(told, parent.scope.state.__class__, store.codec)
         cells = _cells(told, parent, store.codec)
         return _DetachedStart(started, value, state, cells, budget_of(told["budget"], None), told["count"])
     except (CodecError, ConfigError):
@@ -492,7 +492,7 @@ def _cells(told: Mapping[str, Any], parent: Frame, codec: Codec) -> Cells:
         ConfigError: One is of a newer version.
     """
     if "memory" not in told:
-        return parent.domain.cells
+        return parent.scope.cells
     layers, cells = parent.x.layers, dict[str, Any]()
     for name, tree in _parsed(told["memory"]).items():
         layer, kind = layers.by_id.get(name), layers.state_type(name)

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from noetic_py.context.context import StepMeta
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import Body, SequenceSpec, Step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.events import StepStarted
@@ -74,22 +74,22 @@ _NO_SPAN = nullcontext()
 _BREATHE = 127
 
 
-async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain | None = None) -> Any:
+async def execute(step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope | None = None) -> Any:
     """Run a step as a child of `parent`, at frame `name`, in the parent's domain or one of its own."""
     x = parent.x
     run = x.run
     run.executed += 1
-    own = domain is not None
-    domain = parent.domain if domain is None else domain
+    own = scope is not None
+    scope = parent.scope if scope is None else scope
     if run.alert or not run.executed & _BREATHE:
-        found = await _before(step, value, parent, name, domain)
+        found = await _before(step, value, parent, name, scope)
         if found is not None:
             return found.value
-    length = domain.log.size
+    length = scope.log.size
     if (length != parent.mark or (parent.touched and run.store is None)) and not own:
         ledger.close_segment(parent)
     # Adding tuples is measurably faster than unpacking into one, and every step comes by here.
-    frame = Frame(step, parent, x, parent.at + (name,), domain, parent.lease, length)  # noqa: RUF005
+    frame = Frame(step, parent, x, parent.at + (name,), scope, parent.lease, length)  # noqa: RUF005
     body = step.body
     body = frame.kind.run if body is None else keeping if x.layers.has_place else body
     if run.bus.active:
@@ -113,7 +113,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
     except BaseException as error:  # noqa: BLE001 # it goes on from there, unless another attempt follows
         output = await _further_attempts(frame, body, value, error, own)
     frame.running = frame.on_stack = False
-    length = domain.log.size
+    length = scope.log.size
     ledger.finished(frame, value, output, length)
     x.last_step = NO_META if step.body is not None else x.last_step
     if not own and (length != parent.mark or parent.touched):
@@ -179,7 +179,9 @@ def _handed_on(frame: Frame, output: Any) -> Any:
     return output if own else copy_value(output)
 
 
-async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> replay.ReplayedOutput | None:
+async def _before(
+    step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope
+) -> replay.ReplayedOutput | None:
     """What comes before a step now and then, and always in a durable run: what its journal says of the step."""
     run = parent.x.run
     if run.stopping or not run.executed & _BREATHE:
@@ -191,11 +193,11 @@ async def _before(step: AnyStep, value: Any, parent: Frame, name: str, domain: D
         await in_time()
     if run.store is None:
         return None
-    found = replay.look(step, value, parent, name, domain)
+    found = replay.look(step, value, parent, name, scope)
     cut = recorded_cut(parent, name)
     if cut is not None:
         if found is None:
-            replay.put_back(step, parent, name, domain, held=len(cut) > 2)
+            replay.put_back(step, parent, name, scope, held=len(cut) > 2)
         await cut_again(cut)
     elif found is not None and run.stopping:
         # What it had asked for is asked for again, and strikes as it did then.
@@ -340,9 +342,9 @@ async def _timed(frame: Frame, body: Body, value: Any) -> Any:
     if seconds is None:
         return await body(value, frame)
     frame.x.run.has_deadline()
-    with anyio.move_on_after(seconds) as scope:
+    with anyio.move_on_after(seconds) as cancel_scope:
         output = await body(value, frame)
-        if not is_late(scope):
+        if not is_late(cancel_scope):
             return output
     raise StepTimeout(seconds, path=frame.at)
 
@@ -393,28 +395,28 @@ async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], A
         return await body()
     seconds = lease.budget.seconds
     frame.x.run.has_deadline()
-    with anyio.move_on_after(max(0.0, lease.deadline - frame.x.run.runtime.monotonic())) as scope:
+    with anyio.move_on_after(max(0.0, lease.deadline - frame.x.run.runtime.monotonic())) as cancel_scope:
         output = await body()
-        if not is_late(scope):
+        if not is_late(cancel_scope):
             return output
     raise BudgetExceeded("seconds", limit=seconds, requested=0.0, settled=seconds, path=frame.at)
 
 
 def settle_failure(frame: Frame, error: NoeticError, *, wrapped: bool = True) -> None:
     """The failure was not handled below: what finished steps left becomes visible again in the frame's domain."""
-    settle_state(frame.domain, error)
+    settle_state(frame.scope, error)
     # A wrap-up may follow, and what it changes is told by what is stored.
     frame.look_again()
     restore(frame, error.path, wrapped=wrapped)
 
 
-def settle_state(domain: Domain, error: NoeticError) -> None:
+def settle_state(scope: ContextScope, error: NoeticError) -> None:
     """The state becomes what finished steps had left before the failure, and so do those of layers."""
     left = error.left
-    if left is not None and left[0] is domain.state:
-        restore_state(domain.state, left[1])
+    if left is not None and left[0] is scope.state:
+        restore_state(scope.state, left[1])
         # Another execution may share the state, and has layers of its own.
-        domain.cells = left[2].get(domain, domain.cells)
+        scope.cells = left[2].get(scope, scope.cells)
 
 
 def restore(frame: Frame, cause: tuple[str, ...] = (), *, wrapped: bool = True) -> None:
@@ -438,7 +440,7 @@ def restore_log(frame: Frame) -> None:
 
 def _restore_items(frame: Frame, left: Sequence[Own]) -> None:
     items = [item for own in left for item in own.items]
-    log = frame.domain.log
+    log = frame.scope.log
     there = log.since(frame.start)
     if list(there) != items[: len(there)]:
         log.rollback(frame.start)
@@ -559,23 +561,23 @@ def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float
 
 def _note_left(frame: Frame, failure: NoeticError) -> None:
     """Note in a failure what finished steps had left in the frame's domain: it is seen where nothing handles it."""
-    domain, left = frame.domain, failure.left
-    if left is None or left[0] is not domain.state:
+    scope, left = frame.scope, failure.left
+    if left is None or left[0] is not scope.state:
         state, cells = _state_left(frame)
-        failure.left = (domain.state, state, {domain: cells})
-    elif domain not in left[2]:
-        left[2][domain] = _state_left(frame)[1]
+        failure.left = (scope.state, state, {scope: cells})
+    elif scope not in left[2]:
+        left[2][scope] = _state_left(frame)[1]
 
 
 def _state_left(frame: Frame) -> tuple[Any, Cells]:
     """The state as finished steps left it: without what the bodies around the failure have not written either."""
-    state = frame.domain.state
-    left, cells = None, frame.domain.cells
+    state = frame.scope.state
+    left, cells = None, frame.scope.cells
     node = frame.up
-    while node is not None and not node.domain.untouched and node.domain.state is state:
+    while node is not None and not node.scope.untouched and node.scope.state is state:
         if node.touched and not node.clean:
             left = node.saved
-            if node.domain is frame.domain:
+            if node.scope is frame.scope:
                 cells = node.saved_cells
         node = node.up
     return SavedState(state) if left is None else left, cells
@@ -602,7 +604,7 @@ def _after_stop(frame: Frame, own: bool, *, waiting: bool) -> None:
         beside = () if parent.step.body is not None else parent.cancelled
         parent.cancelled = (*beside, *(frame.cancelled or (frame.at,)))
     if not own and parent is not None and (parent.clean or frame.opened):
-        parent.mark = parent.written = len(frame.domain.log)
+        parent.mark = parent.written = len(frame.scope.log)
     _leave(frame)
 
 

@@ -11,7 +11,7 @@ import anyio
 
 from noetic_py.context.context import Context, Derived
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.core.budget import BudgetLease, TokenUsage
 from noetic_py.core.events import Event, Source
 from noetic_py.core.logs import Where
@@ -149,12 +149,12 @@ class Frame(Context[Any, Any]):
         parent: Frame | None,
         x: Execution,
         path: tuple[str, ...],
-        domain: Domain,
+        scope: ContextScope,
         lease: BudgetLease,
         length: int,
     ) -> None:
         self.engine = x
-        self.domain = domain
+        self.scope = scope
         self.at = path
         self.touched = False
         self.x: Execution = x
@@ -185,11 +185,11 @@ class Frame(Context[Any, Any]):
         """Where its events come from: as its parent's do, unless it has a conversation of its own, or is a call."""
         up = self.up
         around = None if up is None else up.source or up.find_source()
-        if up is not None and around is not None and self.domain is up.domain and self.call_id is None:
+        if up is not None and around is not None and self.scope is up.scope and self.call_id is None:
             self.source = around
         else:
             above = None if around is None else around.call_id
-            self.source = Source(self.domain.branch, self.call_id or above, self.x.depth)
+            self.source = Source(self.scope.branch, self.call_id or above, self.x.depth)
         return self.source
 
     @property
@@ -200,7 +200,7 @@ class Frame(Context[Any, Any]):
     @property
     def log(self) -> ItemLog:
         """The conversation the body writes to."""
-        return self.domain.log
+        return self.scope.log
 
     def stop_loop_with(self, value: object, path: tuple[str, ...]) -> None:
         """A step asks this loop to end, or this step to hand over."""
@@ -217,8 +217,8 @@ class Frame(Context[Any, Any]):
         self.mark = self.written = self.start
         self.segments = self.shown = None
         if self.has_base:
-            restore_state(self.domain.state, self.base)
-            self.domain.cells = self.base_cells
+            restore_state(self.scope.state, self.base)
+            self.scope.cells = self.base_cells
             self.look_again()
         self.touched = False
         self.clean = True
@@ -229,8 +229,8 @@ class Frame(Context[Any, Any]):
         self.mark = self.written
         self.segments = None
         if self.touched and not self.clean:
-            restore_state(self.domain.state, self.saved)
-            self.domain.cells = self.saved_cells
+            restore_state(self.scope.state, self.saved)
+            self.scope.cells = self.saved_cells
             self.look_again()
 
     def holds_changes(self) -> bool:
@@ -245,15 +245,15 @@ class Frame(Context[Any, Any]):
     def look_again(self) -> None:
         """Note what is stored: the state was put back, so what is known of it is not what was stored last."""
         store = self.x.run.store
-        if store is not None and self.domain.known is not None:
-            self.domain.known = known_fields(self.domain.state, store.codec)
-            self.domain.stored = StoredCells(self.domain.cells)
+        if store is not None and self.scope.known is not None:
+            self.scope.known = known_fields(self.scope.state, store.codec)
+            self.scope.stored = StoredCells(self.scope.cells)
 
     def put_cells(self, cells: Cells) -> None:
         """Put states of layers in place of those that are there, as work of the body's own."""
         if not self.touched:
             self.x.touch(self)
-        self.domain.cells = cells
+        self.scope.cells = cells
 
 
 def acting(frame: Frame) -> Frame:
@@ -301,11 +301,11 @@ def note_cut(frame: Frame, name: str, error: BaseException) -> None:
     if not isinstance(error, anyio.get_cancelled_exc_class()) or recorded_cut(frame, name) is not None:
         return
     own = True
-    for at, scope in enumerate(_scopes()):
-        own = own and scope is not frame.around
-        if scope.cancel_called:
+    for at, cancel_scope in enumerate(_scopes()):
+        own = own and cancel_scope is not frame.around
+        if cancel_scope.cancel_called:
             if own:
-                _remember(frame, name, at, scope.deadline <= anyio.current_time())
+                _remember(frame, name, at, cancel_scope.deadline <= anyio.current_time())
             return
     _remember(frame, name, _NO_SCOPE, False)
 
@@ -363,12 +363,12 @@ async def waited(frame: object, name: str, wait: Callable[[], Awaitable[T]]) -> 
 async def cut_again(cut: Any) -> None:
     """Be cancelled by the scope that has cancelled this call before; by what is no scope when that does it again."""
     at, timed = cut[:2]
-    for distance, scope in enumerate(_scopes()):
+    for distance, cancel_scope in enumerate(_scopes()):
         if distance == at and timed:
             # Its time is over, as it was then: `fail_after` looks at that.
-            scope.deadline = anyio.current_time()
+            cancel_scope.deadline = anyio.current_time()
         elif distance == at:
-            scope.cancel()
+            cancel_scope.cancel()
     await anyio.sleep_forever()
 
 
@@ -386,10 +386,10 @@ def _scopes() -> Iterator[Any]:
                 status = status._parent
         elif backend is not None:
             state = backend._task_states.get(sys.modules["asyncio"].current_task())
-            scope = None if state is None else state.cancel_scope
-            while scope is not None:
-                yield scope
-                scope = scope._parent_scope
+            cancel_scope = None if state is None else state.cancel_scope
+            while cancel_scope is not None:
+                yield cancel_scope
+                cancel_scope = cancel_scope._parent_scope
     except AttributeError:
         return
 

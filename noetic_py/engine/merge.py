@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.core.reducers import Conflict, join
 from noetic_py.core.reducers import join_declared as join_declared_fields
 from noetic_py.core.state import Cells, copy_state, restore_state, state_fields
@@ -29,7 +29,7 @@ __all__ = [
 CONFLICT = "state-conflict"
 """The code of the error of two writers whose changes nothing joins."""
 
-Written = Sequence[tuple[str, Domain]]
+Written = Sequence[tuple[str, ContextScope]]
 """What paths have written, by their names, in their order."""
 
 
@@ -60,8 +60,8 @@ def lost_fields(base: Any, paths: Written, joined: Collection[str]) -> dict[str,
     """The fields of the state that paths have changed, but for those that are joined; with the names of the paths."""
     before = state_fields(base)
     lost: dict[str, list[str]] = {}
-    for name, domain in paths:
-        after = state_fields(domain.state)
+    for name, scope in paths:
+        after = state_fields(scope.state)
         for field in dict.fromkeys((*before, *after)):
             if field not in joined and not alike(before.get(field, _MISSING), after.get(field, _MISSING)):
                 lost.setdefault(field, []).append(name)
@@ -76,7 +76,7 @@ def join_cells(target: Cells, paths: Written, layers: Mapping[str, MemoryLayer[A
             `"state-conflict"`.
     """
     made = dict(target)
-    for key in dict.fromkeys(each for _, domain in paths for each in domain.cells):
+    for key in dict.fromkeys(each for _, scope in paths for each in scope.cells):
         base = target.get(key, _MISSING)
         touched = [(name, each.cells[key]) for name, each in paths if each.cells.get(key, base) is not base]
         if not touched:

@@ -167,7 +167,7 @@ class Beside(Protocol):
     """An execution that goes on beside the run's flow."""
 
     child: Execution
-    scope: anyio.CancelScope
+    cancel_scope: anyio.CancelScope
     done: anyio.Event
     path: tuple[str, ...]
 

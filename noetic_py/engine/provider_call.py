@@ -12,7 +12,7 @@ from types import TracebackType
 import anyio.to_thread
 from attrs import evolve, frozen
 
-from noetic_py.context.scope import Counted, Domain
+from noetic_py.context.scope import ContextScope, Counted
 from noetic_py.core.budget import NO_USAGE, NOTHING_USED, Reservation, TokenUsage, Usage
 from noetic_py.core.events import ModelFailed, ModelFinished, ModelStarted
 from noetic_py.core.items import Item
@@ -241,7 +241,7 @@ class ProviderCall:
     def _history(self, counter: TokenCounter) -> int:
         items = self._request.items
         if items is self._shown.items:
-            return _counted(self._frame.domain, counter, items)
+            return _counted(self._frame.scope, counter, items)
         return sum(counter.count_item(item).value for item in items)
 
     # -- what it has used
@@ -435,17 +435,17 @@ def _book(frame: Frame, used: Usage) -> None:
         frame.used_cost = used.cost if cost is None else cost + used.cost
 
 
-def _counted(domain: Domain, counter: TokenCounter, items: Sequence[Item]) -> int:
+def _counted(scope: ContextScope, counter: TokenCounter, items: Sequence[Item]) -> int:
     """Tokens of the conversation: what was counted for the last call of this domain is not counted again."""
     start = total = 0
-    counted = domain.counted
+    counted = scope.counted
     # Where the item that was last then still stands, nothing before it was taken back either.
     if counted is not None and counted.counter is counter and items[counted.size - 1 : counted.size] == (counted.last,):
         start, total = counted.size, counted.total
     for item in items[start:]:
         total += counter.count_item(item).value
     if items:
-        domain.counted = Counted(counter, len(items), items[-1], total)
+        scope.counted = Counted(counter, len(items), items[-1], total)
     return total
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 from attrs import evolve, frozen
 
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import SequenceSpec, Step, asks_model
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.control import Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
@@ -62,7 +62,7 @@ class RunPlan:
 
     step: AnyStep
     value: Any
-    domain: Domain
+    scope: ContextScope
     budget: Budget | None
     deadline: float | None
     opening: Opening | None = None
@@ -89,9 +89,9 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     if run.early is not None:
         x.request(run.early)
     lease.on_warning = x.warned
-    root = head(x, None, _ROOT, plan.domain)
+    root = head(x, None, _ROOT, plan.scope)
     root.opened = True
-    history = plan.domain.log.fork()
+    history = plan.scope.log.fork()
     how = "started" if plan.past is None else "resumed"
     log("runs", INFO, "run %s of %s %s", run.run_id, plan.step.id, how, where=Where(run.run_id))
     if run.bus.active:
@@ -167,7 +167,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
         # Nothing runs any more: what the steps have left is all there is.
         left = visible(past.index)
         for own in left:
-            plan.domain.log.extend(own.items)
+            plan.scope.log.extend(own.items)
         put_state(root, left)
 
 
@@ -207,10 +207,10 @@ async def _attempt(
             restore(root, wrapped=False)
             return output, x.out_of_time(limit), None
         run.has_deadline()
-        x.scope.deadline = anyio.current_time() + left
+        x.cancel_scope.deadline = anyio.current_time() + left
     try:
         lease.keep_reserve()
-        with x.scope:
+        with x.cancel_scope:
             output = await _whole(x, root, plan)
     except Waiting:
         if x.stop is None:
@@ -224,7 +224,7 @@ async def _attempt(
                 control = Control("budget", reason=str(failure.message), path=failure.path, error=failure)
                 return no_value(), control, None
             return no_value(), None, failure
-    if x.stop is None and (x.scope.cancelled_caught or is_late(x.scope)):
+    if x.stop is None and (x.cancel_scope.cancelled_caught or is_late(x.cancel_scope)):
         x.out_of_time(limit)
     stop = x.stop
     if stop is None:
@@ -321,15 +321,15 @@ async def _wrap_up(
         return no_value(), None
     x.ended()
     x.stop = None
-    x.scope = anyio.CancelScope()
+    x.cancel_scope = anyio.CancelScope()
     reserve, work = open_wrap_up(root, lease, step, error)
     if reserve.deadline is not None:
-        x.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
+        x.cancel_scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - x.run.runtime.monotonic())
     try:
-        with x.scope:
+        with x.cancel_scope:
             output = await work()
             await x.run.join_detached()
-            if not is_late(x.scope):
+            if not is_late(x.cancel_scope):
                 return output, None
     except Exception as failed:  # noqa: BLE001 # it is given to the caller of the wrap-up
         failure = as_error(root, failed)
@@ -392,7 +392,7 @@ def _last_step(run: Run, step: AnyStep, frame: str) -> AnyStep | None:
 
 def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Sequence[Item]:
     """What the user said, when the run has ended before its model was asked: it stays in the conversation."""
-    flow, log = plan.step, plan.domain.log
+    flow, log = plan.step, plan.scope.log
     if status in ("completed", "suspended") or log.size > history or not _asks_first(flow):
         return ()
     try:
@@ -452,7 +452,7 @@ async def _result(
 
     cause, kinds = (() if broken is None else broken.path), run.kinds
     said = _left_unsaid(run, plan, len(history), status)
-    plan.domain.log.extend(said)
+    plan.scope.log.extend(said)
 
     def transcript() -> Transcript:
         log = history.fork()
@@ -466,7 +466,7 @@ async def _result(
         run_id=run.run_id,
         status=status,
         output=output,
-        state=plan.domain.state,
+        state=plan.scope.state,
         usage=x.lease.tokens,
         cost=None if run.unpriced else x.lease.cost,
         steps=x.lease.steps,
@@ -478,7 +478,7 @@ async def _result(
         loop_stop=loop_stop,
         error=broken,
         last_layer_usage=x.last_layer_usage,
-        memory=plan.domain.cells,
+        memory=plan.scope.cells,
         possibly_spent=run.possibly_spent(),
         pending=[request_of(each, run.run_id) for each in waits.values()] if status == "suspended" else (),
         shutdown=stop is not None and stop.shutdown is not None,

@@ -318,7 +318,7 @@ class Run:
         """Cancel what the steps at and below a path have started beside the flow."""
         for beside in self.detached:
             if beside.path[: len(path)] == path:
-                beside.scope.cancel()
+                beside.cancel_scope.cancel()
 
     async def dismiss(self, path: tuple[str, ...] = ()) -> None:
         """Cancel it, and wait until it has ended; not to be cancelled itself, so that no task outlives its owner."""
@@ -420,9 +420,33 @@ class Execution:
     """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
 
     __slots__ = (
-        "_began", "_layer_store", "_parent", "_turns", "_whole", "born", "closing", "depth", "frame", "id", "input",
-        "last_layer_usage", "last_step", "layers", "lease", "metadata", "over", "request_id", "run", "run_id", "scope",
-        "services", "stop", "thread_id", "tool_failures", "user_id", "wraps",
+        "_began",
+        "_layer_store",
+        "_parent",
+        "_turns",
+        "_whole",
+        "born",
+        "cancel_scope",
+        "closing",
+        "depth",
+        "frame",
+        "id",
+        "input",
+        "last_layer_usage",
+        "last_step",
+        "layers",
+        "lease",
+        "metadata",
+        "over",
+        "request_id",
+        "run",
+        "run_id",
+        "services",
+        "stop",
+        "thread_id",
+        "tool_failures",
+        "user_id",
+        "wraps",
     )  # fmt: skip
 
     def __init__(
@@ -458,7 +482,7 @@ class Execution:
         self.last_layer_usage: LayerUsage | None = None
         self._layer_store: LayerStore | None = None
         # The states that its parent's layers had when it began.
-        self.born: Cells = NO_CELLS if parent is None else parent.domain.cells
+        self.born: Cells = NO_CELLS if parent is None else parent.scope.cells
         # Whether its layers are being closed, which no stop keeps from happening.
         self.closing = False
         # Whether it is wrapped up, which happens once; and whether its outcome is known, which nothing stops any more.
@@ -468,7 +492,7 @@ class Execution:
         # In how many rounds a tool refused its arguments or asked for another try, and the latest of them.
         self.tool_failures: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.stop: Control | None = None
-        self.scope = anyio.CancelScope()
+        self.cancel_scope = anyio.CancelScope()
         self._began = run.runtime.monotonic()
         self.frame: Frame | None = None
 
@@ -528,7 +552,7 @@ class Execution:
     def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
         """Where layers of scope thread keep what is the run's own, as it is now."""
         own = self.run.memory
-        return evolve(own, states=self.layers.of_thread(frame_around(ctx).domain.cells))
+        return evolve(own, states=self.layers.of_thread(frame_around(ctx).scope.cells))
 
     def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
         frame = frame_around(ctx)
@@ -570,22 +594,22 @@ class Execution:
     def touch(self, ctx: Context[Any, Any], /) -> None:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
         frame = frame_around(ctx)
-        domain = frame.domain
-        saved = SavedState(domain.state)
+        scope = frame.scope
+        saved = SavedState(scope.state)
         if self.run.store is not None:
-            if domain.known is None:
-                domain.known = known_fields(domain.state, self.run.store.codec)
-            if domain.stored is None:
-                domain.stored = StoredCells(domain.cells)
+            if scope.known is None:
+                scope.known = known_fields(scope.state, self.run.store.codec)
+            if scope.stored is None:
+                scope.stored = StoredCells(scope.cells)
         frame.touched = True
         frame.clean = False
         frame.saved = saved
-        frame.saved_cells = domain.cells
+        frame.saved_cells = scope.cells
         node: Frame | None = frame
-        while node is not None and node.domain is domain and not node.has_base:
+        while node is not None and node.scope is scope and not node.has_base:
             node.has_base = True
             node.base = saved
-            node.base_cells = domain.cells
+            node.base_cells = scope.cells
             node = node.up
 
     def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
@@ -627,10 +651,10 @@ class Execution:
         if frame is not None:
             frame.control = control
             frame.noted = True
-        self.scope.cancel()
+        self.cancel_scope.cancel()
         for beside in self.run.detached:
             if beside.child is not self and beside.child.is_below(self):
-                beside.scope.cancel()
+                beside.cancel_scope.cancel()
         return True
 
     def is_below(self, other: Execution) -> bool:

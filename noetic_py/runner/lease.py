@@ -13,7 +13,7 @@ import anyio
 from attrs import evolve, frozen
 
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import Step
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
@@ -98,11 +98,11 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         RunBusy: Another process has the run, or it is there already.
         CodecError: Its input, its state or its conversation cannot be stored.
     """
-    state = plan.domain.state
+    state = plan.scope.state
     codec = codec_for(plan.step, type(state), type(plan.value), *run.resources.layers.state_types)
     opening = Opening(
         fingerprint=fingerprint(plan.step),
-        items=() if plan.base is not None and plan.base.position >= 0 else tuple(plan.domain.log.frozen()),
+        items=() if plan.base is not None and plan.base.position >= 0 else tuple(plan.scope.log.frozen()),
         state=_encoded(as_stored(state), "state", codec),
         user_id=run.user_id,
         request_id=run.request_id,
@@ -118,7 +118,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         memory=None if run.memory.owner is None else run.memory,
     )
     if opening.items:
-        opening.origins = tuple(plan.domain.log.origins())
+        opening.origins = tuple(plan.scope.log.origins())
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     trees = {where: _encoded(value, where, codec) for where, value in begun.items()}
     plan = evolve(plan, value=_as_read(plan, trees["input"], codec))
@@ -279,7 +279,7 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
     plan = RunPlan(
         step,
         _input(started, step, codec),
-        Domain(log, made, step.id),
+        ContextScope(log, made, step.id),
         budget_of(opening.budget, options.get("budget")),
         options.get("deadline"),
         opening,

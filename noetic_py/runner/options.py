@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from noetic_py.checkpoints.checks import check_shared
 from noetic_py.context.context import Context
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import Step, is_seconds
 from noetic_py.context.unbound import UnboundEngine
 from noetic_py.core.budget import Budget
@@ -43,9 +43,9 @@ __all__ = [
     "check_resume_options",
     "checked_backend",
     "conversation_of",
-    "domain_of",
     "launch_options",
     "outside_of",
+    "scope_of",
 ]
 
 
@@ -283,9 +283,9 @@ def conversation_of(ctx: Context[Any, Any] | None, options: Mapping[str, Any]) -
         ConfigError: `history=` holds something that is no item; code `"run-option"`.
     """
     if ctx is not None:
-        items = ctx.domain.log.snapshot()
+        items = ctx.scope.log.snapshot()
         admit(items, entry="context", known=items[: outside_of(ctx).trusted])
-        return ctx.domain.log
+        return ctx.scope.log
     history = tuple(options.get("history") or ())
     admit(history, entry="history")
     try:
@@ -361,7 +361,9 @@ def checked_backend(
     return backend
 
 
-def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]) -> Domain:
+def scope_of(
+    run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any, options: Mapping[str, Any]
+) -> ContextScope:
     """The conversation and the state that a run begins with.
 
     Raises:
@@ -373,4 +375,4 @@ def domain_of(run_id: str, step: Step[Any, Any, Any, Any], state: Any, ctx: Any,
     elif state is None:
         state = StateBag()
     log.origin = (run_id, step.id)
-    return Domain(log, state, step.id)
+    return ContextScope(log, state, step.id)

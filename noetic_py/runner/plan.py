@@ -18,7 +18,7 @@ from noetic_py.core.session_key import SessionKey
 from noetic_py.core.trace import Trace, tracer
 from noetic_py.core.values import copy_value
 from noetic_py.models.model import ModelSettings
-from noetic_py.runner.options import check_options, domain_of, outside_of
+from noetic_py.runner.options import check_options, outside_of, scope_of
 from noetic_py.runner.registry import Living
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Planner:
         outside = None if ctx is None else outside_of(ctx)
         run_id = options.get("run_id") or self.resources.runtime.new_id()
         self.living.admit(run_id, "leave out run_id=, or await that run first")
-        domain = domain_of(run_id, step, state, ctx, options)
+        scope = scope_of(run_id, step, state, ctx, options)
         header, metadata = options.get("traceparent"), options.get("metadata")
         place = None if outside is None else outside.place
         run = self._run(
@@ -125,7 +125,7 @@ class Planner:
         run.flow = step
         run.context_turns = 0 if outside is None else outside.turns
         if outside is not None:
-            run.asked, run.memory = unanswered(domain.log, outside.settled), outside.memory
+            run.asked, run.memory = unanswered(scope.log, outside.settled), outside.memory
         session = run.session = options.get("session")
         if session is not None:
             run.thread_id, run.user_id = session.stream, session.user
@@ -133,7 +133,7 @@ class Planner:
         plan = RunPlan(
             step,
             copy_value(input),
-            domain,
+            scope,
             options.get("budget"),
             options.get("deadline"),
             kept=self._kept(step, options),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from attrs import evolve
 
-from noetic_py.context.scope import Domain, unanswered
+from noetic_py.context.scope import ContextScope, unanswered
 from noetic_py.core.codec.text import is_dict, is_list
 from noetic_py.core.control import AnyResult, RunStatus
 from noetic_py.core.items import FunctionCallOutput, Item, Message
@@ -63,7 +63,7 @@ _KEEP_TRYING = 10.0
 
 Go: TypeAlias = Callable[[Any, Any], Awaitable[AnyResult]]
 """Runs a plan to its end."""
-Again: TypeAlias = Callable[[str, Any], Awaitable[tuple[AnyResult, Domain]]]
+Again: TypeAlias = Callable[[str, Any], Awaitable[tuple[AnyResult, ContextScope]]]
 """Goes on with a run of an earlier process, for what a plan was asked to do."""
 
 
@@ -107,7 +107,7 @@ class Turn:
         self._key = key
         self._go = go
         self._again = again
-        self._codec = codec_for(plan.step, type(plan.domain.state))
+        self._codec = codec_for(plan.step, type(plan.scope.state))
         # The message that it answers, when that was waiting.
         self._queued: QueuedMessage | None = None
 
@@ -166,12 +166,12 @@ class Turn:
                 return result
         past = None if former is None else await self._past(former)
         if former is not None and past is not None:
-            result, domain = await self._again(former, plan)
+            result, scope = await self._again(former, plan)
             begun = past.started.history
             if conversation.open is not None and conversation.open.run_id == former:
-                await self._write(lease, conversation, self._made(result, domain, conversation, begun))
+                await self._write(lease, conversation, self._made(result, scope, conversation, begun))
             else:
-                await self._write_rest(lease, conversation, result, domain.log.since(begun))
+                await self._write_rest(lease, conversation, result, scope.log.since(begun))
             await self._answered(result)
             return result
         if former is not None and (conversation.open is None or conversation.open.run_id != former):
@@ -243,7 +243,7 @@ class Turn:
         run.asked = unanswered(log, settled)
         log.origin = (run.run_id, self._plan.step.id)
         begun, position, states = log.size, conversation.position, dict(conversation.states)
-        domain = Domain(log, self._state(conversation), self._plan.step.id)
+        scope = ContextScope(log, self._state(conversation), self._plan.step.id)
         # A run whose beginning is not in the backend alone has to hold it itself, and so has one whose turn is not.
         whole = store.unsaved(key) or not store.durable or conversation.open is None
         base = Base(*key.parts, -1 if whole else position)
@@ -251,7 +251,7 @@ class Turn:
         store.begins(key, run)
         result: AnyResult | None = None
         try:
-            result = await self._go(run, evolve(self._plan, domain=domain, base=base))
+            result = await self._go(run, evolve(self._plan, scope=scope, base=base))
             return result
         finally:
             said = store.ends(key, run)
@@ -348,19 +348,19 @@ class Turn:
         if self._plan.past is None:
             return result
         # What it began with: the session may have been edited while it waited.
-        begun, domain = self._plan.past.started.history, self._plan.domain
+        begun, scope = self._plan.past.started.history, self._plan.scope
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
-                await self._write(lease, conversation, self._made(result, domain, conversation, begun))
+                await self._write(lease, conversation, self._made(result, scope, conversation, begun))
         else:
-            items = domain.log.since(begun)
+            items = scope.log.since(begun)
             shut = conversation.shut is not None and conversation.shut.run_id == self._run.run_id
             if shut or conversation.unfinished.get(self._run.run_id, (0, 0, ""))[2] == "suspended":
                 await self._write_rest(lease, conversation, result, items)
         return result
 
-    def _made(self, result: AnyResult, domain: Domain, seen: StoredConversation, begun: int) -> FinishedTurn:
-        items, states = domain.log.since(begun), seen.states
+    def _made(self, result: AnyResult, scope: ContextScope, seen: StoredConversation, begun: int) -> FinishedTurn:
+        items, states = scope.log.since(begun), seen.states
         cut = _cut(result, items)
         at, branch = seen.position, self._plan.step.id
         return FinishedTurn(
@@ -369,7 +369,7 @@ class Turn:
 
     def _state(self, conversation: StoredConversation) -> Any:
         """The state that the turn begins with: the session's, or the one that was given for a session without."""
-        given = self._plan.domain.state
+        given = self._plan.scope.state
         unsaved = self._store.unsaved(self._key)
         if unsaved:
             return unsaved[-1][0].state
@@ -384,11 +384,11 @@ class Turn:
         if past is None or not _is_same(past, self._plan, self._codec):
             return None
         try:
-            result, domain = await self._again(shut.run_id, self._plan)
+            result, scope = await self._again(shut.run_id, self._plan)
         except ReplayDiverged:
             # It was shut down for other code, which cannot go on with it: it begins anew.
             return None
-        await self._write_rest(lease, conversation, result, domain.log.since(past.started.history))
+        await self._write_rest(lease, conversation, result, scope.log.since(past.started.history))
         return result
 
     async def _past(self, run_id: str) -> Past | None:

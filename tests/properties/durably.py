@@ -16,7 +16,7 @@ import anyio
 from attrs import define, field
 
 from noetic_py import Harness, InMemoryBackend, Item, RunResult, StateBag, current_context, errors
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.core.codec import Codec
 from noetic_py.core.log import ItemLog
 from noetic_py.engine.frame import Frame
@@ -50,7 +50,7 @@ class DurableObservations(Observations):
 
     # What this process has started, those that came to no end too.
     now: Counter[Attempt] = field(factory=Counter[Attempt])
-    root: Domain | None = None
+    root: ContextScope | None = None
 
     def enter(self) -> None:
         """A body begins."""
@@ -60,7 +60,7 @@ class DurableObservations(Observations):
         key = attempt_of(frame)
         self.now[key[:-1] if frame.step.kind == "answer" else key] += 1
         head = None if frame.x.run.root is None else frame.x.run.root.frame
-        self.root = None if head is None else head.domain
+        self.root = None if head is None else head.scope
 
 
 # ------------------------------------------------------------------------------------------------- programs tried again

@@ -222,7 +222,7 @@ class Trial:
                 handle.interrupt("because")
             case "deadline":
                 if root is not None:
-                    root.scope.deadline = anyio.current_time()
+                    root.cancel_scope.deadline = anyio.current_time()
             case "cancel":
                 self.scope.cancel()
             case _:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from noetic_py.context.detached import DetachOptions
-    from noetic_py.context.scope import Domain
+    from noetic_py.context.scope import ContextScope
     from noetic_py.context.step import Step
     from noetic_py.core.types import Version
     from noetic_py.engine.state import Run
@@ -33,7 +33,7 @@ def note(
     path: Path,
     step: Step[Any, Any, Any, Any],
     value: object,
-    domain: Domain,
+    scope: ContextScope,
     options: DetachOptions,
     at: int,
     versions: Mapping[str, Version] | None = None,
@@ -54,7 +54,7 @@ def note(
     """
     if run.store is None or options.memory is not None or path in (run.recovered_work or ()):
         return
-    codec, state = run.store.codec, domain.state
+    codec, state = run.store.codec, scope.state
     try:
         told: dict[str, Any] = {
             "step": step.id,
@@ -67,8 +67,8 @@ def note(
             "version": version_of(state.__class__),
             "budget": limits_of(options.budget),
         }
-        if domain.cells:
-            told["memory"] = dump(codec.encode(dict(domain.cells))).decode()
+        if scope.cells:
+            told["memory"] = dump(codec.encode(dict(scope.cells))).decode()
             if versions:
                 told["layers"] = dict(versions)
         record = Decision(path, DETACHED_START, told)

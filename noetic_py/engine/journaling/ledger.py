@@ -90,7 +90,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: Any, output: Any) -> 
         flush(frame)
     record = StepFinished(frame.at, step.kind, None, None)
     tree: Any = NO_TREE
-    record.items = frame.domain.log.since(frame.mark)
+    record.items = frame.scope.log.since(frame.mark)
     try:
         record.delta = capture(frame)
         record.memory = capture_cells(frame)
@@ -206,7 +206,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
         _append_prepared(frame, frame.prepared)
         return
     if frame.touched:
-        separate_state(frame.domain.state)
+        separate_state(frame.scope.state)
     record = StepFinished(frame.at, step.kind, value if step.bound is None else step.bound.value, output)
     if length != frame.mark or frame.segments is not None:
         record.items = _last_segment(frame)
@@ -252,7 +252,7 @@ def _tell_finished(frame: Frame, record: StepFinished) -> None:
 
 
 def _last_segment(frame: Frame) -> tuple[Item, ...]:
-    items = frame.domain.log.since(frame.mark)
+    items = frame.scope.log.since(frame.mark)
     segments = frame.segments
     if segments is not None:
         # Closed before a child that wrote nothing: it goes into this record together with the last one.
@@ -266,9 +266,9 @@ def _last_segment(frame: Frame) -> tuple[Item, ...]:
 
 def close_segment(frame: Frame) -> None:
     """A child is about to start, and the body has appended something: that is a segment of its own."""
-    log = frame.domain.log
+    log = frame.scope.log
     items = log.since(frame.mark)
-    known, stored = frame.domain.known, frame.domain.stored
+    known, stored = frame.scope.known, frame.scope.stored
     delta = capture(frame)
     memory = capture_cells(frame)
     if not items and not delta and not memory:
@@ -277,7 +277,7 @@ def close_segment(frame: Frame) -> None:
     try:
         prepare(frame, segment)
     except NoeticError:
-        frame.domain.known, frame.domain.stored = known, stored
+        frame.scope.known, frame.scope.stored = known, stored
         raise
     frame.mark = log.size
     frame.clean = False
@@ -340,19 +340,19 @@ def capture(frame: Frame) -> tuple[Change, ...]:
         CodecError: The state cannot be stored.
     """
     store = frame.x.run.store
-    domain = frame.domain
+    scope = frame.scope
     if frame.touched:
-        separate_state(domain.state)
+        separate_state(scope.state)
     if store is None or not frame.touched:
         return ()
     try:
-        now = known_fields(domain.state, store.codec)
-        delta = changes(domain.known or {}, now)
-        require_readable(domain.state, delta, store.codec)
+        now = known_fields(scope.state, store.codec)
+        delta = changes(scope.known or {}, now)
+        require_readable(scope.state, delta, store.codec)
     except CodecError as error:
         error.at(frame.at)
         raise
-    domain.known = now
+    scope.known = now
     return delta
 
 
@@ -362,18 +362,18 @@ def capture_cells(frame: Frame) -> LayerDeltas:
     Raises:
         CodecError: A state cannot be stored.
     """
-    store, domain = frame.x.run.store, frame.domain
-    if store is None or not frame.touched or domain.stored is None or domain.stored.cells is domain.cells:
+    store, scope = frame.x.run.store, frame.scope
+    if store is None or not frame.touched or scope.stored is None or scope.stored.cells is scope.cells:
         return ()
     try:
-        deltas, after = domain.stored.changes(domain.cells, store.codec)
+        deltas, after = scope.stored.changes(scope.cells, store.codec)
         for layer, delta in deltas:
             kind = frame.x.layers.state_type(layer)
-            require_readable(domain.cells.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}")
+            require_readable(scope.cells.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}")
     except CodecError as error:
         error.at(frame.at)
         raise
-    domain.stored = after
+    scope.stored = after
     return deltas
 
 
@@ -381,16 +381,16 @@ def returned(frame: Frame, length: int) -> None:
     """A child has committed: all that the body did before is written, and what comes now is a new segment."""
     frame.mark = frame.written = length
     if frame.touched:
-        frame.saved = SavedState(frame.domain.state)
-        frame.saved_cells = frame.domain.cells
+        frame.saved = SavedState(frame.scope.state)
+        frame.saved_cells = frame.scope.cells
         frame.clean = False
 
 
 def remember(frame: Frame) -> None:
     """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
     if frame.touched and frame.clean:
-        frame.saved = SavedState(frame.domain.state)
-        frame.saved_cells = frame.domain.cells
+        frame.saved = SavedState(frame.scope.state)
+        frame.saved_cells = frame.scope.cells
         frame.clean = False
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import NOT_DONE, Step
 from noetic_py.core.codec.text import dump
 from noetic_py.core.state import Cells, copy_state, restore_state
@@ -77,23 +77,23 @@ def recorded(frame: Frame, key: str) -> Any:
 # ---------------------------------------------------------------------------------------------------- before
 
 
-def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) -> ReplayedOutput | None:
+def look(step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope) -> ReplayedOutput | None:
     """What the journal has of a child that is about to start: its output, put in place; `None` when it has to run.
 
     Raises:
         NoeticError: The child has failed for good, and so it fails again.
         ReplayDiverged: It is another step, or has another input, than the journal says.
     """
-    own = domain is not parent.domain
+    own = scope is not parent.scope
     if parent.x.run.store is not None:
         parent.x.run.store.check()
-    if not own and (parent.touched or domain.log.size != parent.mark):
+    if not own and (parent.touched or scope.log.size != parent.mark):
         ledger.close_segment(parent)
     if parent.cuts is not None:
         settle_cuts(parent)
     node = parent.node
     path = (*parent.at, name)
-    if step.replay == "once" and (again := _once_again(step, value, parent, path, domain)) is not None:
+    if step.replay == "once" and (again := _once_again(step, value, parent, path, scope)) is not None:
         return again
     if node is None:
         return None
@@ -102,15 +102,15 @@ def look(step: AnyStep, value: Any, parent: Frame, name: str, domain: Domain) ->
     if child is not None and child.finished is not None and not child.kind.derived:
         # The context of a derived part is made anew, so that its step puts there again what it has left.
         left = left_by(child, own=own)
-        differs = _differs(step, value, parent, child.finished, domain, left)
+        differs = _differs(step, value, parent, child.finished, scope, left)
         if differs is None or _keeps(parent.x.run, differs, path):
-            return ReplayedOutput(_replay(step, child, left, parent, domain, path))
+            return ReplayedOutput(_replay(step, child, left, parent, scope, path))
         node.drop(name)
         ledger.discarded(parent.x.run, path)
         return None
     failed = node.failed.get(name)
     if failed is not None:
-        raise _fail_again(failed[0], step, child, parent, domain, path)
+        raise _fail_again(failed[0], step, child, parent, scope, path)
     if parent.kind.in_order and parent.x.run.on_diverge == "fail":
         _check_order(parent, node, name)
     return None
@@ -144,7 +144,7 @@ def _check_order(parent: Frame, node: Node, name: str) -> None:
         raise ReplayDiverged(f"is recorded, and {name} was called instead", path=left[0].path)
 
 
-def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Domain) -> ReplayedOutput | None:
+def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, scope: ContextScope) -> ReplayedOutput | None:
     """What is known of a step that may run only once, and that a step around it would run again.
 
     Returns:
@@ -163,15 +163,15 @@ def _once_again(step: AnyStep, value: Any, parent: Frame, path: Path, domain: Do
         raise record.error
     child = tree(run.journal, run.kinds, path)
     child.finished = record
-    left = left_by(child, own=domain is not parent.domain)
-    differs = _difference(step, value, parent, record) or _other_state(run, domain, left)
+    left = left_by(child, own=scope is not parent.scope)
+    differs = _difference(step, value, parent, record) or _other_state(run, scope, left)
     if differs is not None:
         if step.reconcile is None:
             raise _has_run(f"{differs}; it gave {_shown(child, step, run)}", path)
         # As after a crash: what was done then may be what is to be done now, or not.
         run.once[path] = Intent(path, record.digest)
         return None
-    return ReplayedOutput(_replay(step, child, left, parent, domain, path))
+    return ReplayedOutput(_replay(step, child, left, parent, scope, path))
 
 
 def _has_run(what: str, path: Path) -> StepOutcomeUnknown:
@@ -192,7 +192,7 @@ def _shown(child: Node, step: AnyStep, run: Run) -> str:
 
 
 def _fail_again(
-    record: AttemptFailed, step: AnyStep, child: Node | None, parent: Frame, domain: Domain, path: tuple[str, ...]
+    record: AttemptFailed, step: AnyStep, child: Node | None, parent: Frame, scope: ContextScope, path: tuple[str, ...]
 ) -> Exception:
     """Put down that a child has failed once more as it is recorded; returns what it raised."""
     run, error = parent.x.run, record.error
@@ -201,12 +201,12 @@ def _fail_again(
         return error
     # Something below it was written: when the failure is not handled, what finished steps have left is seen again.
     _stands_here(parent, path, held=record.held)
-    given = [part for part in left_by(child, own=domain is not parent.domain) if part.delta or part.memory]
+    given = [part for part in left_by(child, own=scope is not parent.scope) if part.delta or part.memory]
     if given:
-        left = copy_state(_seen_through(step, parent, domain, path))
+        left = copy_state(_seen_through(step, parent, scope, path))
         for part in given:
             apply_changes(left, part.delta, run.store.codec)
-        error.left = (domain.state, left, {domain: _recalled(parent.x, domain.cells, given)})
+        error.left = (scope.state, left, {scope: _recalled(parent.x, scope.cells, given)})
     ledger.remember(parent)
     return error
 
@@ -223,29 +223,29 @@ def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) 
     return None
 
 
-def _other_state(run: Run, domain: Domain, left: list[Own]) -> str | None:
+def _other_state(run: Run, scope: ContextScope, left: list[Own]) -> str | None:
     """In what the state differs from the one that the step has changed."""
     given = [change for part in left for change in part.delta]
     if run.store is None:
         return None
-    if left and left[0].memory and (layer := unlike(domain.cells, left[0].memory, run.store.codec)) is not None:
+    if left and left[0].memory and (layer := unlike(scope.cells, left[0].memory, run.store.codec)) is not None:
         return f"the step meets another memory than was recorded: layer {layer!r} differs"
     if not given:
         return None
-    if domain.known is None:
-        domain.known = known_fields(domain.state, run.store.codec)
-    field = mismatch(domain.known, given)
+    if scope.known is None:
+        scope.known = known_fields(scope.state, run.store.codec)
+    field = mismatch(scope.known, given)
     return None if field is None else f"the step meets another state than was recorded: {field} differs"
 
 
 def _differs(
-    step: AnyStep, value: Any, parent: Frame, record: StepFinished, domain: Domain, left: list[Own]
+    step: AnyStep, value: Any, parent: Frame, record: StepFinished, scope: ContextScope, left: list[Own]
 ) -> str | None:
     """In what the step, or the state that it meets, differs from what is recorded."""
-    differs = _difference(step, value, parent, record) or _other_state(parent.x.run, domain, left)
+    differs = _difference(step, value, parent, record) or _other_state(parent.x.run, scope, left)
     if differs is not None and record.path == ("wrap_up",):
         _begin_as_before(parent)
-        differs = _difference(step, value, parent, record) or _other_state(parent.x.run, domain, left)
+        differs = _difference(step, value, parent, record) or _other_state(parent.x.run, scope, left)
     return differs
 
 
@@ -281,10 +281,12 @@ def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool 
         parent.x.run.journal.append(ChildReplayed(path))
 
 
-def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: Domain, path: tuple[str, ...]) -> Any:
+def _replay(
+    step: AnyStep, child: Node, left: list[Own], parent: Frame, scope: ContextScope, path: tuple[str, ...]
+) -> Any:
     """Put what a finished child has left where it left it, and return its output."""
     run = parent.x.run
-    _put_left(step, left, parent, domain, path)
+    _put_left(step, left, parent, scope, path)
     recall(parent.x, child)
     recall_verdict(run, child)
     _ask_loops_again(parent, child)
@@ -295,7 +297,7 @@ def _replay(step: AnyStep, child: Node, left: list[Own], parent: Frame, domain: 
     return output
 
 
-def put_back(step: AnyStep, parent: Frame, name: str, domain: Domain, *, held: bool) -> None:
+def put_back(step: AnyStep, parent: Frame, name: str, scope: ContextScope, *, held: bool) -> None:
     """Put what has finished in a child that was cut off where it left it.
 
     `held` says that changes of the state before it were not written then.
@@ -303,8 +305,8 @@ def put_back(step: AnyStep, parent: Frame, name: str, domain: Domain, *, held: b
     child = None if parent.node is None else parent.node.children.get(name)
     if child is None or not child.layout:
         return
-    left = left_by(child, own=domain is not parent.domain)
-    _put_left(step, left, parent, domain, (*parent.at, name), held=held)
+    left = left_by(child, own=scope is not parent.scope)
+    _put_left(step, left, parent, scope, (*parent.at, name), held=held)
     recall(parent.x, child)
     recall_verdict(parent.x.run, child)
     for done in _finished(child):
@@ -321,27 +323,27 @@ def _finished(node: Node) -> Iterator[Node]:
 
 
 def _put_left(
-    step: AnyStep, left: list[Own], parent: Frame, domain: Domain, path: tuple[str, ...], *, held: bool = False
+    step: AnyStep, left: list[Own], parent: Frame, scope: ContextScope, path: tuple[str, ...], *, held: bool = False
 ) -> None:
-    own = domain is not parent.domain
+    own = scope is not parent.scope
     run = parent.x.run
     _stands_here(parent, path, always=step.replay == "once", held=held)
     for part in left:
-        domain.log.extend(part.items)
+        scope.log.extend(part.items)
     if run.store is not None and any(part.delta or part.memory for part in left):
-        state = _seen_through(step, parent, domain, path)
+        state = _seen_through(step, parent, scope, path)
         for part in left:
             apply_changes(state, part.delta, run.store.codec)
-        domain.known = known_fields(state, run.store.codec)
-        domain.cells = _recalled(parent.x, domain.cells, left)
-        domain.stored = StoredCells(domain.cells)
+        scope.known = known_fields(state, run.store.codec)
+        scope.cells = _recalled(parent.x, scope.cells, left)
+        scope.stored = StoredCells(scope.cells)
     if not own:
-        ledger.returned(parent, domain.log.size)
+        ledger.returned(parent, scope.log.size)
 
 
-def _seen_through(step: AnyStep, parent: Frame, domain: Domain, path: Path) -> Any:
+def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: Path) -> Any:
     """The state that a step meets; what it is now is noted, so that a step can go back to it or begin with it."""
-    return Frame(step, parent, parent.x, path, domain, parent.lease, domain.log.size).state
+    return Frame(step, parent, parent.x, path, scope, parent.lease, scope.log.size).state
 
 
 def _recalled(x: Execution, cells: Cells, left: list[Own]) -> Cells:
@@ -446,20 +448,20 @@ def put_down(frame: Frame, node: Node) -> None:
     ledger.flush(frame)
     if frame.visited is not None:
         frame.visited.update(node.children)
-    domain = frame.domain
-    state = _seen_through(frame.step, frame, domain, frame.at)
+    scope = frame.scope
+    state = _seen_through(frame.step, frame, scope, frame.at)
     for own in inside(node):
-        domain.log.extend(own.items)
+        scope.log.extend(own.items)
         apply_changes(state, own.delta, store.codec)
-    domain.known = known_fields(state, store.codec)
-    domain.cells = _recalled(frame.x, domain.cells, inside(node))
-    domain.stored = StoredCells(domain.cells)
-    frame.mark = frame.written = domain.log.size
+    scope.known = known_fields(state, store.codec)
+    scope.cells = _recalled(frame.x, scope.cells, inside(node))
+    scope.stored = StoredCells(scope.cells)
+    frame.mark = frame.written = scope.log.size
 
 
 def put_state(frame: Frame, left: list[Own]) -> None:
     """Make of the state at a frame's start, and of those of layers, what work below it has made of them."""
-    store, domain = frame.x.run.store, frame.domain
+    store, scope = frame.x.run.store, frame.scope
     if store is None:
         return
     # Looking at the state notes what it was, unless a step below has looked at it.
@@ -467,10 +469,10 @@ def put_state(frame: Frame, left: list[Own]) -> None:
     restore_state(state, frame.base)
     for part in left:
         apply_changes(state, part.delta, store.codec)
-    domain.known = known_fields(state, store.codec)
-    domain.cells = _recalled(frame.x, frame.base_cells, left)
-    domain.stored = StoredCells(domain.cells)
-    ledger.returned(frame, domain.log.size)
+    scope.known = known_fields(state, store.codec)
+    scope.cells = _recalled(frame.x, frame.base_cells, left)
+    scope.stored = StoredCells(scope.cells)
+    ledger.returned(frame, scope.log.size)
 
 
 def stop_again(x: Execution, path: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from noetic_py.context.context import Derived
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import Step
 from noetic_py.engine.execute import AnyStep, execute
 from noetic_py.engine.frame import Frame, frame_around
@@ -28,7 +28,7 @@ class DerivedSpec:
 def derived_step(step: AnyStep, ctx: Derived) -> AnyStep:
     """The part of an execution in which a step is run with a derived context."""
     frame = frame_around(ctx)
-    shared = Shared(items=ctx.domain.log is frame.log, state=ctx.state is frame.state)
+    shared = Shared(items=ctx.scope.log is frame.log, state=ctx.state is frame.state)
     kind = next(kind for kind in KINDS if kind.shares == shared)
     return Step(id=ctx.name if ctx.at != frame.at else "derived", kind=kind.name, spec=DerivedSpec(step, ctx, shared))
 
@@ -38,19 +38,19 @@ async def run_derived(value: Any, frame: Frame) -> Any:
     spec: DerivedSpec = frame.step.spec
     ctx, shared = spec.ctx, spec.shared
     # Looking at the state notes what it was, so that a step around can still go back.
-    domain = Domain(ctx.domain.log, frame.state if shared.state else ctx.state, ctx.branch, cells=frame.domain.cells)
+    scope = ContextScope(ctx.scope.log, frame.state if shared.state else ctx.state, ctx.branch, cells=frame.scope.cells)
     if shared.state:
-        domain.known = frame.domain.known
+        scope.known = frame.scope.known
     try:
-        return await execute(spec.step, value, frame, spec.step.id, domain)
+        return await execute(spec.step, value, frame, spec.step.id, scope)
     finally:
         if shared.items and (frame.clean or frame.opened):
             # It is the child's, and no segment of this part's own.
             frame.mark = frame.written = len(frame.log)
-        if shared.state and domain.known is not None:
-            frame.domain.known = domain.known
-        if domain.cells is not frame.domain.cells:
-            frame.put_cells(domain.cells)
+        if shared.state and scope.known is not None:
+            frame.scope.known = scope.known
+        if scope.cells is not frame.scope.cells:
+            frame.put_cells(scope.cells)
 
 
 def _derived(name: str, *, items: bool, state: bool) -> Kind:

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from noetic_py.context.scope import Domain, branch_at
+from noetic_py.context.scope import ContextScope, branch_at
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind
@@ -41,13 +41,13 @@ async def _go_on(frame: Frame) -> None:
         log, name = frame.log.fork(), f"{spec.body.id}[{tick}]"
         branch = branch_at((*frame.at, name))
         log.origin = (frame.x.run_id, branch)
-        domain = Domain(log, frame.state, branch, cells=frame.domain.cells)
+        scope = ContextScope(log, frame.state, branch, cells=frame.scope.cells)
         try:
-            await execute(spec.body, None, frame, name, domain)
+            await execute(spec.body, None, frame, name, scope)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
-        if domain.cells is not frame.domain.cells:
-            frame.put_cells(domain.cells)
+        if scope.cells is not frame.scope.cells:
+            frame.put_cells(scope.cells)
         if frame.loop_stops:
             return
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from attrs import define, field
 
-from noetic_py.context.scope import Domain, branch_at
+from noetic_py.context.scope import ContextScope, branch_at
 from noetic_py.context.step import SequenceSpec, Step, is_step, require_step
 from noetic_py.core.items import Message
 from noetic_py.core.logs import log
@@ -121,11 +121,11 @@ class Outcomes:
 
     values: dict[int, Any] = field(factory=dict[int, Any])
     errors: dict[int, NoeticError] = field(factory=dict[int, NoeticError])
-    domains: dict[int, Domain] = field(factory=dict[int, Domain])
+    scopes: dict[int, ContextScope] = field(factory=dict[int, ContextScope])
     # The paths that wait for an answer.
     waiting: set[int] = field(factory=set[int])
     # What ends the section early, and when: in "all" the first error, in a race the first value.
-    scope: anyio.CancelScope | None = None
+    cancel_scope: anyio.CancelScope | None = None
     mode: Mode = "settle"
 
 
@@ -158,7 +158,7 @@ async def _run_all(
             await _run_path(frame, paths[index], index, outcomes)
         return
     async with anyio.create_task_group() as group:
-        outcomes.scope = group.cancel_scope
+        outcomes.cancel_scope = group.cancel_scope
         outcomes.mode = mode
         if concurrency is None or concurrency >= len(paths):
             for index, path in enumerate(paths):
@@ -180,13 +180,13 @@ async def _run_in_place(frame: Frame, path: Path, index: int, outcomes: Outcomes
 
 def _over(outcomes: Outcomes) -> bool:
     """Whether the section has its outcome, so that a path that has not begun need not."""
-    return outcomes.scope is not None and outcomes.scope.cancel_called
+    return outcomes.cancel_scope is not None and outcomes.cancel_scope.cancel_called
 
 
 async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) -> None:
     if _over(outcomes):
         return
-    own = outcomes.domains[index] = frame.domain.fork(branch_at((*frame.at, path.name)))
+    own = outcomes.scopes[index] = frame.scope.fork(branch_at((*frame.at, path.name)))
     try:
         if frame.x.layers and path.seeded:
             await fork_layers(frame, index, own)
@@ -194,16 +194,16 @@ async def _run_path(frame: Frame, path: Path, index: int, outcomes: Outcomes) ->
     except Waiting:
         outcomes.waiting.add(index)
     except BaseException as error:
-        failure = failure_of(error) if outcomes.scope is None else lost_task(error)
+        failure = failure_of(error) if outcomes.cancel_scope is None else lost_task(error)
         if failure is None:
             raise
         # An outcome like a value: the section decides what it means.
         outcomes.errors[index] = as_error(frame, failure)
-        if outcomes.mode == "all" and outcomes.scope is not None:
-            outcomes.scope.cancel()
+        if outcomes.mode == "all" and outcomes.cancel_scope is not None:
+            outcomes.cancel_scope.cancel()
     else:
-        if outcomes.mode == "race" and outcomes.scope is not None:
-            outcomes.scope.cancel()
+        if outcomes.mode == "race" and outcomes.cancel_scope is not None:
+            outcomes.cancel_scope.cancel()
 
 
 async def run_parallel(value: Any, frame: Frame) -> Any:
@@ -266,13 +266,13 @@ async def _return_layers(frame: Frame, paths: Sequence[Path], outcomes: Outcomes
     """What layers take of the paths that have succeeded, in the order of the paths."""
     if frame.x.layers:
         ended = sorted(outcomes.values)
-        children = {f"{frame.x.id}/{paths[at].name}": (outcomes.domains[at], outcomes.values[at]) for at in ended}
+        children = {f"{frame.x.id}/{paths[at].name}": (outcomes.scopes[at], outcomes.values[at]) for at in ended}
         await join_returned(frame, children)
 
 
 def _join_state(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, state: ShareState) -> None:
     """What the paths that have succeeded have changed, or where they share nothing the fields that have a reducer."""
-    ended = [(paths[at].name, outcomes.domains[at]) for at in sorted(outcomes.values)]
+    ended = [(paths[at].name, outcomes.scopes[at]) for at in sorted(outcomes.values)]
     touched = [each for each in ended if not each[1].untouched]
     if touched and state == "share":
         join_states(frame.state, touched, frame.path)
@@ -289,7 +289,7 @@ def _warn_of_lost(frame: Frame, touched: Written, joined: Collection[str]) -> No
     if what in noticed:
         return
     noticed.add(what)
-    lost = lost_fields(frame.domain.state, touched, joined)
+    lost = lost_fields(frame.scope.state, touched, joined)
     if lost:
         told = "; ".join(f"{field!r} by {_named(names)}" for field, names in lost.items())
         log(
@@ -369,16 +369,16 @@ def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | 
             else ParallelFailed(succeeded={}, failed=outcomes.errors, first=first, path=frame.path)
         )
     value = outcomes.values[winner]
-    domain = outcomes.domains[winner]
+    scope = outcomes.scopes[winner]
     frame.winner = winner
     frame.noted = True
-    frame.log.extend(domain.log.since(frame.mark))
+    frame.log.extend(scope.log.since(frame.mark))
     frame.mark = frame.written = len(frame.log)
-    if not domain.untouched:
+    if not scope.untouched:
         # Reading frame.state notes what it was, so that a step around the race can still go back.
-        restore_state(frame.state, copy_state(domain.state))
-    if domain.cells is not frame.domain.cells:
-        frame.put_cells(domain.cells)
+        restore_state(frame.state, copy_state(scope.state))
+    if scope.cells is not frame.scope.cells:
+        frame.put_cells(scope.cells)
     return value
 
 
@@ -387,9 +387,7 @@ async def _merge(frame: Frame, spec: ParallelSpec, results: list[Any], outcomes:
     if merge is None:
         return results
     results = copy_value(results)
-    states = (
-        [outcomes.domains[index].state for index in range(len(results))] if spec.merge_arity >= _WITH_STATES else []
-    )
+    states = [outcomes.scopes[index].state for index in range(len(results))] if spec.merge_arity >= _WITH_STATES else []
     return copy_value(await call_apart(frame, merge, *(results, frame, states)[: max(1, spec.merge_arity)]))
 
 

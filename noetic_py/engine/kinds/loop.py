@@ -79,11 +79,11 @@ class Inbox:
             pass
         return None
 
-    async def interrupt(self, scope: anyio.CancelScope, iteration: int) -> None:
+    async def interrupt(self, cancel_scope: anyio.CancelScope, iteration: int) -> None:
         """Cancel the scope when a message comes."""
         entry = await self._reader.take()
         self._take(entry, iteration)
-        scope.cancel()
+        cancel_scope.cancel()
 
     def _take(self, entry: Entry | None, iteration: int) -> Any:
         if entry is None:

@@ -142,7 +142,7 @@ async def offer(frame: Frame, spec: ModelSpec) -> Offer:
 
 def _offering(frame: Frame) -> Sequence[MemoryLayer[Any]]:
     """The layers of this execution that have a say in which tools are offered, as they are now."""
-    cells = frame.domain.cells
+    cells = frame.scope.cells
     return [layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.offering if layer.id in cells]
 
 
@@ -151,7 +151,7 @@ def _functions(frame: Frame) -> Sequence[Tool[..., Any, Any, Any]]:
     layers = frame.x.layers
     if not layers.tools:
         return ()
-    return [tool for tool in layers.tools if tool.name.partition("/")[0] in frame.domain.cells]
+    return [tool for tool in layers.tools if tool.name.partition("/")[0] in frame.scope.cells]
 
 
 _KEY = "between"
@@ -413,11 +413,11 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
     frame.log.extend(outputs)
     # They belong to the records of the calls, and are no segment of the round's own.
     frame.mark = frame.written = len(frame.log)
-    written = [(path.name, outcomes.domains[index]) for index, path in enumerate(paths)]
-    if not all(domain.untouched for _, domain in written):
+    written = [(path.name, outcomes.scopes[index]) for index, path in enumerate(paths)]
+    if not all(scope.untouched for _, scope in written):
         join_states(frame.state, written, frame.path)
-    if any(domain.cells is not frame.domain.cells for _, domain in written):
-        frame.put_cells(join_cells(frame.domain.cells, written, frame.x.layers.by_id, frame.path))
+    if any(scope.cells is not frame.scope.cells for _, scope in written):
+        frame.put_cells(join_cells(frame.scope.cells, written, frame.x.layers.by_id, frame.path))
     return outputs
 
 

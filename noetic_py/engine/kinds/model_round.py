@@ -171,7 +171,7 @@ async def _with_layers(frame: Frame, ask: RoundRequest, request: ModelRequest, h
     view = await project(frame, ask.spec, ask.model, request, history)
     request = evolve(request, items=view.items, stable=view.stable)
     response = await _answered(frame, ask, Shown(view.items, view.tokens), request)
-    projector = projector_of(frame.domain)
+    projector = projector_of(frame.scope)
     if projector is not None:
         projector.answered(response.usage)
     return await judged(frame, response)

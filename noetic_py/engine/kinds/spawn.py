@@ -9,7 +9,7 @@ import anyio
 from attrs import frozen
 from typing_extensions import override
 
-from noetic_py.context.scope import Domain, branch_at
+from noetic_py.context.scope import ContextScope, branch_at
 from noetic_py.context.step import Spec
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
@@ -40,9 +40,9 @@ from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 __all__ = ["KINDS", "DetachedSpec", "head", "run_child", "run_spawn"]
 
 
-def head(x: Execution, frame: Frame | None, step: Any, domain: Domain) -> Frame:
+def head(x: Execution, frame: Frame | None, step: Any, scope: ContextScope) -> Frame:
     """The frame that an execution hangs from; it writes no records of its own."""
-    root = Frame(step, frame, x, () if frame is None else frame.path, domain, x.lease, len(domain.log))
+    root = Frame(step, frame, x, () if frame is None else frame.path, scope, x.lease, len(scope.log))
     root.virtual = True
     if frame is not None and frame.node is not None:
         root.node = frame.node
@@ -83,7 +83,7 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
 
 
 async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: Any) -> Any:
-    root = head(child, frame, frame.step, _domain(frame, spec))
+    root = head(child, frame, frame.step, _scope(frame, spec))
     own = isinstance(spec, MemorySpec)
     if own:
         revise_here(root)
@@ -94,28 +94,28 @@ async def _run(child: Execution, frame: Frame, spec: SpawnSpec, value: Any) -> A
     try:
         output = await run_child(child, root, spec, value)
         if child.layers and not own:
-            await join_returned(frame, {child.id: (root.domain, output)})
+            await join_returned(frame, {child.id: (root.scope, output)})
         return output
     finally:
         child.ended()
         child.frame = None
-        if root.domain.log is frame.log and (frame.clean or frame.opened):
+        if root.scope.log is frame.log and (frame.clean or frame.opened):
             # The child wrote into the parent's conversation; that is its own, and no segment of the spawn's.
             frame.mark = frame.written = len(frame.log)
-        if spec.state == "share" and root.domain.known is not None:
+        if spec.state == "share" and root.scope.known is not None:
             # What the child's steps have changed they have written.
-            frame.domain.known = root.domain.known
+            frame.scope.known = root.scope.known
 
 
 async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) -> Any:
     """Run a child execution to its end."""
     if spec.timeout is not None:
         child.run.has_deadline()
-        child.scope.deadline = anyio.current_time() + spec.timeout
+        child.cancel_scope.deadline = anyio.current_time() + spec.timeout
     output: Any = None
     waits = False
     try:
-        with child.scope:
+        with child.cancel_scope:
             output = await _whole(child, root, spec, value)
         if child.stop is not None and child.stop.rule.wraps_up:
             output = await _wrap_up(child, root, spec)
@@ -129,7 +129,7 @@ async def run_child(child: Execution, root: Frame, spec: SpawnSpec, value: Any) 
             await close_layers(child, root)
     if child.stop is not None:
         return _stopped(child.stop, root, output)
-    if not child.wraps and (child.scope.cancelled_caught or is_late(child.scope)):
+    if not child.wraps and (child.cancel_scope.cancelled_caught or is_late(child.cancel_scope)):
         raise StepTimeout(spec.timeout or 0.0, path=root.path)
     return output
 
@@ -161,15 +161,15 @@ async def _wrap_up(child: Execution, root: Frame, spec: SpawnSpec) -> Any:
         return no_value()
     child.wraps = True
     child.ended()
-    child.stop, child.scope = None, anyio.CancelScope()
+    child.stop, child.cancel_scope = None, anyio.CancelScope()
     reserve, work = open_wrap_up(root, root.lease, step, None)
     if reserve.deadline is not None:
         child.run.has_deadline()
-        child.scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - child.run.runtime.monotonic())
+        child.cancel_scope.deadline = anyio.current_time() + max(0.0, reserve.deadline - child.run.runtime.monotonic())
     try:
-        with child.scope:
+        with child.cancel_scope:
             output = await work()
-            if not is_late(child.scope):
+            if not is_late(child.cancel_scope):
                 return output
     finally:
         reserve.close()
@@ -191,26 +191,26 @@ def _stopped(stop: Control, root: Frame, output: Any) -> Any:
     raise Interrupted(f"interrupted: {reason}", path=root.path)
 
 
-def _domain(frame: Frame, spec: SpawnSpec) -> Domain:
+def _scope(frame: Frame, spec: SpawnSpec) -> ContextScope:
     if spec.items == "share":
         log, branch = frame.log, frame.branch
     else:
         log = ItemLog() if spec.items == "new" else frame.log.fork()
         branch = branch_at((*frame.at, spec.step.id))
         log.origin = (frame.x.run_id, branch)
-    cells = NO_CELLS if isinstance(spec, MemorySpec) else frame.domain.cells
+    cells = NO_CELLS if isinstance(spec, MemorySpec) else frame.scope.cells
     if callable(spec.state):
-        return Domain(log, spec.state(), branch, cells=cells)
+        return ContextScope(log, spec.state(), branch, cells=cells)
     if spec.state == "new":
-        return Domain(log, StateBag(), branch, cells=cells)
+        return ContextScope(log, StateBag(), branch, cells=cells)
     if spec.state == "deepcopy":
-        return Domain(log, None, branch, source=frame.domain, cells=cells)
+        return ContextScope(log, None, branch, source=frame.scope, cells=cells)
     # Looking at the state notes what it was, so that a step around the spawn can still go back.
     state = frame.state
-    domain = Domain(log, state if spec.state == "share" else copy.copy(state), branch, cells=cells)
-    if domain.state is state:
-        domain.known = frame.domain.known
-    return domain
+    scope = ContextScope(log, state if spec.state == "share" else copy.copy(state), branch, cells=cells)
+    if scope.state is state:
+        scope.known = frame.scope.known
+    return scope
 
 
 class Work(Protocol):

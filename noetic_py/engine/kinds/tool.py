@@ -384,9 +384,9 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
 async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: Tool[..., Any, Any, Any]) -> object:
     """What a tool's function gives, unless that comes too late."""
     frame.x.run.has_deadline()
-    with anyio.move_on_after(seconds) as scope:
+    with anyio.move_on_after(seconds) as cancel_scope:
         result = await work
-        if not is_late(scope):
+        if not is_late(cancel_scope):
             return result
     raise ToolFailed(f"tool {tool.wire_name!r} took longer than {seconds:g} s", tool=tool.wire_name, path=frame.path)
 

@@ -50,7 +50,7 @@ class Live:
         shown = frame.shown
         if shown is None:
             shown = frame.shown = {}
-        place = (id(self._frame.domain), self._layer.id)
+        place = (id(self._frame.scope), self._layer.id)
         before: _Shown | None = shown.get(place)
         if before is not None and before.cell is cell:
             return before.copy
@@ -67,7 +67,7 @@ class Live:
         Raises:
             LayerError: The layer is not in this execution.
         """
-        cells = self._frame.domain.cells
+        cells = self._frame.scope.cells
         try:
             return cells[self._layer.id]
         except KeyError:
@@ -122,7 +122,7 @@ class Live:
             except Conflict as error:
                 what, who = f"memory.{self._layer.id}{error.where}", "two calls"
                 raise conflict(what, who, hint_of(self._layer), self._frame.path) from None
-        self._frame.put_cells({**self._frame.domain.cells, self._layer.id: value})
+        self._frame.put_cells({**self._frame.scope.cells, self._layer.id: value})
 
     def note(self, call: Called) -> None:
         """A function has changed the state."""

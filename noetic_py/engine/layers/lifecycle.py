@@ -12,7 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import define, evolve
 
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import Step
 from noetic_py.core.events import LayerFailed
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
@@ -95,7 +95,7 @@ def present(frame: Frame, hook: HookName) -> Sequence[AnyLayer]:
     layers = frame.x.layers.having(hook)
     if not layers:
         return layers
-    cells = frame.domain.cells
+    cells = frame.scope.cells
     return [layer for layer in layers if layer.id in cells]
 
 
@@ -145,9 +145,9 @@ class _Called:
         seconds = self.layer.timeouts.get(hook, TIMEOUTS[hook])
         method = getattr(self.layer.bound(self.draft), hook)
         try:
-            with anyio.move_on_after(seconds) as scope:
+            with anyio.move_on_after(seconds) as cancel_scope:
                 self.result = await method(*args)
-            if scope.cancelled_caught or is_late(scope):
+            if cancel_scope.cancelled_caught or is_late(cancel_scope):
                 self.error = LayerError(
                     f"layer {self.layer.id!r} took longer than {seconds:g} s in {hook}",
                     layer=self.layer.id,
@@ -218,7 +218,7 @@ async def open_layers(x: Execution, root: Frame, main: str) -> None:
         return
     _open_again(root, main)
     await execute(_OPEN, _open, root, _OPEN.id)
-    x.layer_store.first = dict(root.domain.cells)
+    x.layer_store.first = dict(root.scope.cells)
 
 
 def _open_again(root: Frame, main: str) -> None:
@@ -255,7 +255,7 @@ async def _open(frame: Frame) -> object:
             broken.add(layer.id)
             _leave_out(frame, layer, failed)
     if broken:
-        frame.put_cells({each: state for each, state in frame.domain.cells.items() if each not in broken})
+        frame.put_cells({each: state for each, state in frame.scope.cells.items() if each not in broken})
     # A process that resumes the run knows by this what its journal holds.
     return versions_of(x.layers)
 
@@ -269,7 +269,7 @@ def _leave_out(frame: Frame, layer: AnyLayer, error: Exception) -> None:
 async def close_layers(x: Execution, root: Frame) -> None:
     """Call `on_complete`, put into the store what it does not have, and call `dispose`, whatever has ended it."""
     store = x.run.store
-    if not root.domain.cells or (store is not None and store.broken):
+    if not root.scope.cells or (store is not None and store.broken):
         return
     x.closing = True
     try:
@@ -404,7 +404,7 @@ async def remember(frame: Frame, response: ModelResponse, name: str) -> None:
                 below.x.layer_store.recalled.pop(layer.id, None)
         await below.x.layer_store.flush(below)
 
-    if present(frame, "store") or frame.x.layer_store.is_behind(frame.domain.cells):
+    if present(frame, "store") or frame.x.layer_store.is_behind(frame.scope.cells):
         await execute(_STORE, store, frame, name)
 
 
@@ -415,7 +415,7 @@ async def spawn_layers(root: Frame) -> None:
     """A child's layers, as its parent's `on_spawn` makes them: the states it has, and the items it begins with."""
     if present(root, "on_spawn"):
         await execute(_SPAWN, _spawned, root, _SPAWN.id)
-        root.domain.began = root.domain.cells
+        root.scope.began = root.scope.cells
 
 
 async def _spawned(frame: Frame) -> None:
@@ -427,7 +427,7 @@ async def _seed(frame: Frame) -> list[Item]:
     items: list[Item] = []
     for layer in present(frame, "on_spawn"):
         seed: Seed[Any] | None = await call_hook(frame, layer, "on_spawn")
-        cells = dict(frame.domain.cells)
+        cells = dict(frame.scope.cells)
         if isinstance(seed, Seed):
             cells[layer.id] = copy_private(seed.state)
             items += seed.items
@@ -437,7 +437,7 @@ async def _seed(frame: Frame) -> list[Item]:
     return items
 
 
-async def fork_layers(frame: Frame, index: int, domain: Domain) -> None:
+async def fork_layers(frame: Frame, index: int, scope: ContextScope) -> None:
     """A path's layers, likewise; its conversation is that of its section, so nothing is put into it."""
     if not present(frame, "on_spawn"):
         return
@@ -445,33 +445,33 @@ async def fork_layers(frame: Frame, index: int, domain: Domain) -> None:
     async def forked(below: Frame) -> None:
         await _seed(below)
 
-    await execute(_SPAWN, forked, frame, f"{_SPAWN.id}#{index}", domain)
-    domain.began = domain.cells
+    await execute(_SPAWN, forked, frame, f"{_SPAWN.id}#{index}", scope)
+    scope.began = scope.cells
 
 
-async def join_returned(frame: Frame, children: Mapping[str, tuple[Domain, Any]]) -> None:
+async def join_returned(frame: Frame, children: Mapping[str, tuple[ContextScope, Any]]) -> None:
     """Children have succeeded: give each, one after the other, to the layers that want something of it.
 
     Raises:
         ConfigError: A layer's `merge` does not join what two of them have written; code `"state-conflict"`.
     """
     layers = present(frame, "on_return")
-    before = frame.domain.cells
-    _merge_returned(frame, [(name, domain) for name, (domain, _) in children.items()])
-    for child_id, (domain, value) in children.items():
+    before = frame.scope.cells
+    _merge_returned(frame, [(name, scope) for name, (scope, _) in children.items()])
+    for child_id, (scope, value) in children.items():
         for layer in layers:
-            if layer.id not in domain.cells:
+            if layer.id not in scope.cells:
                 continue
-            state, began = (copy_private(each.get(layer.id)) for each in (domain.cells, domain.began))
-            child = Returned(child_id, state, began, domain.log.frozen(), value)
+            state, began = (copy_private(each.get(layer.id)) for each in (scope.cells, scope.began))
+            child = Returned(child_id, state, began, scope.log.frozen(), value)
             await call_hook(frame, layer, "on_return", child)
-    if layers or frame.domain.cells is not before:
+    if layers or frame.scope.cells is not before:
         await frame.x.layer_store.flush(frame)
 
 
 def _merge_returned(frame: Frame, children: Written) -> None:
     """The states of layers that have no `on_return` and say how two become one: of all fields, or of some."""
-    made = dict(frame.domain.cells)
+    made = dict(frame.scope.cells)
     for key, layer in frame.x.layers.by_id.items():
         if key not in made or "on_return" in hooks_of(type(layer)):
             continue
@@ -491,7 +491,7 @@ def _merge_returned(frame: Frame, children: Written) -> None:
                 who = f"{' or '.join(others)} and by {name!r}"
                 raise conflict(f"memory.{key}{error.where}", who, hint_of(layer), frame.path) from None
             others.append(repr(name))
-    if any(made[key] is not state for key, state in frame.domain.cells.items()):
+    if any(made[key] is not state for key, state in frame.scope.cells.items()):
         frame.put_cells(made)
 
 
@@ -500,7 +500,7 @@ async def tell_children(frame: Frame) -> None:
     parent = frame.x.parent_frame
     if parent is None or not (layers := present(frame, "on_parent_update")):
         return
-    seen, now = frame.x.layer_store.parents, parent.domain.cells
+    seen, now = frame.x.layer_store.parents, parent.scope.cells
     for layer in layers:
         before = seen.setdefault(layer.id, now.get(layer.id))
         if layer.id in now and now[layer.id] is not before:

@@ -215,10 +215,10 @@ class StoredLayers:
     async def flush(self, frame: Frame) -> None:
         """Mirror the states that the store does not have yet; a store that fails is told of, and no failure."""
         root = self._x.frame
-        if root is not None and frame.domain is not root.domain:
+        if root is not None and frame.scope is not root.scope:
             # A path's states are its own until the paths are joined.
             return
-        cells = frame.domain.cells
+        cells = frame.scope.cells
         for layer in self._x.layers.by_id.values():
             if self._is_behind(layer, cells):
                 self._require_readable(frame, layer, cells[layer.id])

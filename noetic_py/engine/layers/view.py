@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noetic_py.context.scope import Domain
+from noetic_py.context.scope import ContextScope
 from noetic_py.core.events import ViewMade
 from noetic_py.core.items import Item, Message
 from noetic_py.core.log import ItemView
@@ -28,9 +28,9 @@ __all__ = ["project"]
 _ANSWER_PART = 8
 
 
-def projector_of(domain: Domain) -> Projector | None:
+def projector_of(scope: ContextScope) -> Projector | None:
     """What has shown the model this conversation, `None` before the first time and without layers."""
-    return domain.view if isinstance(domain.view, Projector) else None
+    return scope.view if isinstance(scope.view, Projector) else None
 
 
 async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelRequest, history: ItemView) -> View:
@@ -39,9 +39,9 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
     Raises:
         LimitExceeded: What is never left out does not fit the model's window.
     """
-    projector = projector_of(frame.domain)
+    projector = projector_of(frame.scope)
     if projector is None:
-        projector = frame.domain.view = Projector()
+        projector = frame.scope.view = Projector()
     head = await _head(spec, model, request)
     await tell_children(frame)
     blocks = await _recalled(frame, projector, head, history)
@@ -107,7 +107,7 @@ def _query(history: ItemView) -> str:
 async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> LayerBlock | None:
     """What a layer recalls; `None` when it could not."""
     share, kept = shares.layers[layer.id], frame.x.layer_store.recalled
-    before = frame.domain.cells[layer.id]
+    before = frame.scope.cells[layer.id]
     if layer.recall_mode == "eventual" and layer.id in kept:
         given = kept[layer.id]
     else:
@@ -121,7 +121,7 @@ async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) 
     except TypeError as error:
         tell_failed(frame, layer, "recall", error)
         return None
-    volatile = frame.domain.cells[layer.id] is not before
+    volatile = frame.scope.cells[layer.id] is not before
     return LayerBlock(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)
 
 

@@ -252,8 +252,8 @@ class Builder:
                 ctx.stop_loop(op.value)
 
     async def _give(self, acc: int, ctx: Any, child: AnyStep) -> int:
-        with anyio.CancelScope() as scope:
-            self.seen.wait(ctx, scope)
+        with anyio.CancelScope() as cancel_scope:
+            self.seen.wait(ctx, cancel_scope)
             try:
                 return mix(acc, await child(acc, ctx))
             finally:

@@ -116,9 +116,9 @@ class Observations:
         self.starts[key[:-1] if frame.kind.part else key] += 1
         self.bodies = len(self.starts)
 
-    def wait(self, ctx: object, scope: anyio.CancelScope) -> None:
+    def wait(self, ctx: object, cancel_scope: anyio.CancelScope) -> None:
         """A body waits for a child that it gives up when that hangs."""
-        self._waiting[attempt_of(ctx)] = scope
+        self._waiting[attempt_of(ctx)] = cancel_scope
 
     def wait_no_longer(self, ctx: object) -> None:
         """That child has come to an end, or was given up."""
