@@ -1,4 +1,4 @@
-"""Where a body's items and state live: `Domain`."""
+"""Where a body's items and state live: `ContextScope`."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _BREATHE = 127
 
 
 async def execute(step: AnyStep, value: Any, parent: Frame, name: str, scope: ContextScope | None = None) -> Any:
-    """Run a step as a child of `parent`, at frame `name`, in the parent's domain or one of its own."""
+    """Run a step as a child of `parent`, at frame `name`, in the parent's scope or in a new one."""
     x = parent.x
     run = x.run
     run.executed += 1
@@ -403,7 +403,7 @@ async def _until_deadline(frame: Frame, lease: BudgetLease, body: Callable[[], A
 
 
 def settle_failure(frame: Frame, error: NoeticError, *, wrapped: bool = True) -> None:
-    """The failure was not handled below: what finished steps left becomes visible again in the frame's domain."""
+    """The failure was not handled below: what finished steps left becomes visible again in the frame's scope."""
     settle_state(frame.scope, error)
     # A wrap-up may follow, and what it changes is told by what is stored.
     frame.look_again()
@@ -560,7 +560,7 @@ def _log_retry(frame: Frame, failure: NoeticError, attempts: int, seconds: float
 
 
 def _note_left(frame: Frame, failure: NoeticError) -> None:
-    """Note in a failure what finished steps had left in the frame's domain: it is seen where nothing handles it."""
+    """Note in a failure what finished steps had left in the frame's scope: it is seen where nothing handles it."""
     scope, left = frame.scope, failure.left
     if left is None or left[0] is not scope.state:
         state, cells = _state_left(frame)

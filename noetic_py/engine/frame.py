@@ -89,7 +89,7 @@ class Frame(Context[Any, Any]):
     saved: Any = None
     base_cells: Cells = NO_CELLS
     saved_cells: Cells = NO_CELLS
-    # The layers as the step has them, once it has asked; and what it was given of their states, by domain and layer.
+    # The layers as the step has them, once it has asked; and what it was given of their states, by scope and layer.
     bundle: Any = None
     busy: str | None = None
     control: Control | None = None

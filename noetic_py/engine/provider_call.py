@@ -436,7 +436,7 @@ def _book(frame: Frame, used: Usage) -> None:
 
 
 def _counted(scope: ContextScope, counter: TokenCounter, items: Sequence[Item]) -> int:
-    """Tokens of the conversation: what was counted for the last call of this domain is not counted again."""
+    """Tokens of the conversation: what was counted for the last call of this scope is not counted again."""
     start = total = 0
     counted = scope.counted
     # Where the item that was last then still stands, nothing before it was taken back either.

@@ -118,7 +118,7 @@ class NoeticError(Exception):
     path: tuple[str, ...]
     hint: str | None
     result: FailedRun | None
-    # Where the state, and the states of layers by domain, stood when the failure passed what could have caught
+    # Where the state, and the states of layers by scope, stood when the failure passed what could have caught
     # it: a note of the engine for itself.
     left: tuple[object, Any, Any] | None = None
 

@@ -27,12 +27,12 @@ async def test_random_programs() -> None:
 
 from __future__ import annotations
 
-from noetic_py.testing._random_programs.domain import AmbiguousOutcome, ExpectedOutcome
 from noetic_py.testing._random_programs.generation import random_program
 from noetic_py.testing._random_programs.observations import Observations
 from noetic_py.testing._random_programs.oracle import expected_outcome
 from noetic_py.testing._random_programs.outcome import assert_expected_outcome
 from noetic_py.testing._random_programs.program import RandomProgram
+from noetic_py.testing._random_programs.scope import AmbiguousOutcome, ExpectedOutcome
 
 __all__ = [
     "AmbiguousOutcome",

@@ -47,7 +47,7 @@ def note(
         path: The work's.
         step: What was started.
         value: Its input.
-        domain: The state it begins with, and those of layers.
+        scope: The state it begins with, and those of layers.
         options: What else it was given.
         at: How many of this step its starter had started before.
         versions: Those of the layers that are not the first.

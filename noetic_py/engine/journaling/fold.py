@@ -241,17 +241,17 @@ def below(
 
 
 def left_by(node: Node, *, own: bool) -> list[Own]:
-    """What a finished step has left in the domain that it ran in, in order; `own` says whether that was its own."""
+    """What a finished step has left in the scope that it ran in, in order; `own`: whether that was its own."""
     return list(_visible(node, top=own and node.kind.left is not None))
 
 
 def visible(node: Node) -> list[Own]:
-    """What all steps below have put into the conversation and the state of the node's own domain."""
+    """What all steps below have put into the conversation and the state of the node's own scope."""
     return list(_visible(node, top=True))
 
 
 def inside(node: Node) -> list[Own]:
-    """What the steps of a spawn's child have left in its own domain, whether or not the spawn is done."""
+    """What the steps of a spawn's child have left in its own scope, whether or not the spawn is done."""
     entries = [entry for entry in node.layout if isinstance(entry, Node)]
     return [own for entry in entries for own in _entry(node, entry)]
 

@@ -266,7 +266,7 @@ def _changes(node: Node) -> Iterator[Change]:
 
 
 def _kept(node: Node, fields: Trees) -> Iterator[tuple[Own, Trees]]:
-    """What finished steps have done in the flow's own domain, each with the fields before it."""
+    """What finished steps have done in the flow's own scope, each with the fields before it."""
     for entry in node.layout:
         if isinstance(entry, Own):
             if node.finished is not None:

@@ -130,7 +130,7 @@ class Outcomes:
 
 
 async def run_paths(frame: Frame, paths: Sequence[Path], mode: Mode, concurrency: int | None = None) -> Outcomes:
-    """Run paths at once, each in a domain of its own, and await all of them whatever happens.
+    """Run paths at once, each in a scope of its own, and await all of them whatever happens.
 
     Raises:
         Waiting: One waits for an answer, and how the section ends depends on it.

@@ -18,21 +18,21 @@ from noetic_py.core.control import RunStatus
 from noetic_py.testing._random_programs import description as p
 from noetic_py.testing._random_programs.conversation import renumbered
 from noetic_py.testing._random_programs.description import Node
-from noetic_py.testing._random_programs.domain import (
+from noetic_py.testing._random_programs.model import question
+from noetic_py.testing._random_programs.numbers import mix, see
+from noetic_py.testing._random_programs.observations import Observations
+from noetic_py.testing._random_programs.program import RandomProgram
+from noetic_py.testing._random_programs.scope import (
     AmbiguousOutcome,
-    Domain,
     ExpectedOutcome,
     Failed,
     GivenUp,
+    ProgramScope,
     Stopped,
     Unfinished,
     blank,
     closed,
 )
-from noetic_py.testing._random_programs.model import question
-from noetic_py.testing._random_programs.numbers import mix, see
-from noetic_py.testing._random_programs.observations import Observations
-from noetic_py.testing._random_programs.program import RandomProgram
 from noetic_py.testing.ledger import Attempt
 
 NEVER_RETRIED = frozenset({"BudgetExceeded", "Aborted"})
@@ -50,7 +50,7 @@ class Oracle:
 
     def run(self) -> ExpectedOutcome:
         """The outcome of the whole program."""
-        root = Domain([], blank())
+        root = ProgramScope([], blank())
         flow = self.program.root
         try:
             value = self.call(flow, self.program.input, root, (), flow.id, ())
@@ -68,24 +68,24 @@ class Oracle:
             status: RunStatus = "budget_exceeded" if failure.kind == "BudgetExceeded" else "failed"
             return _outcome(status, None, failure.kind, root)
 
-    def call(self, node: Node, value: Any, domain: Domain, above: Attempt, name: str, execution: Attempt) -> Any:
+    def call(self, node: Node, value: Any, scope: ProgramScope, above: Attempt, name: str, execution: Attempt) -> Any:
         """A step with all its attempts."""
         attempt = 1
         while True:
-            start, version, written = domain.now(), domain.version, domain.written
+            start, version, written = scope.now(), scope.version, scope.written
             ends = [list(each) for each in self.loops]
             key = (*above, (name, attempt))
             try:
-                out = self.kind(node, value, domain, key, execution)
+                out = self.kind(node, value, scope, key, execution)
             except Failed as failure:
-                failure.note(domain)
-                domain.back(start, version, written)
+                failure.note(scope)
+                scope.back(start, version, written)
                 self.loops = ends
                 if attempt >= node.attempts or failure.kind in NEVER_RETRIED:
                     raise
                 attempt += 1
                 continue
-            domain.commit()
+            scope.commit()
             if isinstance(node, p.Code) and self.asked_for_stop(key, execution):
                 raise Stopped(execution)
             return out
@@ -95,26 +95,26 @@ class Oracle:
         control = self.seen.controls.get(execution)
         return control is not None and control[0] == key
 
-    def kind(self, node: Node, value: Any, domain: Domain, key: Attempt, execution: Attempt) -> Any:
+    def kind(self, node: Node, value: Any, scope: ProgramScope, key: Attempt, execution: Attempt) -> Any:
         """One attempt."""
         match node:
             case p.Split() | p.Mark() | p.Reduce():
                 return self.glue(node, value)
             case p.Code():
-                return Body(self, node, domain, key, execution).run(value)
+                return Body(self, node, scope, key, execution).run(value)
             case p.Loop():
-                return self.loop(node, value, domain, key, execution)
+                return self.loop(node, value, scope, key, execution)
             case p.Section():
-                return self.section(node, value, domain, key, execution)
+                return self.section(node, value, scope, key, execution)
             case p.Spawn():
-                return self.spawn(node, value, domain, key)
+                return self.spawn(node, value, scope, key)
             case p.Branch():
                 chosen = node.choice(value)
                 row = node.cases[chosen : chosen + 1]
             case p.Seq():
                 row = node.nodes
         for each in row:
-            value = self.call(each, value, domain, key, each.id, execution)
+            value = self.call(each, value, scope, key, each.id, execution)
         return value
 
     def glue(self, node: p.Split | p.Mark | p.Reduce, value: Any) -> Any:
@@ -131,7 +131,7 @@ class Oracle:
 
     # -- loops
 
-    def loop(self, node: p.Loop, value: Any, domain: Domain, key: Attempt, execution: Attempt) -> Any:
+    def loop(self, node: p.Loop, value: Any, scope: ProgramScope, key: Attempt, execution: Attempt) -> Any:
         """Iterations; an iteration that was told to end the loop says so by its value."""
         depth = len(self.loops)
         self.loops.append([])
@@ -139,7 +139,7 @@ class Oracle:
             for index in range(node.most):
                 self.loops[depth] = []
                 try:
-                    out = self.call(node.body, value, domain, key, f"{node.body.id}[{index}]", execution)
+                    out = self.call(node.body, value, scope, key, f"{node.body.id}[{index}]", execution)
                 except Failed:
                     if node.on_error in (None, "abort"):
                         raise
@@ -156,39 +156,39 @@ class Oracle:
 
     # -- sections
 
-    def section(self, node: p.Section, value: Any, domain: Domain, key: Attempt, execution: Attempt) -> Any:
-        """Paths, each in a domain of its own."""
+    def section(self, node: p.Section, value: Any, scope: ProgramScope, key: Attempt, execution: Attempt) -> Any:
+        """Paths, each in a scope of its own."""
         nodes = node.nodes if node.mode != "each" else node.nodes * len(value)
         paths = [
             (each, value[index] if node.mode == "each" else value, f"{each.id}[{index}]")
             for index, each in enumerate(nodes)
         ]
         if node.mode == "race":
-            return self.race(node, paths, domain, key, execution)
+            return self.race(node, paths, scope, key, execution)
         mode = "all" if node.mode == "each" else node.mode
-        results, domains = self.paths(mode, paths, domain, key, execution)
+        results, scopes = self.paths(mode, paths, scope, key, execution)
         if node.join == "tuple":
             return results
         if node.join == "merge":
-            domain.items.append(("message", f"merged {len(results)}"))
-            domain.state["n"] += len(results)
+            scope.items.append(("message", f"merged {len(results)}"))
+            scope.state["n"] += len(results)
         else:
-            domain.state["l"] = [x for each in domains for x in each.state["l"]]
-            domain.state["n"] = sum(each.state["n"] for each in domains)
+            scope.state["l"] = [x for each in scopes for x in each.state["l"]]
+            scope.state["n"] = sum(each.state["n"] for each in scopes)
         return mix(*results)
 
     def paths(
-        self, mode: str, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Attempt, execution: Attempt
-    ) -> tuple[list[int], list[Domain]]:
-        """The results of all paths, 9999 for a failed one, and their domains."""
+        self, mode: str, paths: Sequence[tuple[Node, Any, str]], scope: ProgramScope, key: Attempt, execution: Attempt
+    ) -> tuple[list[int], list[ProgramScope]]:
+        """The results of all paths, 9999 for a failed one, and their scopes."""
         results: list[int] = []
-        domains: list[Domain] = []
+        scopes: list[ProgramScope] = []
         failures: list[Failed] = []
         stop: Stopped | None = None
         unfinished = False
         for node, value, name in paths:
-            own = domain.path()
-            domains.append(own)
+            own = scope.path()
+            scopes.append(own)
             try:
                 results.append(self.call(node, value, own, key, name, execution))
             except Failed as failure:
@@ -199,21 +199,21 @@ class Oracle:
             except Unfinished:
                 unfinished = True
         if stop is not None:
-            domain.commit()
+            scope.commit()
             raise stop
-        self.commit_around(domain, key)
+        self.commit_around(scope, key)
         if failures and mode == "all":
             raise self.first(failures)
         if unfinished:
             raise Unfinished(key)
-        return results, domains
+        return results, scopes
 
-    def commit_around(self, domain: Domain, key: Attempt) -> None:
+    def commit_around(self, scope: ProgramScope, key: Attempt) -> None:
         """What stands around a section is written as far as something below it was."""
         if self.wrote(key):
-            domain.commit()
+            scope.commit()
         elif any(each[: len(key)] == key and each[-1][0].startswith("ask") for each in self.seen.starts):
-            domain.commit_items()
+            scope.commit_items()
 
     def wrote(self, key: Attempt) -> bool:
         """Whether a step below a section was committed, or the stop of a spawn there, or what a step waits for."""
@@ -228,21 +228,26 @@ class Oracle:
         return failures[0] if kinds == {True} else Failed("ParallelFailed")
 
     def race(
-        self, node: p.Section, paths: Sequence[tuple[Node, Any, str]], domain: Domain, key: Attempt, execution: Attempt
+        self,
+        node: p.Section,
+        paths: Sequence[tuple[Node, Any, str]],
+        scope: ProgramScope,
+        key: Attempt,
+        execution: Attempt,
     ) -> int:
         """The winner's value; its conversation and state replace the parent's."""
         failures: list[Failed] = []
         open_end = False
         for each, value, name in paths:
             try:
-                self.call(each, value, domain.path(), key, name, execution)
+                self.call(each, value, scope.path(), key, name, execution)
             except Failed as failure:
                 failures.append(failure)
             except Unfinished:
                 pass
             except AmbiguousOutcome:
                 open_end = True
-        self.commit_around(domain, key)
+        self.commit_around(scope, key)
         if len(failures) == len(paths):
             raise self.first(failures)
         winner = self.seen.winners.get((key[:-1], node.id))
@@ -251,22 +256,22 @@ class Oracle:
         if winner != self.seen.marks[key]:
             raise AssertionError(f"path {winner} has won a race in which path {self.seen.marks[key]} ended first")
         each, value, name = paths[winner]
-        own = domain.path()
+        own = scope.path()
         out: int = self.call(each, value, own, key, name, execution)
-        domain.put(own.now())
+        scope.put(own.now())
         return out
 
     # -- spawns
 
-    def spawn(self, node: p.Spawn, value: Any, domain: Domain, key: Attempt) -> Any:
+    def spawn(self, node: p.Spawn, value: Any, scope: ProgramScope, key: Attempt) -> Any:
         """An execution below."""
-        items = domain.items if node.items == "share" else [] if node.items == "new" else list(domain.items)
-        state = domain.state if node.state == "share" else blank() if node.state == "new" else deepcopy(domain.state)
-        child = Domain(items, state, domain)
+        items = scope.items if node.items == "share" else [] if node.items == "new" else list(scope.items)
+        state = scope.state if node.state == "share" else blank() if node.state == "new" else deepcopy(scope.state)
+        child = ProgramScope(items, state, scope)
         # What it shares is written as far as it is around.
         child.written = (
-            domain.written[0] if items is domain.items else child.written[0],
-            domain.written[1] if state is domain.state else child.written[1],
+            scope.written[0] if items is scope.items else child.written[0],
+            scope.written[1] if state is scope.state else child.written[1],
         )
         try:
             return self.call(node.node, value, child, key, node.node.id, key)
@@ -283,10 +288,10 @@ class Oracle:
 class Body:
     """One attempt of a code step."""
 
-    def __init__(self, oracle: Oracle, node: p.Code, domain: Domain, key: Attempt, execution: Attempt) -> None:
+    def __init__(self, oracle: Oracle, node: p.Code, scope: ProgramScope, key: Attempt, execution: Attempt) -> None:
         self.oracle = oracle
         self.node = node
-        self.domain = domain
+        self.scope = scope
         self.key = key
         self.execution = execution
         self.occurrences: dict[str, int] = {}
@@ -294,7 +299,7 @@ class Body:
 
     def run(self, value: int) -> int:
         """All that the body does."""
-        begin, version = self.domain.now(), self.domain.version
+        begin, version = self.scope.now(), self.scope.version
         acc = value
         for index, op in enumerate(self.node.ops):
             try:
@@ -303,8 +308,8 @@ class Body:
                 if not self.asked:
                     raise
                 # A failure after the stop is none; the body's own unwritten work is gone, what stood before is written.
-                self.domain.put(self.domain.since(version, begin, self.domain.written))
-                self.domain.commit()
+                self.scope.put(self.scope.since(version, begin, self.scope.written))
+                self.scope.commit()
                 raise Stopped(self.execution) from None
         return acc
 
@@ -329,7 +334,7 @@ class Body:
 
     def at_once(self, op: p.Op, index: int, acc: int) -> int:
         """What needs no wait."""
-        items, state = self.domain.items, self.domain.state
+        items, state = self.scope.items, self.scope.state
         match op:
             case p.Say():
                 items.append(("message", f"{self.node.id}.{index}={acc}"))
@@ -354,13 +359,13 @@ class Body:
 
     def give(self, op: p.Give, acc: int) -> int:
         """A child that may be given up: what finished below it stays, what it did itself goes."""
-        start, version = self.domain.now(), self.domain.version
+        start, version = self.scope.now(), self.scope.version
         ends = [list(each) for each in self.oracle.loops]
         name = self.occurrence(op.node.id)
         try:
-            return mix(acc, self.oracle.call(op.node, acc, self.domain, self.key, name, self.execution))
+            return mix(acc, self.oracle.call(op.node, acc, self.scope, self.key, name, self.execution))
         except GivenUp:
-            self.domain.put(self.domain.since(version, start, self.domain.written))
+            self.scope.put(self.scope.since(version, start, self.scope.written))
             self.oracle.loops = ends
             return mix(acc, 8888)
 
@@ -373,13 +378,13 @@ class Body:
                 self.wait()
                 raise GivenUp(self.key)
             case p.Both():
-                self.domain.state["a"] += 1
+                self.scope.state["a"] += 1
                 self.wait()
-                self.domain.state["b"] += 1
+                self.scope.state["b"] += 1
             case p.Pair():
                 call = self.open(index, acc)
                 self.wait()
-                self.domain.items.append(("output", call, f"{acc}"))
+                self.scope.items.append(("output", call, f"{acc}"))
 
     def open(self, index: int, acc: int) -> str:
         """A function call; its id is a number of the oracle's own."""
@@ -388,7 +393,7 @@ class Body:
     def call_item(self, name: str) -> str:
         self.oracle.serial += 1
         call = f"call {self.oracle.serial}"
-        self.domain.items.append(("call", call, name))
+        self.scope.items.append(("call", call, name))
         return call
 
     # -- stops
@@ -407,7 +412,7 @@ class Body:
     def wait(self) -> None:
         """A point at which a stop takes hold; what the asking body did until then is kept."""
         if self.asked:
-            self.domain.commit()
+            self.scope.commit()
             raise Stopped(self.execution)
 
     # -- children
@@ -418,17 +423,17 @@ class Body:
             return self.ask(op, index, acc)
         if isinstance(op, p.Call):
             name = self.occurrence(op.node.id)
-            return mix(acc, self.oracle.call(op.node, acc, self.domain, self.key, name, self.execution))
+            return mix(acc, self.oracle.call(op.node, acc, self.scope, self.key, name, self.execution))
         section = (*self.key, (self.occurrence("gather"), 1))
         paths = [(node, mix(acc, at), f"{node.id}[{at}]") for at, node in enumerate(op.nodes)]
-        start, version, written = self.domain.now(), self.domain.version, self.domain.written
+        start, version, written = self.scope.now(), self.scope.version, self.scope.written
         try:
-            results, _ = self.oracle.paths("all", paths, self.domain, section, self.execution)
+            results, _ = self.oracle.paths("all", paths, self.scope, section, self.execution)
         except Failed as failure:
-            failure.note(self.domain)
-            self.domain.back(start, version, written)
+            failure.note(self.scope)
+            self.scope.back(start, version, written)
             raise
-        self.domain.commit()
+        self.scope.commit()
         return mix(acc, *results)
 
     def occurrence(self, id: str) -> str:
@@ -439,7 +444,7 @@ class Body:
 
     def ask(self, op: p.Ask, index: int, acc: int) -> int:
         """A model round, or an agent's loop of two."""
-        seen, items = self.oracle.seen, self.domain.items
+        seen, items = self.oracle.seen, self.scope.items
         if self.oracle.program.model_calls is not None:
             if (self.key, index) in seen.refused:
                 raise self.unanswered(op, acc, "BudgetExceeded")
@@ -456,20 +461,20 @@ class Body:
             calls = [self.call_item("note") for _ in range(2)]
             for at, call in enumerate(calls):
                 items.append(("output", call, f"noted {acc + at}"))
-                self.domain.state["l"] = [*self.domain.state["l"], acc + at]
+                self.scope.state["l"] = [*self.scope.state["l"], acc + at]
         if op.how == "agent":
             items.append(("message", f"re:{acc}"))
-        self.domain.commit()
+        self.scope.commit()
         return mix(acc, len(f"re:{acc}"))
 
     def unanswered(self, op: p.Ask, acc: int, kind: str) -> Failed:
         """A question that fails: it stays, unless the failure is handled."""
-        failure, domain = Failed(kind), self.domain
-        start, version, written = domain.now(), domain.version, domain.written
-        domain.items.append(("message", question(op.how, acc)))
-        domain.commit_items()
-        failure.note(domain)
-        domain.back(start, version, written)
+        failure, scope = Failed(kind), self.scope
+        start, version, written = scope.now(), scope.version, scope.written
+        scope.items.append(("message", question(op.how, acc)))
+        scope.commit_items()
+        failure.note(scope)
+        scope.back(start, version, written)
         return failure
 
     def halt(self, index: int) -> None:
@@ -478,12 +483,12 @@ class Body:
         tool = (*self.key, (self.occurrence(f"ask{index}"), 1), ("halt[0]", 1))
         if control is None or control[0] != tool:
             raise Unfinished(self.key)
-        self.domain.items.append(("output", self.call_item("halt"), "halted"))
-        self.domain.commit()
+        self.scope.items.append(("output", self.call_item("halt"), "halted"))
+        self.scope.commit()
         raise Stopped(self.execution)
 
 
-def _outcome(status: RunStatus, value: int | None, error: str | None, root: Domain) -> ExpectedOutcome:
+def _outcome(status: RunStatus, value: int | None, error: str | None, root: ProgramScope) -> ExpectedOutcome:
     items, live = renumbered(closed(root.items)), renumbered(root.items)
     return ExpectedOutcome(status, value, error, tuple(items), tuple(live), root.state)
 

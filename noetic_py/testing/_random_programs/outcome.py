@@ -9,10 +9,10 @@ from attrs import evolve
 
 from noetic_py.errors import BudgetExceeded
 from noetic_py.testing._random_programs.conversation import pairing_error, told
-from noetic_py.testing._random_programs.domain import AmbiguousOutcome, ExpectedOutcome
 from noetic_py.testing._random_programs.observations import Observations, read_journal
 from noetic_py.testing._random_programs.oracle import expected_outcome
 from noetic_py.testing._random_programs.program import RandomProgram
+from noetic_py.testing._random_programs.scope import AmbiguousOutcome, ExpectedOutcome
 from noetic_py.testing._random_programs.states import plain_state
 
 if TYPE_CHECKING:

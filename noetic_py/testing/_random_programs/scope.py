@@ -29,12 +29,12 @@ class Failed(Exception):
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
         self.kind = kind
-        # What each domain that it passed had written by then.
-        self.left: dict[Domain, tuple[list[ItemText], State]] = {}
+        # What each scope that it passed had written by then.
+        self.left: dict[ProgramScope, tuple[list[ItemText], State]] = {}
 
-    def note(self, domain: Domain) -> None:
-        """Note what is written in a domain and around it, unless that was noted further inside."""
-        node: Domain | None = domain
+    def note(self, scope: ProgramScope) -> None:
+        """Note what is written in a scope and around it, unless that was noted further inside."""
+        node: ProgramScope | None = scope
         while node is not None:
             self.left.setdefault(node, node.written)
             node = node.up
@@ -53,15 +53,15 @@ class Stopped(Exception):
 
 
 @define(eq=False)
-class Domain:
-    """A conversation and a state, what of them is written, and the domain around; items may be written before a state.
+class ProgramScope:
+    """A conversation and a state, what of them is written, and the scope around; items may be written before a state.
 
     Its version counts how many times items were written, and how many times the state.
     """
 
     items: list[ItemText]
     state: State
-    up: Domain | None = None
+    up: ProgramScope | None = None
     version: tuple[int, int] = (0, 0)
     written: tuple[list[ItemText], State] = field(init=False)
 
@@ -81,7 +81,7 @@ class Domain:
 
     def commit(self) -> None:
         """Something below has finished: all that stands here and around is written."""
-        node: Domain | None = self
+        node: ProgramScope | None = self
         while node is not None:
             node.written = node.now()
             node.version = node.version[0] + 1, node.version[1] + 1
@@ -89,7 +89,7 @@ class Domain:
 
     def commit_items(self) -> None:
         """A model was asked: the items that stand here and around are written, and no state."""
-        node: Domain | None = self
+        node: ProgramScope | None = self
         while node is not None:
             node.written = list(node.items), node.written[1]
             node.version = node.version[0] + 1, node.version[1]
@@ -120,9 +120,9 @@ class Domain:
             )
             node = node.up
 
-    def path(self) -> Domain:
-        """The domain of a path; what is committed in it is its section's business."""
-        return Domain(list(self.items), deepcopy(self.state))
+    def path(self) -> ProgramScope:
+        """The scope of a path; what is committed in it is its section's business."""
+        return ProgramScope(list(self.items), deepcopy(self.state))
 
 
 @frozen
