@@ -388,7 +388,9 @@ class Harness(Generic[M_co]):
             try:
                 result = await self._engine.run_flow(run, plan)
             finally:
-                outside.memory.states = self._resources.layers.of_thread(plan.scope.cells) or outside.memory.states
+                outside.memory.states = (
+                    self._resources.layers.of_thread(plan.scope.layer_states) or outside.memory.states
+                )
             if result.status == "completed":
                 outside.settled = plan.scope.log.size
             return result

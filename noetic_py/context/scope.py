@@ -9,12 +9,12 @@ from attrs import define
 
 from noetic_py.core.items import Message
 from noetic_py.core.log import ItemLog
-from noetic_py.core.state import NO_CELLS, Cells, copy_state
+from noetic_py.core.state import NO_LAYER_STATES, LayerStates, copy_state
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.journal.delta import Known
-    from noetic_py.journal.layer_states import StoredCells
+    from noetic_py.journal.layer_states import StoredLayerStates
 
 
 def branch_at(path: Sequence[str]) -> str:
@@ -67,10 +67,16 @@ class ContextScope:
     A path's state is copied from its section's when it is first looked at; until then neither can have changed.
     """
 
-    __slots__ = ("_source", "_state", "began", "branch", "cells", "counted", "known", "log", "stored", "view")
+    __slots__ = ("_source", "_state", "began", "branch", "counted", "known", "layer_states", "log", "stored", "view")
 
     def __init__(
-        self, log: ItemLog, state: object, branch: str, *, source: ContextScope | None = None, cells: Cells = NO_CELLS
+        self,
+        log: ItemLog,
+        state: object,
+        branch: str,
+        *,
+        source: ContextScope | None = None,
+        layer_states: LayerStates = NO_LAYER_STATES,
     ) -> None:
         self.log: ItemLog = log
         self.branch: str = branch
@@ -81,9 +87,9 @@ class ContextScope:
         self.known: dict[str, Known] | None = None
         # The states of layers, and those that a child has begun with; what of them is stored, in a durable run; and
         # how the model sees all of it.
-        self.cells: Cells = cells
-        self.began: Cells = cells
-        self.stored: StoredCells | None = None
+        self.layer_states: LayerStates = layer_states
+        self.began: LayerStates = layer_states
+        self.stored: StoredLayerStates | None = None
         self.view: ForkedView | None = None
 
     @property
@@ -106,7 +112,7 @@ class ContextScope:
         origin = log.origin
         if origin is not None:
             log.origin = (origin[0], branch)
-        scope = ContextScope(log, None, branch, source=self, cells=self.cells)
+        scope = ContextScope(log, None, branch, source=self, layer_states=self.layer_states)
         if self.view is not None:
             scope.view = self.view.fork()
         return scope

@@ -17,8 +17,8 @@ from noetic_py.core.types import Share, T
 from noetic_py.errors import ConfigError, NoStateField, StateTypeError
 
 __all__ = [
-    "NO_CELLS",
-    "Cells",
+    "NO_LAYER_STATES",
+    "LayerStates",
     "SavedState",
     "StateBag",
     "class_of",
@@ -159,9 +159,9 @@ def _no_field(name: str) -> AttributeError:
     )
 
 
-Cells: TypeAlias = Mapping[str, Any]
+LayerStates: TypeAlias = Mapping[str, Any]
 """The states of layers by the layer's id; replaced when one changes, and never changed in place."""
-NO_CELLS: Cells = MappingProxyType({})
+NO_LAYER_STATES: LayerStates = MappingProxyType({})
 _BY_KEY: frozenset[Any] = frozenset({dict, StateBag})
 
 

@@ -25,7 +25,7 @@ from noetic_py.core.control import Checkpoint, Control, RunResult, RunStatus, Tr
 from noetic_py.core.log import ItemLog
 from noetic_py.core.logs import Where, log
 from noetic_py.core.memory import Memory
-from noetic_py.core.state import NO_CELLS, Cells, StateBag, copy_state
+from noetic_py.core.state import NO_LAYER_STATES, LayerStates, StateBag, copy_state
 from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
 from noetic_py.engine.cancellation import Waiting, lost_task
@@ -177,9 +177,9 @@ class Detached:
         spec = SpawnSpec(step, "share", "new", None, options.budget)
         if options.memory is not None:
             spec = MemorySpec(step, "share", "new", None, options.budget, options.memory)
-        cells = frame.scope.cells if options.memory is None else NO_CELLS
+        layer_states = frame.scope.layer_states if options.memory is None else NO_LAYER_STATES
         self._flow = step
-        self._scope = ContextScope(log, state, branch, cells=cells)
+        self._scope = ContextScope(log, state, branch, layer_states=layer_states)
         self._step: AnyStep = Step(id=step.id, kind="detached", spec=DetachedSpec(spec, self))
         self._above = _above(run, frame, self._scope)
         run.journal.append(StepOpened(self.path, "detached", 1))
@@ -278,7 +278,7 @@ class Detached:
             transcript=transcript,
             reason=reason,
             error=broken,
-            memory=self._scope.cells,
+            memory=self._scope.layer_states,
             possibly_spent=self._run.possibly_spent(path),
         )
         if broken is not None:
@@ -428,7 +428,7 @@ def recover_detached(parent: Frame, step: AnyStep, node: Node) -> None:
             warn(f"{'/'.join(work.path)} had not ended, and the step that had started it has: it does not go on")
             continue
         # It begins with the states of layers that its starter had then.
-        scope = ContextScope(parent.scope.log, None, parent.scope.branch, cells=launched.cells)
+        scope = ContextScope(parent.scope.log, None, parent.scope.branch, layer_states=launched.layer_states)
         frame = Frame(step, parent, parent.x, starter.path, scope, parent.lease, scope.log.size)
         frame.node = starter
         frame.occurrences = {f"{launched.step.id}[detached]": launched.count}
@@ -455,7 +455,7 @@ class _DetachedStart:
     step: AnyStep
     value: Any
     state: Any
-    cells: Cells
+    layer_states: LayerStates
     budget: Any
     count: int
 
@@ -478,13 +478,13 @@ def _read(parent: Frame, step: AnyStep, work: Node) -> _DetachedStart | None:
     try:
         value = store.codec.decode(_parsed(told["input"]), declared_input(started))
         state = _state(told, parent.scope.state.__class__, store.codec)
-        cells = _cells(told, parent, store.codec)
-        return _DetachedStart(started, value, state, cells, budget_of(told["budget"], None), told["count"])
+        layer_states = _layer_states(told, parent, store.codec)
+        return _DetachedStart(started, value, state, layer_states, budget_of(told["budget"], None), told["count"])
     except (CodecError, ConfigError):
         return None
 
 
-def _cells(told: Mapping[str, Any], parent: Frame, codec: Codec) -> Cells:
+def _layer_states(told: Mapping[str, Any], parent: Frame, codec: Codec) -> LayerStates:
     """The states of layers that it was started with.
 
     Raises:
@@ -492,16 +492,16 @@ def _cells(told: Mapping[str, Any], parent: Frame, codec: Codec) -> Cells:
         ConfigError: One is of a newer version.
     """
     if "memory" not in told:
-        return parent.scope.cells
-    layers, cells = parent.x.layers, dict[str, Any]()
+        return parent.scope.layer_states
+    layers, layer_states = parent.x.layers, dict[str, Any]()
     for name, tree in _parsed(told["memory"]).items():
         layer, kind = layers.by_id.get(name), layers.state_type(name)
         version = told.get("layers", {}).get(name, 1)
         if layer is not None and tree is not None and is_older(layer, version):
-            cells[name] = migrated(layer, codec, tree, version, kind)
+            layer_states[name] = migrated(layer, codec, tree, version, kind)
         else:
-            cells[name] = codec.decode(tree, kind)
-    return cells
+            layer_states[name] = codec.decode(tree, kind)
+    return layer_states
 
 
 def _state(told: Mapping[str, Any], kind: type[Any], codec: Codec) -> Any:

@@ -19,7 +19,7 @@ from noetic_py.context.step import Body, SequenceSpec, Step
 from noetic_py.core.budget import Budget, BudgetLease
 from noetic_py.core.events import StepStarted
 from noetic_py.core.logs import log
-from noetic_py.core.state import Cells, SavedState, restore_state
+from noetic_py.core.state import LayerStates, SavedState, restore_state
 from noetic_py.core.trace import recorded_span
 from noetic_py.core.tracebacks import forget_attempt, note_place
 from noetic_py.core.values import ATOMS, copy_value
@@ -416,7 +416,7 @@ def settle_state(scope: ContextScope, error: NoeticError) -> None:
     if left is not None and left[0] is scope.state:
         restore_state(scope.state, left[1])
         # Another execution may share the state, and has layers of its own.
-        scope.cells = left[2].get(scope, scope.cells)
+        scope.layer_states = left[2].get(scope, scope.layer_states)
 
 
 def restore(frame: Frame, cause: tuple[str, ...] = (), *, wrapped: bool = True) -> None:
@@ -563,24 +563,24 @@ def _note_left(frame: Frame, failure: NoeticError) -> None:
     """Note in a failure what finished steps had left in the frame's scope: it is seen where nothing handles it."""
     scope, left = frame.scope, failure.left
     if left is None or left[0] is not scope.state:
-        state, cells = _state_left(frame)
-        failure.left = (scope.state, state, {scope: cells})
+        state, layer_states = _state_left(frame)
+        failure.left = (scope.state, state, {scope: layer_states})
     elif scope not in left[2]:
         left[2][scope] = _state_left(frame)[1]
 
 
-def _state_left(frame: Frame) -> tuple[Any, Cells]:
+def _state_left(frame: Frame) -> tuple[Any, LayerStates]:
     """The state as finished steps left it: without what the bodies around the failure have not written either."""
     state = frame.scope.state
-    left, cells = None, frame.scope.cells
+    left, layer_states = None, frame.scope.layer_states
     node = frame.up
     while node is not None and not node.scope.untouched and node.scope.state is state:
         if node.touched and not node.clean:
             left = node.saved
             if node.scope is frame.scope:
-                cells = node.saved_cells
+                layer_states = node.saved_layer_states
         node = node.up
-    return SavedState(state) if left is None else left, cells
+    return SavedState(state) if left is None else left, layer_states
 
 
 def _after_stop(frame: Frame, own: bool, *, waiting: bool) -> None:

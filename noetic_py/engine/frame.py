@@ -15,12 +15,12 @@ from noetic_py.context.scope import ContextScope
 from noetic_py.core.budget import BudgetLease, TokenUsage
 from noetic_py.core.events import Event, Source
 from noetic_py.core.logs import Where
-from noetic_py.core.state import NO_CELLS, Cells, restore_state
+from noetic_py.core.state import NO_LAYER_STATES, LayerStates, restore_state
 from noetic_py.core.types import T
 from noetic_py.engine.cancellation import is_requested
 from noetic_py.errors import ConfigError
 from noetic_py.journal.delta import known_fields
-from noetic_py.journal.layer_states import StoredCells
+from noetic_py.journal.layer_states import StoredLayerStates
 from noetic_py.journal.records import Decision
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class Frame(Context[Any, Any]):
     has_base = False
     base: Any = None
     saved: Any = None
-    base_cells: Cells = NO_CELLS
-    saved_cells: Cells = NO_CELLS
+    base_layer_states: LayerStates = NO_LAYER_STATES
+    saved_layer_states: LayerStates = NO_LAYER_STATES
     # The layers as the step has them, once it has asked; and what it was given of their states, by scope and layer.
     bundle: Any = None
     busy: str | None = None
@@ -218,7 +218,7 @@ class Frame(Context[Any, Any]):
         self.segments = self.shown = None
         if self.has_base:
             restore_state(self.scope.state, self.base)
-            self.scope.cells = self.base_cells
+            self.scope.layer_states = self.base_layer_states
             self.look_again()
         self.touched = False
         self.clean = True
@@ -230,7 +230,7 @@ class Frame(Context[Any, Any]):
         self.segments = None
         if self.touched and not self.clean:
             restore_state(self.scope.state, self.saved)
-            self.scope.cells = self.saved_cells
+            self.scope.layer_states = self.saved_layer_states
             self.look_again()
 
     def holds_changes(self) -> bool:
@@ -247,13 +247,13 @@ class Frame(Context[Any, Any]):
         store = self.x.run.store
         if store is not None and self.scope.known is not None:
             self.scope.known = known_fields(self.scope.state, store.codec)
-            self.scope.stored = StoredCells(self.scope.cells)
+            self.scope.stored = StoredLayerStates(self.scope.layer_states)
 
-    def put_cells(self, cells: Cells) -> None:
+    def put_layer_states(self, layer_states: LayerStates) -> None:
         """Put states of layers in place of those that are there, as work of the body's own."""
         if not self.touched:
             self.x.touch(self)
-        self.scope.cells = cells
+        self.scope.layer_states = layer_states
 
 
 def acting(frame: Frame) -> Frame:

@@ -9,7 +9,7 @@ from typing import Any
 from noetic_py.context.scope import ContextScope
 from noetic_py.core.reducers import Conflict, join
 from noetic_py.core.reducers import join_declared as join_declared_fields
-from noetic_py.core.state import Cells, copy_state, restore_state, state_fields
+from noetic_py.core.state import LayerStates, copy_state, restore_state, state_fields
 from noetic_py.core.values import alike, copy_private
 from noetic_py.errors import ConfigError
 from noetic_py.memory.layer import MemoryLayer
@@ -19,8 +19,8 @@ __all__ = [
     "Written",
     "conflict",
     "hint_of",
-    "join_cells",
     "join_declared",
+    "join_layer_states",
     "join_states",
     "lost_fields",
     "merged",
@@ -68,7 +68,9 @@ def lost_fields(base: Any, paths: Written, joined: Collection[str]) -> dict[str,
     return lost
 
 
-def join_cells(target: Cells, paths: Written, layers: Mapping[str, MemoryLayer[Any]], path: tuple[str, ...]) -> Cells:
+def join_layer_states(
+    target: LayerStates, paths: Written, layers: Mapping[str, MemoryLayer[Any]], path: tuple[str, ...]
+) -> LayerStates:
     """The states of layers with what each path has changed of them; all paths began with `target`.
 
     Raises:
@@ -76,9 +78,11 @@ def join_cells(target: Cells, paths: Written, layers: Mapping[str, MemoryLayer[A
             `"state-conflict"`.
     """
     made = dict(target)
-    for key in dict.fromkeys(each for _, scope in paths for each in scope.cells):
+    for key in dict.fromkeys(each for _, scope in paths for each in scope.layer_states):
         base = target.get(key, _MISSING)
-        touched = [(name, each.cells[key]) for name, each in paths if each.cells.get(key, base) is not base]
+        touched = [
+            (name, each.layer_states[key]) for name, each in paths if each.layer_states.get(key, base) is not base
+        ]
         if not touched:
             continue
         if len(touched) == 1 or base is _MISSING or key not in layers:

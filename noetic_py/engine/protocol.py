@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from noetic_py.core.control import Control
     from noetic_py.core.progress import ProgressKeeper
     from noetic_py.core.requests import Ask
-    from noetic_py.core.state import Cells
+    from noetic_py.core.state import LayerStates
     from noetic_py.core.types import ShareState
     from noetic_py.engine.frame import Frame
     from noetic_py.engine.kind import Kinds, Node
@@ -122,7 +122,7 @@ class LayerStore(Protocol):
     copiers: dict[str, tuple[Any, Callable[[Any], Any]]]
     first: dict[str, Any]
     met: dict[str, Any]
-    replayed: deque[Cells]
+    replayed: deque[LayerStates]
     recalled: dict[str, Any]
     parents: dict[str, Any]
 
@@ -134,7 +134,7 @@ class LayerStore(Protocol):
         """The state that the store has of a layer, or its first one."""
         ...
 
-    def is_behind(self, cells: Cells) -> bool:
+    def is_behind(self, layer_states: LayerStates) -> bool:
         """Whether the store has not all that layers have."""
         ...
 

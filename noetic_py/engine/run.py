@@ -478,7 +478,7 @@ async def _result(
         loop_stop=loop_stop,
         error=broken,
         last_layer_usage=x.last_layer_usage,
-        memory=plan.scope.cells,
+        memory=plan.scope.layer_states,
         possibly_spent=run.possibly_spent(),
         pending=[request_of(each, run.run_id) for each in waits.values()] if status == "suspended" else (),
         shutdown=stop is not None and stop.shutdown is not None,

@@ -24,7 +24,7 @@ from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKi
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
 from noetic_py.core.logs import is_verbose
-from noetic_py.core.state import NO_CELLS, Cells, SavedState
+from noetic_py.core.state import NO_LAYER_STATES, LayerStates, SavedState
 from noetic_py.core.trace import Trace, trace_of_run
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
@@ -32,7 +32,7 @@ from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfini
 from noetic_py.engine.limits import RunLimits
 from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
 from noetic_py.journal.delta import known_fields
-from noetic_py.journal.layer_states import StoredCells
+from noetic_py.journal.layer_states import StoredLayerStates
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -111,63 +111,12 @@ class Run:
     """One run: its journal, its bus and what all its executions share."""
 
     __slots__ = (
-        "_board",
-        "_over",
-        "_thread",
-        "alert",
-        "asked",
-        "attrs",
-        "bare",
-        "begun",
-        "bus",
-        "cancelled",
-        "context_turns",
-        "depth",
-        "detached",
-        "dispatches_hooks",
-        "early",
-        "executed",
-        "flow",
-        "in_flight",
-        "interpreter",
-        "journal",
-        "kinds",
-        "left",
-        "limits",
-        "mail",
-        "memory",
-        "metadata",
-        "model_settings",
-        "noticed",
-        "on_diverge",
-        "once",
-        "progress",
-        "recorded_usage",
-        "recovered_work",
-        "request_id",
-        "resources",
-        "root",
-        "run_id",
-        "running_since",
-        "runtime",
-        "sent",
-        "services",
-        "session",
-        "stopped",
-        "stopping",
-        "store",
-        "thread_id",
-        "timed",
-        "trace",
-        "tracer",
-        "turns",
-        "unacknowledged",
-        "unpriced",
-        "user_id",
-        "verbose",
-        "verdict",
-        "view",
-        "waits",
+        "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "context_turns",
+        "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "in_flight", "interpreter", "journal",
+        "kinds", "left", "limits", "mail", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
+        "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id", "running_since",
+        "runtime", "sent", "services", "session", "stopped", "stopping", "store", "thread_id", "timed", "trace",
+        "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "waits",
     )  # fmt: skip
 
     # Where in the conversation that it begins with a message stands that no run has answered.
@@ -420,33 +369,9 @@ class Execution:
     """One execution: the run itself, or the child of a spawn. It is the engine that its contexts talk to."""
 
     __slots__ = (
-        "_began",
-        "_layer_store",
-        "_parent",
-        "_turns",
-        "_whole",
-        "born",
-        "cancel_scope",
-        "closing",
-        "depth",
-        "frame",
-        "id",
-        "input",
-        "last_layer_usage",
-        "last_step",
-        "layers",
-        "lease",
-        "metadata",
-        "over",
-        "request_id",
-        "run",
-        "run_id",
-        "services",
-        "stop",
-        "thread_id",
-        "tool_failures",
-        "user_id",
-        "wraps",
+        "_began", "_layer_store", "_parent", "_turns", "_whole", "born", "cancel_scope", "closing", "depth", "frame",
+        "id", "input", "last_layer_usage", "last_step", "layers", "lease", "metadata", "over", "request_id", "run",
+        "run_id", "services", "stop", "thread_id", "tool_failures", "user_id", "wraps",
     )  # fmt: skip
 
     def __init__(
@@ -482,7 +407,7 @@ class Execution:
         self.last_layer_usage: LayerUsage | None = None
         self._layer_store: LayerStore | None = None
         # The states that its parent's layers had when it began.
-        self.born: Cells = NO_CELLS if parent is None else parent.scope.cells
+        self.born: LayerStates = NO_LAYER_STATES if parent is None else parent.scope.layer_states
         # Whether its layers are being closed, which no stop keeps from happening.
         self.closing = False
         # Whether it is wrapped up, which happens once; and whether its outcome is known, which nothing stops any more.
@@ -552,7 +477,7 @@ class Execution:
     def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
         """Where layers of scope thread keep what is the run's own, as it is now."""
         own = self.run.memory
-        return evolve(own, states=self.layers.of_thread(frame_around(ctx).scope.cells))
+        return evolve(own, states=self.layers.of_thread(frame_around(ctx).scope.layer_states))
 
     def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
         frame = frame_around(ctx)
@@ -600,16 +525,16 @@ class Execution:
             if scope.known is None:
                 scope.known = known_fields(scope.state, self.run.store.codec)
             if scope.stored is None:
-                scope.stored = StoredCells(scope.cells)
+                scope.stored = StoredLayerStates(scope.layer_states)
         frame.touched = True
         frame.clean = False
         frame.saved = saved
-        frame.saved_cells = scope.cells
+        frame.saved_layer_states = scope.layer_states
         node: Frame | None = frame
         while node is not None and node.scope is scope and not node.has_base:
             node.has_base = True
             node.base = saved
-            node.base_cells = scope.cells
+            node.base_layer_states = scope.layer_states
             node = node.up
 
     def complete(self, ctx: Context[Any, Any], value: object, /) -> None:

@@ -113,7 +113,7 @@ def rules_for(frame: Frame, tool: Tool[..., Any, Any, Any]) -> list[dict[str, An
 
     found: list[dict[str, Any]] = []
     for layer in frame.x.layers.by_id.values():
-        if answers(type(layer), "call_rules") and layer.id in frame.scope.cells:
+        if answers(type(layer), "call_rules") and layer.id in frame.scope.layer_states:
             bound: MemoryLayer[Any] = layer.bound(Live(frame, layer, reads=True))
             said = bound.call_rules()
             if said is not None:

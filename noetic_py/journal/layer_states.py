@@ -12,7 +12,7 @@ from typing import Any
 
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.text import inside
-from noetic_py.core.state import NO_CELLS, Cells
+from noetic_py.core.state import NO_LAYER_STATES, LayerStates
 from noetic_py.errors import CodecError
 from noetic_py.journal.delta import (
     WHOLE,
@@ -27,30 +27,30 @@ from noetic_py.journal.delta import (
 )
 from noetic_py.journal.values import Change, LayerDeltas
 
-__all__ = ["StoredCells", "apply_cells", "changed_tree", "unlike"]
+__all__ = ["StoredLayerStates", "apply_layer_states", "changed_tree", "unlike"]
 
 _MISSING = object()
 
 
-class StoredCells:
+class StoredLayerStates:
     """The states as they were stored last, with their stored forms as far as these are known."""
 
-    __slots__ = ("_forms", "cells")
+    __slots__ = ("_forms", "layer_states")
 
-    def __init__(self, cells: Cells = NO_CELLS) -> None:
-        self.cells: Cells = cells
+    def __init__(self, layer_states: LayerStates = NO_LAYER_STATES) -> None:
+        self.layer_states: LayerStates = layer_states
         self._forms: dict[str, dict[str, Known]] = {}
 
-    def changes(self, now: Cells, codec: Codec) -> tuple[LayerDeltas, StoredCells]:
+    def changes(self, now: LayerStates, codec: Codec) -> tuple[LayerDeltas, StoredLayerStates]:
         """What leads from these states to others, and those as stored.
 
         Raises:
             CodecError: A state cannot be stored; `where` says the layer and the field.
         """
-        after = StoredCells(now)
+        after = StoredLayerStates(now)
         found: list[tuple[str, tuple[Change, ...]]] = []
-        for layer in (*self.cells, *(each for each in now if each not in self.cells)):
-            old, new = self.cells.get(layer, _MISSING), now.get(layer, _MISSING)
+        for layer in (*self.layer_states, *(each for each in now if each not in self.layer_states)):
+            old, new = self.layer_states.get(layer, _MISSING), now.get(layer, _MISSING)
             if old is new:
                 if layer in self._forms:
                     after._forms[layer] = self._forms[layer]
@@ -62,9 +62,9 @@ class StoredCells:
 
     def _form(self, layer: str, codec: Codec) -> dict[str, Known]:
         found = self._forms.get(layer)
-        if found is None and layer in self.cells:
+        if found is None and layer in self.layer_states:
             try:
-                found = self._forms[layer] = known_fields(self.cells[layer], codec)
+                found = self._forms[layer] = known_fields(self.layer_states[layer], codec)
             except CodecError as error:
                 raise inside(error, f"memory.{layer}") from error
         return found or {}
@@ -79,11 +79,13 @@ def _delta(before: dict[str, Known], after: dict[str, Known], old: Any, new: Any
     return (Change("set", WHOLE, None, codec.encode(new)),)
 
 
-def apply_cells(cells: Cells, deltas: LayerDeltas, types: Callable[[str], Any], codec: Codec) -> Cells:
+def apply_layer_states(
+    layer_states: LayerStates, deltas: LayerDeltas, types: Callable[[str], Any], codec: Codec
+) -> LayerStates:
     """The states, changed as they were changed once before.
 
     Args:
-        cells: The states as they are.
+        layer_states: The states as they are.
         deltas: The changes.
         types: The type of a layer's state, by the layer's id.
         codec: What reads them.
@@ -92,8 +94,8 @@ def apply_cells(cells: Cells, deltas: LayerDeltas, types: Callable[[str], Any], 
         CodecError: What was stored does not fit the state's type; `where` says the layer and the field.
     """
     if not deltas:
-        return cells
-    made = dict(cells)
+        return layer_states
+    made = dict(layer_states)
     for layer, given in deltas:
         try:
             value = _applied(made.get(layer, _MISSING), given, types(layer), codec)
@@ -133,12 +135,12 @@ def changed_tree(tree: Any, given: Sequence[Change], missing: object) -> Any:
     return [*tree, *whole.tree] if whole.op == "append" else whole.tree
 
 
-def unlike(cells: Cells, deltas: LayerDeltas, codec: Codec) -> str | None:
+def unlike(layer_states: LayerStates, deltas: LayerDeltas, codec: Codec) -> str | None:
     """The first layer whose state is not what it was when these changes were made; `None` when all are."""
     for layer, given in deltas:
-        if layer not in cells or all(change.before is None for change in given):
+        if layer not in layer_states or all(change.before is None for change in given):
             continue
-        known = known_fields(cells[layer], codec)
+        known = known_fields(layer_states[layer], codec)
         for change in given:
             found = known.get(change.key)
             if change.before is not None and (None if found is None else digest_of(found.data)) != change.before:

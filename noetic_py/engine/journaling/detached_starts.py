@@ -67,8 +67,8 @@ def note(
             "version": version_of(state.__class__),
             "budget": limits_of(options.budget),
         }
-        if scope.cells:
-            told["memory"] = dump(codec.encode(dict(scope.cells))).decode()
+        if scope.layer_states:
+            told["memory"] = dump(codec.encode(dict(scope.layer_states))).decode()
             if versions:
                 told["layers"] = dict(versions)
         record = Decision(path, DETACHED_START, told)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_TREE",
     "capture",
-    "capture_cells",
+    "capture_layer_states",
     "checkpoint",
     "close_segment",
     "count_turns",
@@ -93,7 +93,7 @@ def encode_finished(frame: Frame, store: RunWriter, value: Any, output: Any) -> 
     record.items = frame.scope.log.since(frame.mark)
     try:
         record.delta = capture(frame)
-        record.memory = capture_cells(frame)
+        record.memory = capture_layer_states(frame)
         record.fingerprint = fingerprint(step) if frame.kind.declared else ""
         record.digest = frame.digest
         record.output, output, tree = _output(frame, value, output, store.codec)
@@ -270,7 +270,7 @@ def close_segment(frame: Frame) -> None:
     items = log.since(frame.mark)
     known, stored = frame.scope.known, frame.scope.stored
     delta = capture(frame)
-    memory = capture_cells(frame)
+    memory = capture_layer_states(frame)
     if not items and not delta and not memory:
         return
     segment = Segment(frame.at, frame.attempt, items, delta, memory)
@@ -356,20 +356,20 @@ def capture(frame: Frame) -> tuple[Change, ...]:
     return delta
 
 
-def capture_cells(frame: Frame) -> LayerDeltas:
+def capture_layer_states(frame: Frame) -> LayerDeltas:
     """How the body has changed the states of layers since they were stored last, in a durable run.
 
     Raises:
         CodecError: A state cannot be stored.
     """
     store, scope = frame.x.run.store, frame.scope
-    if store is None or not frame.touched or scope.stored is None or scope.stored.cells is scope.cells:
+    if store is None or not frame.touched or scope.stored is None or scope.stored.layer_states is scope.layer_states:
         return ()
     try:
-        deltas, after = scope.stored.changes(scope.cells, store.codec)
+        deltas, after = scope.stored.changes(scope.layer_states, store.codec)
         for layer, delta in deltas:
             kind = frame.x.layers.state_type(layer)
-            require_readable(scope.cells.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}")
+            require_readable(scope.layer_states.get(layer), delta, store.codec, declared=kind, where=f"memory.{layer}")
     except CodecError as error:
         error.at(frame.at)
         raise
@@ -382,7 +382,7 @@ def returned(frame: Frame, length: int) -> None:
     frame.mark = frame.written = length
     if frame.touched:
         frame.saved = SavedState(frame.scope.state)
-        frame.saved_cells = frame.scope.cells
+        frame.saved_layer_states = frame.scope.layer_states
         frame.clean = False
 
 
@@ -390,7 +390,7 @@ def remember(frame: Frame) -> None:
     """All that a body did is written, and it goes on: it may still hold the state, so what that is now is noted now."""
     if frame.touched and frame.clean:
         frame.saved = SavedState(frame.scope.state)
-        frame.saved_cells = frame.scope.cells
+        frame.saved_layer_states = frame.scope.layer_states
         frame.clean = False
 
 

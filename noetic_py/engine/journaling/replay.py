@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from noetic_py.context.scope import ContextScope
 from noetic_py.context.step import NOT_DONE, Step
 from noetic_py.core.codec.text import dump
-from noetic_py.core.state import Cells, copy_state, restore_state
+from noetic_py.core.state import LayerStates, copy_state, restore_state
 from noetic_py.core.values import copy_value
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.fingerprint import fingerprint
@@ -30,7 +30,7 @@ from noetic_py.errors import (
     Stopped,
 )
 from noetic_py.journal.delta import apply_changes, digest_of, known_fields, mismatch
-from noetic_py.journal.layer_states import StoredCells, apply_cells, unlike
+from noetic_py.journal.layer_states import StoredLayerStates, apply_layer_states, unlike
 from noetic_py.journal.records import AttemptFailed, ChildReplayed, Intent, StepFinished
 from noetic_py.journal.values import Path, SameAsChild, Stored
 from noetic_py.steps.flow import Mode
@@ -206,7 +206,7 @@ def _fail_again(
         left = copy_state(_seen_through(step, parent, scope, path))
         for part in given:
             apply_changes(left, part.delta, run.store.codec)
-        error.left = (scope.state, left, {scope: _recalled(parent.x, scope.cells, given)})
+        error.left = (scope.state, left, {scope: _recalled(parent.x, scope.layer_states, given)})
     ledger.remember(parent)
     return error
 
@@ -228,7 +228,7 @@ def _other_state(run: Run, scope: ContextScope, left: list[Own]) -> str | None:
     given = [change for part in left for change in part.delta]
     if run.store is None:
         return None
-    if left and left[0].memory and (layer := unlike(scope.cells, left[0].memory, run.store.codec)) is not None:
+    if left and left[0].memory and (layer := unlike(scope.layer_states, left[0].memory, run.store.codec)) is not None:
         return f"the step meets another memory than was recorded: layer {layer!r} differs"
     if not given:
         return None
@@ -335,8 +335,8 @@ def _put_left(
         for part in left:
             apply_changes(state, part.delta, run.store.codec)
         scope.known = known_fields(state, run.store.codec)
-        scope.cells = _recalled(parent.x, scope.cells, left)
-        scope.stored = StoredCells(scope.cells)
+        scope.layer_states = _recalled(parent.x, scope.layer_states, left)
+        scope.stored = StoredLayerStates(scope.layer_states)
     if not own:
         ledger.returned(parent, scope.log.size)
 
@@ -346,15 +346,15 @@ def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: Path)
     return Frame(step, parent, parent.x, path, scope, parent.lease, scope.log.size).state
 
 
-def _recalled(x: Execution, cells: Cells, left: list[Own]) -> Cells:
+def _recalled(x: Execution, layer_states: LayerStates, left: list[Own]) -> LayerStates:
     """The states of layers, as finished work has left them."""
     store = x.run.store
     if store is not None:
         for part in left:
-            cells = apply_cells(cells, part.memory, x.layers.state_type, store.codec)
+            layer_states = apply_layer_states(layer_states, part.memory, x.layers.state_type, store.codec)
             if part.memory:
-                x.layer_store.replayed.append(cells)
-    return cells
+                x.layer_store.replayed.append(layer_states)
+    return layer_states
 
 
 def output_of(node: Node, step: AnyStep, run: Run) -> Any:
@@ -454,8 +454,8 @@ def put_down(frame: Frame, node: Node) -> None:
         scope.log.extend(own.items)
         apply_changes(state, own.delta, store.codec)
     scope.known = known_fields(state, store.codec)
-    scope.cells = _recalled(frame.x, scope.cells, inside(node))
-    scope.stored = StoredCells(scope.cells)
+    scope.layer_states = _recalled(frame.x, scope.layer_states, inside(node))
+    scope.stored = StoredLayerStates(scope.layer_states)
     frame.mark = frame.written = scope.log.size
 
 
@@ -470,8 +470,8 @@ def put_state(frame: Frame, left: list[Own]) -> None:
     for part in left:
         apply_changes(state, part.delta, store.codec)
     scope.known = known_fields(state, store.codec)
-    scope.cells = _recalled(frame.x, frame.base_cells, left)
-    scope.stored = StoredCells(scope.cells)
+    scope.layer_states = _recalled(frame.x, frame.base_layer_states, left)
+    scope.stored = StoredLayerStates(scope.layer_states)
     ledger.returned(frame, scope.log.size)
 
 

@@ -38,7 +38,9 @@ async def run_derived(value: Any, frame: Frame) -> Any:
     spec: DerivedSpec = frame.step.spec
     ctx, shared = spec.ctx, spec.shared
     # Looking at the state notes what it was, so that a step around can still go back.
-    scope = ContextScope(ctx.scope.log, frame.state if shared.state else ctx.state, ctx.branch, cells=frame.scope.cells)
+    scope = ContextScope(
+        ctx.scope.log, frame.state if shared.state else ctx.state, ctx.branch, layer_states=frame.scope.layer_states
+    )
     if shared.state:
         scope.known = frame.scope.known
     try:
@@ -49,8 +51,8 @@ async def run_derived(value: Any, frame: Frame) -> Any:
             frame.mark = frame.written = len(frame.log)
         if shared.state and scope.known is not None:
             frame.scope.known = scope.known
-        if scope.cells is not frame.scope.cells:
-            frame.put_cells(scope.cells)
+        if scope.layer_states is not frame.scope.layer_states:
+            frame.put_layer_states(scope.layer_states)
 
 
 def _derived(name: str, *, items: bool, state: bool) -> Kind:

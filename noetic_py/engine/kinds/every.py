@@ -41,13 +41,13 @@ async def _go_on(frame: Frame) -> None:
         log, name = frame.log.fork(), f"{spec.body.id}[{tick}]"
         branch = branch_at((*frame.at, name))
         log.origin = (frame.x.run_id, branch)
-        scope = ContextScope(log, frame.state, branch, cells=frame.scope.cells)
+        scope = ContextScope(log, frame.state, branch, layer_states=frame.scope.layer_states)
         try:
             await execute(spec.body, None, frame, name, scope)
         except Exception as error:  # noqa: BLE001 # raised again unless on_error decides otherwise
             at_once = await on_error(frame, spec.on_error, error, tick) == "retry"
-        if scope.cells is not frame.scope.cells:
-            frame.put_cells(scope.cells)
+        if scope.layer_states is not frame.scope.layer_states:
+            frame.put_layer_states(scope.layer_states)
         if frame.loop_stops:
             return
 

@@ -377,8 +377,8 @@ def _win(frame: Frame, paths: Sequence[Path], outcomes: Outcomes, winner: int | 
     if not scope.untouched:
         # Reading frame.state notes what it was, so that a step around the race can still go back.
         restore_state(frame.state, copy_state(scope.state))
-    if scope.cells is not frame.scope.cells:
-        frame.put_cells(scope.cells)
+    if scope.layer_states is not frame.scope.layer_states:
+        frame.put_layer_states(scope.layer_states)
     return value
 
 

@@ -25,7 +25,7 @@ from noetic_py.engine.kinds.output import OutputPlan, output_plan
 from noetic_py.engine.kinds.tool import CALL, TOOL_CALL, RequestedCall
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.lifecycle import appended, is_guided, remember
-from noetic_py.engine.merge import join_cells, join_states
+from noetic_py.engine.merge import join_layer_states, join_states
 from noetic_py.errors import CodecError, ConfigError, LayerError, ModelParseError, ModelRefused, ModelRetry, NoOutput
 from noetic_py.steps.handoff import is_transfer, one_too_many
 from noetic_py.steps.model import ModelSpec
@@ -142,8 +142,10 @@ async def offer(frame: Frame, spec: ModelSpec) -> Offer:
 
 def _offering(frame: Frame) -> Sequence[MemoryLayer[Any]]:
     """The layers of this execution that have a say in which tools are offered, as they are now."""
-    cells = frame.scope.cells
-    return [layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.offering if layer.id in cells]
+    layer_states = frame.scope.layer_states
+    return [
+        layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.offering if layer.id in layer_states
+    ]
 
 
 def _functions(frame: Frame) -> Sequence[Tool[..., Any, Any, Any]]:
@@ -151,7 +153,7 @@ def _functions(frame: Frame) -> Sequence[Tool[..., Any, Any, Any]]:
     layers = frame.x.layers
     if not layers.tools:
         return ()
-    return [tool for tool in layers.tools if tool.name.partition("/")[0] in frame.scope.cells]
+    return [tool for tool in layers.tools if tool.name.partition("/")[0] in frame.scope.layer_states]
 
 
 _KEY = "between"
@@ -416,8 +418,8 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
     written = [(path.name, outcomes.scopes[index]) for index, path in enumerate(paths)]
     if not all(scope.untouched for _, scope in written):
         join_states(frame.state, written, frame.path)
-    if any(scope.cells is not frame.scope.cells for _, scope in written):
-        frame.put_cells(join_cells(frame.scope.cells, written, frame.x.layers.by_id, frame.path))
+    if any(scope.layer_states is not frame.scope.layer_states for _, scope in written):
+        frame.put_layer_states(join_layer_states(frame.scope.layer_states, written, frame.x.layers.by_id, frame.path))
     return outputs
 
 

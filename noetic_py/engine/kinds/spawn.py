@@ -14,7 +14,7 @@ from noetic_py.context.step import Spec
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.log import ItemLog
-from noetic_py.core.state import NO_CELLS, StateBag
+from noetic_py.core.state import NO_LAYER_STATES, StateBag
 from noetic_py.engine.cancellation import Waiting, is_late
 from noetic_py.engine.execute import (
     AnyStep,
@@ -198,16 +198,16 @@ def _scope(frame: Frame, spec: SpawnSpec) -> ContextScope:
         log = ItemLog() if spec.items == "new" else frame.log.fork()
         branch = branch_at((*frame.at, spec.step.id))
         log.origin = (frame.x.run_id, branch)
-    cells = NO_CELLS if isinstance(spec, MemorySpec) else frame.scope.cells
+    layer_states = NO_LAYER_STATES if isinstance(spec, MemorySpec) else frame.scope.layer_states
     if callable(spec.state):
-        return ContextScope(log, spec.state(), branch, cells=cells)
+        return ContextScope(log, spec.state(), branch, layer_states=layer_states)
     if spec.state == "new":
-        return ContextScope(log, StateBag(), branch, cells=cells)
+        return ContextScope(log, StateBag(), branch, layer_states=layer_states)
     if spec.state == "deepcopy":
-        return ContextScope(log, None, branch, source=frame.scope, cells=cells)
+        return ContextScope(log, None, branch, source=frame.scope, layer_states=layer_states)
     # Looking at the state notes what it was, so that a step around the spawn can still go back.
     state = frame.state
-    scope = ContextScope(log, state if spec.state == "share" else copy.copy(state), branch, cells=cells)
+    scope = ContextScope(log, state if spec.state == "share" else copy.copy(state), branch, layer_states=layer_states)
     if scope.state is state:
         scope.known = frame.scope.known
     return scope

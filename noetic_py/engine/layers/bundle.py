@@ -15,7 +15,7 @@ from noetic_py.memory.scopes import Scope
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
-    from noetic_py.core.state import Cells
+    from noetic_py.core.state import LayerStates
     from noetic_py.memory.layer import HookName
     from noetic_py.tools import Tool
 
@@ -79,10 +79,10 @@ class Layers:
         """The types of all states."""
         return [self.state_type(layer) for layer in self.by_id]
 
-    def of_thread(self, cells: Cells) -> dict[str, LayerCopy]:
+    def of_thread(self, layer_states: LayerStates) -> dict[str, LayerCopy]:
         """The states of those that belong to a thread."""
-        mine = [layer for layer in self.by_id.values() if layer.scope is Scope.THREAD and layer.id in cells]
-        return {layer.id: LayerCopy(layer.schema_version, cells[layer.id]) for layer in mine}
+        mine = [layer for layer in self.by_id.values() if layer.scope is Scope.THREAD and layer.id in layer_states]
+        return {layer.id: LayerCopy(layer.schema_version, layer_states[layer.id]) for layer in mine}
 
     def state_type(self, layer: str) -> Any:
         """The type of a layer's state, for reading it back."""

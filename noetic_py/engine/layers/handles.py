@@ -46,19 +46,19 @@ class Live:
             LayerError: The layer is not in this execution.
             ConfigError: What the step was given earlier was changed; code `"layer-state"`.
         """
-        frame, cell = acting(self._frame), self.peek()
+        frame, layer_state = acting(self._frame), self.peek()
         shown = frame.shown
         if shown is None:
             shown = frame.shown = {}
         place = (id(self._frame.scope), self._layer.id)
         before: _Shown | None = shown.get(place)
-        if before is not None and before.cell is cell:
+        if before is not None and before.layer_state is layer_state:
             return before.copy
         copied = self.copy()
         if before is not None:
             before.check(frame)
-        if copied is not cell:
-            shown[place] = _Shown(self._layer, cell, copied)
+        if copied is not layer_state:
+            shown[place] = _Shown(self._layer, layer_state, copied)
         return copied
 
     def peek(self) -> Any:
@@ -67,19 +67,19 @@ class Live:
         Raises:
             LayerError: The layer is not in this execution.
         """
-        cells = self._frame.scope.cells
+        layer_states = self._frame.scope.layer_states
         try:
-            return cells[self._layer.id]
+            return layer_states[self._layer.id]
         except KeyError:
             raise _absent(self._frame, self._layer) from None
 
     def copy(self) -> Any:
         """A copy of the state; how one is made is looked up once for each state."""
-        cell, copiers = self.peek(), self._frame.x.layer_store.copiers
+        layer_state, copiers = self.peek(), self._frame.x.layer_store.copiers
         known = copiers.get(self._layer.id)
-        if known is None or known[0] is not cell:
-            known = copiers[self._layer.id] = (cell, copier_of(cell))
-        return known[1](cell)
+        if known is None or known[0] is not layer_state:
+            known = copiers[self._layer.id] = (layer_state, copier_of(layer_state))
+        return known[1](layer_state)
 
     def set(self, value: Any) -> None:
         """Refuse it: this is no function and no hook of the layer.
@@ -122,7 +122,7 @@ class Live:
             except Conflict as error:
                 what, who = f"memory.{self._layer.id}{error.where}", "two calls"
                 raise conflict(what, who, hint_of(self._layer), self._frame.path) from None
-        self._frame.put_cells({**self._frame.scope.cells, self._layer.id: value})
+        self._frame.put_layer_states({**self._frame.scope.layer_states, self._layer.id: value})
 
     def note(self, call: Called) -> None:
         """A function has changed the state."""
@@ -157,12 +157,12 @@ class _Shown:
     """What a step was given of a layer's state."""
 
     layer: AnyLayer
-    cell: Any
+    layer_state: Any
     copy: Any
 
     def check(self, frame: Frame) -> None:
         """Raise where it was changed in place."""
-        if not alike(self.copy, self.cell):
+        if not alike(self.copy, self.layer_state):
             raise _untracked(self.layer, "changed in place", frame.path)
 
 

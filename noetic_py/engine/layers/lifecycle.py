@@ -95,8 +95,8 @@ def present(frame: Frame, hook: HookName) -> Sequence[AnyLayer]:
     layers = frame.x.layers.having(hook)
     if not layers:
         return layers
-    cells = frame.scope.cells
-    return [layer for layer in layers if layer.id in cells]
+    layer_states = frame.scope.layer_states
+    return [layer for layer in layers if layer.id in layer_states]
 
 
 async def call_hook(frame: Frame, layer: AnyLayer, hook: HookName, *args: Any) -> Any:
@@ -218,7 +218,7 @@ async def open_layers(x: Execution, root: Frame, main: str) -> None:
         return
     _open_again(root, main)
     await execute(_OPEN, _open, root, _OPEN.id)
-    x.layer_store.first = dict(root.scope.cells)
+    x.layer_store.first = dict(root.scope.layer_states)
 
 
 def _open_again(root: Frame, main: str) -> None:
@@ -234,11 +234,11 @@ def _open_again(root: Frame, main: str) -> None:
 
 async def _open(frame: Frame) -> object:
     x = frame.x
-    cells: dict[str, Any] = {}
+    layer_states: dict[str, Any] = {}
     broken: set[str] = set()
     for layer in x.layers.by_id.values():
         try:
-            cells[layer.id] = await x.layer_store.load(layer)
+            layer_states[layer.id] = await x.layer_store.load(layer)
         except ConfigError:
             raise
         except BaseException as error:
@@ -246,16 +246,16 @@ async def _open(frame: Frame) -> object:
             if failure is None:
                 raise
             broken.add(layer.id)
-            cells[layer.id] = None
+            layer_states[layer.id] = None
             _leave_out(frame, layer, failure)
-    frame.put_cells(cells)
+    frame.put_layer_states(layer_states)
     for layer in x.layers.having("init"):
         failed = None if layer.id in broken else await try_hook(frame, layer, "init")
         if failed is not None:
             broken.add(layer.id)
             _leave_out(frame, layer, failed)
     if broken:
-        frame.put_cells({each: state for each, state in frame.scope.cells.items() if each not in broken})
+        frame.put_layer_states({each: state for each, state in frame.scope.layer_states.items() if each not in broken})
     # A process that resumes the run knows by this what its journal holds.
     return versions_of(x.layers)
 
@@ -269,7 +269,7 @@ def _leave_out(frame: Frame, layer: AnyLayer, error: Exception) -> None:
 async def close_layers(x: Execution, root: Frame) -> None:
     """Call `on_complete`, put into the store what it does not have, and call `dispose`, whatever has ended it."""
     store = x.run.store
-    if not root.scope.cells or (store is not None and store.broken):
+    if not root.scope.layer_states or (store is not None and store.broken):
         return
     x.closing = True
     try:
@@ -404,7 +404,7 @@ async def remember(frame: Frame, response: ModelResponse, name: str) -> None:
                 below.x.layer_store.recalled.pop(layer.id, None)
         await below.x.layer_store.flush(below)
 
-    if present(frame, "store") or frame.x.layer_store.is_behind(frame.scope.cells):
+    if present(frame, "store") or frame.x.layer_store.is_behind(frame.scope.layer_states):
         await execute(_STORE, store, frame, name)
 
 
@@ -415,7 +415,7 @@ async def spawn_layers(root: Frame) -> None:
     """A child's layers, as its parent's `on_spawn` makes them: the states it has, and the items it begins with."""
     if present(root, "on_spawn"):
         await execute(_SPAWN, _spawned, root, _SPAWN.id)
-        root.scope.began = root.scope.cells
+        root.scope.began = root.scope.layer_states
 
 
 async def _spawned(frame: Frame) -> None:
@@ -427,13 +427,13 @@ async def _seed(frame: Frame) -> list[Item]:
     items: list[Item] = []
     for layer in present(frame, "on_spawn"):
         seed: Seed[Any] | None = await call_hook(frame, layer, "on_spawn")
-        cells = dict(frame.scope.cells)
+        layer_states = dict(frame.scope.layer_states)
         if isinstance(seed, Seed):
-            cells[layer.id] = copy_private(seed.state)
+            layer_states[layer.id] = copy_private(seed.state)
             items += seed.items
         else:
-            del cells[layer.id]
-        frame.put_cells(cells)
+            del layer_states[layer.id]
+        frame.put_layer_states(layer_states)
     return items
 
 
@@ -446,7 +446,7 @@ async def fork_layers(frame: Frame, index: int, scope: ContextScope) -> None:
         await _seed(below)
 
     await execute(_SPAWN, forked, frame, f"{_SPAWN.id}#{index}", scope)
-    scope.began = scope.cells
+    scope.began = scope.layer_states
 
 
 async def join_returned(frame: Frame, children: Mapping[str, tuple[ContextScope, Any]]) -> None:
@@ -456,22 +456,22 @@ async def join_returned(frame: Frame, children: Mapping[str, tuple[ContextScope,
         ConfigError: A layer's `merge` does not join what two of them have written; code `"state-conflict"`.
     """
     layers = present(frame, "on_return")
-    before = frame.scope.cells
+    before = frame.scope.layer_states
     _merge_returned(frame, [(name, scope) for name, (scope, _) in children.items()])
     for child_id, (scope, value) in children.items():
         for layer in layers:
-            if layer.id not in scope.cells:
+            if layer.id not in scope.layer_states:
                 continue
-            state, began = (copy_private(each.get(layer.id)) for each in (scope.cells, scope.began))
+            state, began = (copy_private(each.get(layer.id)) for each in (scope.layer_states, scope.began))
             child = Returned(child_id, state, began, scope.log.frozen(), value)
             await call_hook(frame, layer, "on_return", child)
-    if layers or frame.scope.cells is not before:
+    if layers or frame.scope.layer_states is not before:
         await frame.x.layer_store.flush(frame)
 
 
 def _merge_returned(frame: Frame, children: Written) -> None:
     """The states of layers that have no `on_return` and say how two become one: of all fields, or of some."""
-    made = dict(frame.scope.cells)
+    made = dict(frame.scope.layer_states)
     for key, layer in frame.x.layers.by_id.items():
         if key not in made or "on_return" in hooks_of(type(layer)):
             continue
@@ -483,16 +483,16 @@ def _merge_returned(frame: Frame, children: Written) -> None:
             continue
         others = [repr(frame.step.id)]
         for name, child in children:
-            if child.cells.get(key) is child.began.get(key):
+            if child.layer_states.get(key) is child.began.get(key):
                 continue
             try:
-                made[key] = joined(child.began.get(key), child.cells.get(key), made[key])
+                made[key] = joined(child.began.get(key), child.layer_states.get(key), made[key])
             except Conflict as error:
                 who = f"{' or '.join(others)} and by {name!r}"
                 raise conflict(f"memory.{key}{error.where}", who, hint_of(layer), frame.path) from None
             others.append(repr(name))
-    if any(made[key] is not state for key, state in frame.scope.cells.items()):
-        frame.put_cells(made)
+    if any(made[key] is not state for key, state in frame.scope.layer_states.items()):
+        frame.put_layer_states(made)
 
 
 async def tell_children(frame: Frame) -> None:
@@ -500,7 +500,7 @@ async def tell_children(frame: Frame) -> None:
     parent = frame.x.parent_frame
     if parent is None or not (layers := present(frame, "on_parent_update")):
         return
-    seen, now = frame.x.layer_store.parents, parent.scope.cells
+    seen, now = frame.x.layer_store.parents, parent.scope.layer_states
     for layer in layers:
         before = seen.setdefault(layer.id, now.get(layer.id))
         if layer.id in now and now[layer.id] is not before:

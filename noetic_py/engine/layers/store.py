@@ -38,7 +38,7 @@ from noetic_py.steps.model import call_model
 from noetic_py.steps.spawn import MemorySpec
 
 if TYPE_CHECKING:
-    from noetic_py.core.state import Cells
+    from noetic_py.core.state import LayerStates
     from noetic_py.core.types import Version
     from noetic_py.engine.state import Execution
     from noetic_py.models.model import Model
@@ -96,7 +96,7 @@ class StoredLayers:
         # Those that code of this process has met when it first changed them.
         self.met: dict[str, Any] = {}
         # Those that work has left which a run that goes on does not do again.
-        self.replayed: deque[Cells] = deque(maxlen=_REPLAYED)
+        self.replayed: deque[LayerStates] = deque(maxlen=_REPLAYED)
         # What layers that recall now and then have recalled last, by layer.
         self.recalled: dict[str, Any] = {}
         # Of a child the states that its parent's layers had when it looked last.
@@ -202,15 +202,15 @@ class StoredLayers:
         # Another run may have written or removed it between two looks.
         return await self._stored(layer, storage) if found is None else (found[1], place, found[0])
 
-    def is_behind(self, cells: Cells) -> bool:
+    def is_behind(self, layer_states: LayerStates) -> bool:
         """Whether the store has not got all of these."""
-        return any(self._is_behind(layer, cells) for layer in self._x.layers.by_id.values())
+        return any(self._is_behind(layer, layer_states) for layer in self._x.layers.by_id.values())
 
-    def _is_behind(self, layer: AnyLayer, cells: Cells) -> bool:
-        if layer.scope is Scope.EXECUTION or layer.id not in cells:
+    def _is_behind(self, layer: AnyLayer, layer_states: LayerStates) -> bool:
+        if layer.scope is Scope.EXECUTION or layer.id not in layer_states:
             return False
         known = self._mirrored.get(layer.id)
-        return known is None or known.mine is not cells[layer.id]
+        return known is None or known.mine is not layer_states[layer.id]
 
     async def flush(self, frame: Frame) -> None:
         """Mirror the states that the store does not have yet; a store that fails is told of, and no failure."""
@@ -218,12 +218,12 @@ class StoredLayers:
         if root is not None and frame.scope is not root.scope:
             # A path's states are its own until the paths are joined.
             return
-        cells = frame.scope.cells
+        layer_states = frame.scope.layer_states
         for layer in self._x.layers.by_id.values():
-            if self._is_behind(layer, cells):
-                self._require_readable(frame, layer, cells[layer.id])
+            if self._is_behind(layer, layer_states):
+                self._require_readable(frame, layer, layer_states[layer.id])
                 try:
-                    await self._mirror(frame, layer, cells[layer.id])
+                    await self._mirror(frame, layer, layer_states[layer.id])
                 except NoeticError as error:
                     if isinstance(error, ConfigError) and error.code in (CONFLICT, NEWER):
                         raise
@@ -282,9 +282,9 @@ class StoredLayers:
             return known.mine
         if wrote:
             # In another process. Others may have written since; what it had is one of the states that came again.
-            for cells in (*self.replayed, {layer.id: state}):
-                if layer.id in cells and self._mark(layer, cells[layer.id]) in marks:
-                    return cells[layer.id]
+            for layer_states in (*self.replayed, {layer.id: state}):
+                if layer.id in layer_states and self._mark(layer, layer_states[layer.id]) in marks:
+                    return layer_states[layer.id]
         # A child that has written began with what this execution had.
         return self._begun(layer, state)
 

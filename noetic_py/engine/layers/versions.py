@@ -20,7 +20,7 @@ from noetic_py.engine.journaling.fold import OPEN, ended_with
 from noetic_py.engine.journaling.migrate import opening_of
 from noetic_py.engine.kind import Node, Own
 from noetic_py.errors import CodecError, ConfigError, NoeticError
-from noetic_py.journal.layer_states import StoredCells, changed_tree
+from noetic_py.journal.layer_states import StoredLayerStates, changed_tree
 from noetic_py.journal.records import Segment, StateRevised, StepFinished, StepStopped
 from noetic_py.journal.values import LayerDeltas, Stored
 
@@ -237,6 +237,6 @@ class _Walk:
                 after[layer] = self._form(layer, tree)
             before = {} if old is None else {layer: old.value}
             now = {layer: after[layer].value} if layer in after else {}
-            deltas += StoredCells(before).changes(now, self.codec)[0]
+            deltas += StoredLayerStates(before).changes(now, self.codec)[0]
         self.found.append((own, tuple(deltas)))
         return after

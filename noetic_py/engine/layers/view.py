@@ -107,7 +107,7 @@ def _query(history: ItemView) -> str:
 async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) -> LayerBlock | None:
     """What a layer recalls; `None` when it could not."""
     share, kept = shares.layers[layer.id], frame.x.layer_store.recalled
-    before = frame.scope.cells[layer.id]
+    before = frame.scope.layer_states[layer.id]
     if layer.recall_mode == "eventual" and layer.id in kept:
         given = kept[layer.id]
     else:
@@ -121,7 +121,7 @@ async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) 
     except TypeError as error:
         tell_failed(frame, layer, "recall", error)
         return None
-    volatile = frame.scope.cells[layer.id] is not before
+    volatile = frame.scope.layer_states[layer.id] is not before
     return LayerBlock(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)
 
 
