@@ -378,7 +378,7 @@ class Harness(Generic[M_co]):
     async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: object) -> AnyResult:
         from noetic_py.runner import lease
 
-        plan = await lease.begin_kept(run, plan, kept) if plan.past is None else plan
+        plan = await lease.begin_kept(run, plan, kept) if plan.run_history is None else plan
         if ctx is None:
             return await lease.beating(run, partial(self._engine.run_flow, run, plan))
         return await lease.beating(run, partial(self._adopt, run, plan, ctx))
@@ -654,7 +654,7 @@ class Harness(Generic[M_co]):
         require_step(step, "plan_resume")
         backend = self._needed()
         await require_run(self._access, backend, run_id, "read")
-        return dry_run.plan_of(await lease.load_past(backend, run_id, lease.codec_for(step)), step)
+        return dry_run.plan_of(await lease.load_run_history(backend, run_id, lease.codec_for(step)), step)
 
     async def _reopen(
         self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any], access: Authorizer
@@ -677,13 +677,13 @@ class Harness(Generic[M_co]):
 
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")
-            past = await lease.load_past(backend, run_id, codec, state_type)
+            run_history = await lease.load_run_history(backend, run_id, codec, state_type)
             # Once more: another process may have gone on with it meanwhile, and have failed.
-            status = "running" if past.ended is None else past.ended.status
+            status = "running" if run_history.ended is None else run_history.ended.status
             await require_run(access, backend, run_id, resume_action(status))
-            run = self._planner.again(run_id, past, options)
+            run = self._planner.again(run_id, run_history, options)
             run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
-            plan = await lease.go_on(run, past, step, codec, kept, {**options, "state_type": state_type})
+            plan = await lease.go_on(run, run_history, step, codec, kept, {**options, "state_type": state_type})
             self._living.add(run)
             return run, evolve(plan, kept=kept)
 

@@ -29,7 +29,7 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import discarded
 from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
-from noetic_py.engine.journaling.run_history import Past, open_requests, request_of, told
+from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, told
 from noetic_py.engine.journaling.writer import Kept
 from noetic_py.engine.kinds.model import input_items, unsaid
 from noetic_py.engine.kinds.model_round import known_of
@@ -66,7 +66,7 @@ class RunPlan:
     budget: Budget | None
     deadline: float | None
     opening: Opening | None = None
-    past: Past | None = None
+    run_history: RunHistory | None = None
     kept: Kept | None = None
     base: Base | None = None
     delivery_id: str | None = None
@@ -92,7 +92,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     root = head(x, None, _ROOT, plan.scope)
     root.opened = True
     history = plan.scope.log.fork()
-    how = "started" if plan.past is None else "resumed"
+    how = "started" if plan.run_history is None else "resumed"
     log("runs", INFO, "run %s of %s %s", run.run_id, plan.step.id, how, where=Where(run.run_id))
     if run.bus.active:
         run.bus.publish(RunStartedEvent((), run.run_id))
@@ -148,15 +148,15 @@ def traced(run: Run, step: AnyStep) -> Generator[None]:
 
 async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, history: int) -> None:
     """Write the head of the journal, or go on where it ends."""
-    run, past = x.run, plan.past
-    if past is None:
+    run, run_history = x.run, plan.run_history
+    if run_history is None:
         run.journal.append(RunBegun((), run.run_id, run.thread_id, plan.step.id, plan.value, history, plan.opening))
         if run.early is not None and run.early.rule.settles:
             note(run, run.early)
         if run.store is not None:
             await run.store.commit(run.journal)
         return
-    root.node = past.index
+    root.node = run_history.index
     recover(run, lease, ())
     count_turns(x, ())
     stop_again(x, ())
@@ -165,7 +165,7 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
         x.request(asked)
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.
-        left = visible(past.index)
+        left = visible(run_history.index)
         for own in left:
             plan.scope.log.extend(own.items)
         put_state(root, left)

@@ -33,13 +33,13 @@ from noetic_py.engine.journaling.dry_run import check
 from noetic_py.engine.journaling.fold import tree, visible
 from noetic_py.engine.journaling.migrate import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py.engine.journaling.run_history import (
-    Past,
+    RunHistory,
     answer,
     answers_for,
     end_at,
     open_requests,
-    past_of,
     read_journal,
+    run_history_of,
     take_over,
     told,
 )
@@ -71,7 +71,7 @@ __all__ = [
     "fork_at",
     "go_on",
     "left_of",
-    "load_past",
+    "load_run_history",
     "when_free",
     "write_answers",
 ]
@@ -127,8 +127,8 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         await give_up(kept.backend, lease)
         if kept.again:
             kind = None if type(state) is StateBag else state.__class__
-            past = await load_past(kept.backend, run.run_id, codec, kind)
-            return await go_on(run, past, plan.step, codec, kept, {"state_type": kind, "budget": plan.budget})
+            run_history = await load_run_history(kept.backend, run.run_id, codec, kind)
+            return await go_on(run, run_history, plan.step, codec, kept, {"state_type": kind, "budget": plan.budget})
         raise RunBusy(
             f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
         )
@@ -197,14 +197,16 @@ class PlannedFork:
     card: bytes
 
 
-async def load_past(backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[Any] | None = None) -> Past:
+async def load_run_history(
+    backend: CheckpointBackend, run_id: str, codec: Codec, kind: type[Any] | None = None
+) -> RunHistory:
     """Read a run's journal, for a state of a type.
 
     Raises:
         RunNotFound: There is no such run.
         CodecError: The state is of a newer version of that type, or could not be made one of it.
     """
-    return past_of(await read_journal(backend, run_id, codec), KINDS, run_id, kind, codec)
+    return run_history_of(await read_journal(backend, run_id, codec), KINDS, run_id, kind, codec)
 
 
 async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, state: object) -> None:
@@ -254,7 +256,7 @@ async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runt
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, options: Any) -> RunPlan:
+async def go_on(run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, kept: Kept, options: Any) -> RunPlan:
     """Become the owner of a run that was begun before, and put together what it goes on with.
 
     Raises:
@@ -262,15 +264,17 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         ReplayDiverged: The step is another one than the run was started with.
         AnswerError: An answer is not taken.
     """
-    past = answer(past, KINDS, run.run_id, options.get("answers", ()), run.runtime.now())
-    started = past.started
+    run_history = answer(run_history, KINDS, run.run_id, options.get("answers", ()), run.runtime.now())
+    started = run_history.started
     opening = started.opening
     if opening is None or started.flow != step.id:
         raise ReplayDiverged(f"the run was started with step {started.flow!r}, and is resumed with {step.id!r}")
     if run.on_diverge == "fail":
-        check(past, step)
+        check(run_history, step)
     # What a newer version of the code has stored is refused before anything is done to the run.
-    past = evolve(past, layers=revise_layers(past.records, past.index, run.resources.layers, codec))
+    run_history = evolve(
+        run_history, layers=revise_layers(run_history.records, run_history.index, run.resources.layers, codec)
+    )
     log = await _beginning(started, opening, kept.backend, codec)
     log.origin = (run.run_id, step.id)
     state = opening.state
@@ -283,30 +287,34 @@ async def go_on(run: Run, past: Past, step: AnyStep, codec: Codec, kept: Kept, o
         budget_of(opening.budget, options.get("budget")),
         options.get("deadline"),
         opening,
-        past,
+        run_history,
     )
     # Last, so that whatever is wrong with the call leaves the run free.
     lease, head = await owned(kept.backend, run.run_id)
-    if head is None or head.position != len(past.records):
+    if head is None or head.position != len(run_history.records):
         # Another process has written since it was read.
         await give_up(kept.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = RunWriter(kept.backend, lease, codec, kept.mode, position=head.position)
     store.status = "running"
     store.told = _told(run, step.id, opening.source)
-    if past.ended is not None and past.ended.control is not None and past.ended.control.shutdown is not None:
+    if (
+        run_history.ended is not None
+        and run_history.ended.control is not None
+        and run_history.ended.control.shutdown is not None
+    ):
         # It goes on, and so a shutdown has not the last word any more.
         store.tell()
     try:
         run.keep_in(store)
-        take_over(run, past)
-        if past.answered:
+        take_over(run, run_history)
+        if run_history.answered:
             # Before anything is done because of them.
             await store.commit(run.journal, force=True)
     except BaseException:
         await give_up(kept.backend, lease)
         raise
-    _tell_unknown(run.run_id, past)
+    _tell_unknown(run.run_id, run_history)
     return plan
 
 
@@ -362,20 +370,20 @@ async def _beginning(started: RunBegun, opening: Opening, backend: CheckpointBac
     return found.log
 
 
-def left_of(past: Past) -> tuple[list[Item], list[Change], StoredState]:
+def left_of(run_history: RunHistory) -> tuple[list[Item], list[Change], StoredState]:
     """What a run without an end has added: its items, the changes of its state, and what that began as."""
-    own = visible(past.index)
-    opening = past.started.opening
+    own = visible(run_history.index)
+    opening = run_history.started.opening
     stored = None if opening is None else opening.state
     tree = stored.tree if isinstance(stored, Stored) else stored
     begun = StoredState(tree, field_trees(tree), 1 if opening is None else opening.version)
     return [item for each in own for item in each.items], [change for each in own for change in each.delta], begun
 
 
-def _tell_unknown(run_id: str, past: Past) -> None:
+def _tell_unknown(run_id: str, run_history: RunHistory) -> None:
     """Log which extension items are of unknown types: they are kept, and steps that look for them find none."""
-    parts = [getattr(record, "items", ()) for record in past.records]
-    opening = past.started.opening
+    parts = [getattr(record, "items", ()) for record in run_history.records]
+    opening = run_history.started.opening
     items = chain(() if opening is None else opening.items, *parts)
     types = sorted({item.type for item in items if isinstance(item, Opaque) and ":" in item.type})
     if types:

@@ -23,7 +23,7 @@ from noetic_py.runner.registry import Living
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.engine.journaling.run_history import Past
+    from noetic_py.engine.journaling.run_history import RunHistory
     from noetic_py.engine.protocol import Interpreter
     from noetic_py.engine.state import Run
     from noetic_py.runner.lease import Kept
@@ -142,13 +142,13 @@ class Planner:
         return run, plan
 
     def again(self, run_id: str, begun: Any, options: Mapping[str, Any]) -> Any:
-        """A run of which there is a past."""
-        past: Past = begun
-        opening = past.started.opening
+        """A run that has a journal already."""
+        run_history: RunHistory = begun
+        opening = run_history.started.opening
         run = self._run(
             run_id,
             options,
-            thread_id=past.started.thread_id,
+            thread_id=run_history.started.thread_id,
             user_id=None if opening is None else opening.user_id,
             request_id=None if opening is None else opening.request_id,
             metadata={} if opening is None else opening.metadata,

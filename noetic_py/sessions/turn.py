@@ -42,11 +42,11 @@ from noetic_py.journal.session_stream import (
     void,
 )
 from noetic_py.journal.values import Stored
-from noetic_py.runner.lease import codec_for, give_up, left_of, load_past, when_free
+from noetic_py.runner.lease import codec_for, give_up, left_of, load_run_history, when_free
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
-    from noetic_py.engine.journaling.run_history import Past
+    from noetic_py.engine.journaling.run_history import RunHistory
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.journal.session_stream import ShutTurn
@@ -87,7 +87,7 @@ async def take_turn(store: SessionStore, run: Any, plan: Any, key: SessionKey, g
         )
     turn = Turn(store, run, plan, key, go, again)
     queued = plan.value is NEXT
-    if store.policy.lock == "none" and plan.past is None and not queued:
+    if store.policy.lock == "none" and plan.run_history is None and not queued:
         return await turn.beside_others()
     if store.policy.lock == "reject" and not queued and store.lock.is_locked(key):
         raise RunBusy(f"session {key.session!r} has a turn already", hint='try again later, or lock="queue"')
@@ -116,7 +116,7 @@ class Turn:
         store, key, plan = self._store, self._key, self._plan
         lease.run = self._run
         conversation = await store.read(key)
-        if plan.past is not None:
+        if plan.run_history is not None:
             with store.queue.answering(key, self._answers(conversation)):
                 return await self._resumed(lease, conversation)
         if plan.value is NEXT:
@@ -128,7 +128,7 @@ class Turn:
         """What the messages were delivered as that this turn is an answer to, or might be."""
         former, shut = conversation.open, conversation.shut
         runs = {each.run_id for each in (former, shut) if each is not None}
-        if self._plan.past is not None:
+        if self._plan.run_history is not None:
             runs.add(self._run.run_id)
         found = {name for name, run_id in conversation.delivered.items() if run_id in runs} if runs else set[str]()
         return found if self._plan.delivery_id is None else {*found, self._plan.delivery_id}
@@ -164,10 +164,10 @@ class Turn:
             result = await self._after_shutdown(lease, conversation, conversation.shut)
             if result is not None:
                 return result
-        past = None if former is None else await self._past(former)
-        if former is not None and past is not None:
+        run_history = None if former is None else await self._run_history(former)
+        if former is not None and run_history is not None:
             result, scope = await self._again(former, plan)
-            begun = past.started.history
+            begun = run_history.started.history
             if conversation.open is not None and conversation.open.run_id == former:
                 await self._write(lease, conversation, self._made(result, scope, conversation, begun))
             else:
@@ -345,10 +345,10 @@ class Turn:
             result = await self._go(self._run, self._plan)
         finally:
             self._store.ends(self._key, self._run)
-        if self._plan.past is None:
+        if self._plan.run_history is None:
             return result
         # What it began with: the session may have been edited while it waited.
-        begun, scope = self._plan.past.started.history, self._plan.scope
+        begun, scope = self._plan.run_history.started.history, self._plan.scope
         if conversation.open is not None and conversation.open.run_id == self._run.run_id:
             with anyio.CancelScope(shield=True):
                 await self._write(lease, conversation, self._made(result, scope, conversation, begun))
@@ -380,26 +380,26 @@ class Turn:
         self, lease: SessionLease, conversation: StoredConversation, shut: ShutTurn
     ) -> AnyResult | None:
         """A shutdown has interrupted the last turn: when this one says the same, go on with that, and say it once."""
-        past = await self._past(shut.run_id)
-        if past is None or not _is_same(past, self._plan, self._codec):
+        run_history = await self._run_history(shut.run_id)
+        if run_history is None or not _is_same(run_history, self._plan, self._codec):
             return None
         try:
             result, scope = await self._again(shut.run_id, self._plan)
         except ReplayDiverged:
             # It was shut down for other code, which cannot go on with it: it begins anew.
             return None
-        await self._write_rest(lease, conversation, result, scope.log.since(past.started.history))
+        await self._write_rest(lease, conversation, result, scope.log.since(run_history.started.history))
         return result
 
-    async def _past(self, run_id: str) -> Past | None:
+    async def _run_history(self, run_id: str) -> RunHistory | None:
         """What a turn's run has written; `None` when it has not begun, its id being another run's perhaps."""
         try:
-            past = await load_past(self._store.backend, run_id, self._codec)
+            run_history = await load_run_history(self._store.backend, run_id, self._codec)
         except RunNotFound:
             return None
-        base = None if past.started.opening is None else past.started.opening.base
+        base = None if run_history.started.opening is None else run_history.started.opening.base
         ours = base is not None and (base.app, base.user, base.session) == self._key.parts
-        return past if ours else None
+        return run_history if ours else None
 
     async def _close(self, lease: SessionLease, conversation: StoredConversation, run_id: str) -> None:
         """The process of an earlier turn has died in it, or sleeps: end that turn, whose run it shall not go on with.
@@ -428,22 +428,26 @@ class Turn:
         items: Sequence[Item] = ()
         states: dict[str, object] = {}
         queue = self._store.queue
-        past = await self._past(run_id)
-        if past is None:
+        run_history = await self._run_history(run_id)
+        if run_history is None:
             # Nothing of it was done, so that what was delivered is still to be.
             records = [void(run_id)]
             await self._store.write(lease, self._key, conversation, records, self._codec)
             return
-        waits = past.ended is not None and past.ended.status == "suspended"
+        waits = run_history.ended is not None and run_history.ended.status == "suspended"
         if waits and self._store.policy.on_suspended == "refuse":
             raise SessionSuspended(
                 f"a turn of session {self._key.session!r} waits for an answer",
                 run_id=run_id,
                 hint='answer and resume its run, or SessionPolicy(on_suspended="close")',
             )
-        given = past.ended is not None and past.ended.status == "completed" and asked_in(past.records) is not None
+        given = (
+            run_history.ended is not None
+            and run_history.ended.status == "completed"
+            and asked_in(run_history.records) is not None
+        )
         if waits or given or self._store.policy.persist in ("step", "item"):
-            items, deltas, begun = left_of(past)
+            items, deltas, begun = left_of(run_history)
             name = stored_type(begun.like)
             name = StateBag.__name__ if name == "dict" else name
             change = deltas_change(conversation.states.get(name), begun, deltas)
@@ -451,7 +455,7 @@ class Turn:
         messages = await queue.contained_in(self._key, items)
         took = [each.delivery_id for each in messages]
         status: RunStatus = "suspended" if waits else "completed" if given else "interrupted"
-        records = [ended(run_id, status, items, states, self._codec, branch=past.started.flow, took=took)]
+        records = [ended(run_id, status, items, states, self._codec, branch=run_history.started.flow, took=took)]
         await self._store.write(lease, self._key, conversation, records, self._codec)
         await queue.ack(self._key, messages)
 
@@ -492,10 +496,10 @@ def _cut(result: AnyResult, items: Sequence[Item]) -> int | None:
     return int(isinstance(last, Message) and last.role == "assistant" and last.status == "incomplete")
 
 
-def _is_same(past: Past, plan: RunPlan, codec: Codec) -> bool:
+def _is_same(run_history: RunHistory, plan: RunPlan, codec: Codec) -> bool:
     """Whether a turn is asked for what an earlier one was asked for; the ids of items are made anew each time."""
-    asked = past.started.input
-    if past.started.flow != plan.step.id or not isinstance(asked, Stored):
+    asked = run_history.started.input
+    if run_history.started.flow != plan.step.id or not isinstance(asked, Stored):
         return False
     try:
         now: object = codec.encode(plan.value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from noetic_py.context.step import SequenceSpec, Step
 from noetic_py.engine.fingerprint import fingerprint
-from noetic_py.engine.journaling.run_history import Past
+from noetic_py.engine.journaling.run_history import RunHistory
 from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.stops import asked_in
 from noetic_py.errors import ReplayDiverged
@@ -25,30 +25,30 @@ AnyStep = Step[Any, Any, Any, Any]
 Declared = tuple[str, AnyStep]
 
 
-def plan_of(past: Past, flow: AnyStep) -> ResumePlan:
+def plan_of(run_history: RunHistory, flow: AnyStep) -> ResumePlan:
     """Compare a journal with the flow that is to go on."""
-    status = "running" if past.ended is None else past.ended.status
-    started = past.started
+    status = "running" if run_history.ended is None else run_history.ended.status
+    started = run_history.started
     if started.flow != flow.id:
         why = f"the run was started with step {started.flow!r}, and this one is {flow.id!r}"
         return ResumePlan(started.run_id, status, (PlannedStep((flow.id,), flow.kind, "differ", why),))
-    steps = tuple(_look(past.index, flow, flow.id))
-    if _was_stopped(past):
+    steps = tuple(_look(run_history.index, flow, flow.id))
+    if _was_stopped(run_history):
         # Nothing is started any more, so nothing is compared.
         steps = tuple(each for each in steps if each.action == "replay")
     return ResumePlan(started.run_id, status, steps)
 
 
-def check(past: Past, flow: AnyStep) -> None:
+def check(run_history: RunHistory, flow: AnyStep) -> None:
     """Compare a flow that is not the one that the run was started with, before anything of it runs.
 
     Raises:
         ReplayDiverged: It does something else than is recorded.
     """
-    opening = past.started.opening
+    opening = run_history.started.opening
     if opening is None or opening.fingerprint == fingerprint(flow):
         return
-    for planned in plan_of(past, flow).steps:
+    for planned in plan_of(run_history, flow).steps:
         if planned.action == "differ":
             raise ReplayDiverged(
                 planned.reason or "the flow has changed",
@@ -57,12 +57,12 @@ def check(past: Past, flow: AnyStep) -> None:
             )
 
 
-def _was_stopped(past: Past) -> bool:
+def _was_stopped(run_history: RunHistory) -> bool:
     """Whether a step has asked for the run's end, or something outside for an end without a wrap-up; both hold."""
-    asked = asked_in(past.records)
+    asked = asked_in(run_history.records)
     return (asked is not None and not asked.rule.wraps_up) or any(
         record.control is not None and record.control.at == ()
-        for record in past.records
+        for record in run_history.records
         if isinstance(record, (StepFinished, AttemptFailed, StepStopped))
     )
 

@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OVER",
-    "Past",
+    "RunHistory",
     "answer",
     "answers_for",
     "end_at",
     "open_requests",
-    "past_of",
     "read_journal",
     "request_of",
+    "run_history_of",
     "take_over",
     "told",
     "waiting",
@@ -254,7 +254,7 @@ PAGE = 1000
 
 
 @frozen(eq=False)
-class Past:
+class RunHistory:
     """What a journal says.
 
     Attributes:
@@ -294,7 +294,9 @@ async def read_journal(backend: CheckpointBackend, run_id: str, codec: Codec) ->
             return found
 
 
-def past_of(records: list[JournalRecord], kinds: Kinds, run_id: str, kind: type[Any] | None, codec: Codec) -> Past:
+def run_history_of(
+    records: list[JournalRecord], kinds: Kinds, run_id: str, kind: type[Any] | None, codec: Codec
+) -> RunHistory:
     """Read a journal.
 
     Args:
@@ -320,43 +322,45 @@ def past_of(records: list[JournalRecord], kinds: Kinds, run_id: str, kind: type[
     if ended is not None and ended.status in _GO_ON:
         for record, _ in list(index.failed.values()):
             forget_failure(index, record)
-    return Past(started, records, index, ended, revision)
+    return RunHistory(started, records, index, ended, revision)
 
 
-def answer(past: Past, kinds: Kinds, run_id: str, answers: Iterable[Answer], now: datetime) -> Past:
+def answer(run_history: RunHistory, kinds: Kinds, run_id: str, answers: Iterable[Answer], now: datetime) -> RunHistory:
     """Let a run go on with answers to what it waits for.
 
     Raises:
         AnswerError: One is not taken; then none is.
     """
-    made = answers_for(run_id, past.index, answers, now)
-    return evolve(past, index=tree([*past.records, *made], kinds), answered=made) if made else past
+    made = answers_for(run_id, run_history.index, answers, now)
+    return evolve(run_history, index=tree([*run_history.records, *made], kinds), answered=made) if made else run_history
 
 
-def take_over(run: Run, past: Past) -> None:
+def take_over(run: Run, run_history: RunHistory) -> None:
     """Let a run go on where its journal ends."""
-    run.journal.extend(past.records)
-    run.journal.extend(past.answered)
+    run.journal.extend(run_history.records)
+    run.journal.extend(run_history.answered)
     steps = Begun(run.kinds)
-    run.recorded_usage = _spent(past.records, run.kinds, steps)
+    run.recorded_usage = _spent(run_history.records, run.kinds, steps)
     run.begun = steps.attempts
-    run.once = _once(past.records)
+    run.once = _once(run_history.records)
     run.turns = sum(spent.used.model_calls for spent in run.recorded_usage)
-    run.context_turns = 0 if past.started.opening is None else past.started.opening.turns
+    run.context_turns = 0 if run_history.started.opening is None else run_history.started.opening.turns
     run.unpriced = any(
         record.calls and record.usage is not None and record.cost is None
-        for record in past.records
+        for record in run_history.records
         if isinstance(record, (StepFinished, AttemptFailed, StepStopped))
     )
-    run.stopped = _stops(past.records)
-    run.progress.update(progress_of(past.records))
-    run.limits.iterations += _iterations(past.records, run.kinds)
-    _deliver(run, past)
-    if past.ended is None or past.ended.status not in OVER:
-        run.journal.extend(each for each in (past.revision, past.layers) if each is not None)
-    if any(isinstance(record, StepOpened) and run.kinds[record.kind].beside for record in past.records):
+    run.stopped = _stops(run_history.records)
+    run.progress.update(progress_of(run_history.records))
+    run.limits.iterations += _iterations(run_history.records, run.kinds)
+    _deliver(run, run_history)
+    if run_history.ended is None or run_history.ended.status not in OVER:
+        run.journal.extend(each for each in (run_history.revision, run_history.layers) if each is not None)
+    if any(isinstance(record, StepOpened) and run.kinds[record.kind].beside for record in run_history.records):
         run.recovered_work = set()
-    run.sent = {each.path for each in past.records if isinstance(each, StepFinished) and run.kinds[each.kind].sends}
+    run.sent = {
+        each.path for each in run_history.records if isinstance(each, StepFinished) and run.kinds[each.kind].sends
+    }
 
 
 def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
@@ -446,11 +450,11 @@ def _once(records: Sequence[JournalRecord]) -> dict[Path, Intent | StepFinished 
     return found
 
 
-def _deliver(run: Run, past: Past) -> None:
+def _deliver(run: Run, run_history: RunHistory) -> None:
     """Put messages that were sent where they are to be found, and those taken where they may come back from."""
-    takers = dict(_takes(past.index))
+    takers = dict(_takes(run_history.index))
     sent: set[Path] = set()
-    for record in past.records:
+    for record in run_history.records:
         # A second attempt's send is recorded, and has sent nothing.
         if isinstance(record, StepFinished) and run.kinds[record.kind].sends and record.path not in sent:
             sent.add(record.path)
