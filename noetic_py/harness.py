@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.models.model import Model, ModelSettings
     from noetic_py.plugins import LayerRegistry
-    from noetic_py.runner.lease import Kept
+    from noetic_py.runner.lease import RunStorage
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
 
@@ -361,9 +361,9 @@ class Harness(Generic[M_co]):
             self._launched.pop(run.run_id, None)
 
     async def _go(self, run: Run, plan: RunPlan, ctx: object = None) -> AnyResult:
-        if plan.kept is None:
+        if plan.storage is None:
             return await self._engine.run_flow(run, plan) if ctx is None else await self._adopt(run, plan, ctx)
-        return await self._keep(run, plan, plan.kept, ctx)
+        return await self._keep(run, plan, plan.storage, ctx)
 
     async def _again(self, run_id: str, plan: RunPlan) -> tuple[AnyResult, ContextScope]:
         """Go on with a run of an earlier process, or give its result once more."""
@@ -375,10 +375,10 @@ class Harness(Generic[M_co]):
         finally:
             self._living.remove(run)
 
-    async def _keep(self, run: Run, plan: RunPlan, kept: Kept, ctx: object) -> AnyResult:
+    async def _keep(self, run: Run, plan: RunPlan, storage: RunStorage, ctx: object) -> AnyResult:
         from noetic_py.runner import lease
 
-        plan = await lease.begin_kept(run, plan, kept) if plan.run_history is None else plan
+        plan = await lease.begin_stored_run(run, plan, storage) if plan.run_history is None else plan
         if ctx is None:
             return await lease.beating(run, partial(self._engine.run_flow, run, plan))
         return await lease.beating(run, partial(self._adopt, run, plan, ctx))
@@ -673,7 +673,7 @@ class Harness(Generic[M_co]):
         options = {**options, "answers": attributed(answers)}
         states = [] if state_type is None else [state_type]
         codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
-        kept = lease.Kept(backend, options.get("durability", "step"), None)
+        storage = lease.RunStorage(backend, options.get("durability", "step"), None)
 
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")
@@ -683,9 +683,9 @@ class Harness(Generic[M_co]):
             await require_run(access, backend, run_id, resume_action(status))
             run = self._planner.again(run_id, run_history, options)
             run.flow, run.on_diverge = step, options.get("on_diverge", "fail")
-            plan = await lease.go_on(run, run_history, step, codec, kept, {**options, "state_type": state_type})
+            plan = await lease.go_on(run, run_history, step, codec, storage, {**options, "state_type": state_type})
             self._living.add(run)
-            return run, evolve(plan, kept=kept)
+            return run, evolve(plan, storage=storage)
 
         return await lease.when_free(take, options.get("wait", 0.0), self._resources.runtime)
 
@@ -787,8 +787,8 @@ class Harness(Generic[M_co]):
         if options.memory is not None:
             step = with_memory(step, memory=options.memory)
         made, plan = self._planner.new(step, value, options.state, None, given)
-        if run_id is not None and plan.kept is not None:
-            plan = evolve(plan, kept=evolve(plan.kept, again=True))
+        if run_id is not None and plan.storage is not None:
+            plan = evolve(plan, storage=evolve(plan.storage, again=True))
         # What a run starts is its own, so the policy is not asked.
         handle: RunHandle[object, object] = RunHandle(made, RunStream(made, ALLOW_ALL))
         self._owner().start_soon(partial(self._follow, made, plan, None, handle.stream, given["on_error"]))

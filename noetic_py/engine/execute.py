@@ -27,7 +27,7 @@ from noetic_py.engine.body import DONE, call_apart, first_stretch, go_on, pause,
 from noetic_py.engine.cancellation import CancelledError, Waiting, failure_of, in_time, is_late, waiting_in
 from noetic_py.engine.frame import Frame, cut_again, note_cut, recorded_cut
 from noetic_py.engine.journaling import fold, ledger, replay
-from noetic_py.engine.kind import Own
+from noetic_py.engine.kind import BodySegment
 from noetic_py.engine.layers.handles import check_shown, keeping
 from noetic_py.engine.limits import wrap_up_step
 from noetic_py.engine.shielding import shielded
@@ -438,8 +438,8 @@ def restore_log(frame: Frame) -> None:
     _restore_items(frame, fold.below(frame.x.run.journal, frame.x.run.kinds, frame.at))
 
 
-def _restore_items(frame: Frame, left: Sequence[Own]) -> None:
-    items = [item for own in left for item in own.items]
+def _restore_items(frame: Frame, left: Sequence[BodySegment]) -> None:
+    items = [item for segment in left for item in segment.items]
     log = frame.scope.log
     there = log.since(frame.start)
     if list(there) != items[: len(there)]:

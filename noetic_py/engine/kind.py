@@ -14,7 +14,7 @@ from noetic_py.errors import CodecError
 from noetic_py.journal.records import Answered, AttemptFailed, Pending, StepFinished
 from noetic_py.journal.values import Change, LayerDeltas, Path
 
-__all__ = ["UNNAMED", "Kind", "Kinds", "Node", "Own", "Shared"]
+__all__ = ["UNNAMED", "BodySegment", "Kind", "Kinds", "Node", "Shared"]
 
 
 @frozen
@@ -95,8 +95,8 @@ class Kind:
     execution: bool = False
     beside: bool = False
     apart: bool = False
-    left: Callable[[Node], Iterator[Own]] | None = None
-    ordered: Callable[[list[Own | Node]], list[Own | Node]] | None = None
+    left: Callable[[Node], Iterator[BodySegment]] | None = None
+    ordered: Callable[[list[BodySegment | Node]], list[BodySegment | Node]] | None = None
     passes_on: bool = False
     rounds: bool = False
     stoppable: bool = False
@@ -143,7 +143,7 @@ class Kinds(dict[str, Kind]):
 
 
 @define(eq=False)
-class Own:
+class BodySegment:
     """A stretch of a body's own work: the items it appended, and how it changed the state and those of layers."""
 
     items: tuple[Item, ...]
@@ -177,7 +177,7 @@ class Node:
 
     path: Path = ()
     kind: Kind = UNNAMED
-    layout: list[Own | Node] = field(factory=list["Own | Node"])
+    layout: list[BodySegment | Node] = field(factory=list["BodySegment | Node"])
     children: dict[str, Node] = field(factory=dict[str, "Node"])
     finished: StepFinished | None = None
     position: int = 0
@@ -196,7 +196,7 @@ class Node:
     # Whether it has its place in its parent's layout.
     placed: bool = False
     # What is shown of it until it runs again.
-    kept: Own | None = None
+    kept: BodySegment | None = None
     fence: int = 0
 
     @property
@@ -221,13 +221,13 @@ class Node:
             self.layout.append(found)
         return found
 
-    def put(self, own: Own, before: str | None) -> None:
+    def put(self, segment: BodySegment, before: str | None) -> None:
         """Own work, at the end of the layout; or before a child, where that has its place already."""
         child = None if before is None else self.children.get(before)
         if child is None or not child.placed:
-            self.layout.append(own)
+            self.layout.append(segment)
         else:
-            self.layout.insert(self.layout.index(child), own)
+            self.layout.insert(self.layout.index(child), segment)
 
     def holds(self, name: str) -> bool:
         """Whether a child has ended here before, so that it does not start again."""
@@ -247,7 +247,7 @@ class Node:
         if found is not None and found.placed:
             self.layout.remove(found)
 
-    def forget_kept(self) -> None:
+    def forget_shown(self) -> None:
         """It has run again, so that what was shown of it meanwhile is void."""
         if self.kept is not None and self.kept in self.layout:
             self.layout.remove(self.kept)
@@ -264,7 +264,7 @@ class Node:
         self.layout.clear()
         for child in self.children.values():
             child.placed = False
-            child.forget_kept()
+            child.forget_shown()
 
     def show_last(self, cause: Path) -> None:
         """Show the steps on the way to the failure after which a wrap-up was run."""

@@ -30,7 +30,7 @@ from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import discarded
 from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
 from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, told
-from noetic_py.engine.journaling.writer import Kept
+from noetic_py.engine.journaling.writer import RunStorage
 from noetic_py.engine.kinds.model import input_items, unsaid
 from noetic_py.engine.kinds.model_round import known_of
 from noetic_py.engine.kinds.spawn import head
@@ -67,7 +67,7 @@ class RunPlan:
     deadline: float | None
     opening: Opening | None = None
     run_history: RunHistory | None = None
-    kept: Kept | None = None
+    storage: RunStorage | None = None
     base: Base | None = None
     delivery_id: str | None = None
 
@@ -166,8 +166,8 @@ async def _begin(x: Execution, root: Frame, plan: RunPlan, lease: BudgetLease, h
     if x.stop is not None:
         # Nothing runs any more: what the steps have left is all there is.
         left = visible(run_history.index)
-        for own in left:
-            plan.scope.log.extend(own.items)
+        for segment in left:
+            plan.scope.log.extend(segment.items)
         put_state(root, left)
 
 

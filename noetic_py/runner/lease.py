@@ -43,7 +43,7 @@ from noetic_py.engine.journaling.run_history import (
     take_over,
     told,
 )
-from noetic_py.engine.journaling.writer import TTL, Kept, RunWriter
+from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.limits import budget_of, limits_of
@@ -62,10 +62,10 @@ from noetic_py.journal.values import Change, Stored
 from noetic_py.steps.flow import Settled
 
 __all__ = [
-    "Kept",
     "PlannedFork",
+    "RunStorage",
     "beating",
-    "begin_kept",
+    "begin_stored_run",
     "beside",
     "codec_for",
     "fork_at",
@@ -91,7 +91,7 @@ def codec_for(step: AnyStep, *more: Any) -> Codec:
     return Codec(types if any(kind.__name__ == Settled.__name__ for kind in types) else [*types, Settled])
 
 
-async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
+async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunPlan:
     """Become the owner of a new run.
 
     Raises:
@@ -107,7 +107,7 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
         user_id=run.user_id,
         request_id=run.request_id,
         metadata=run.metadata,
-        source=kept.source,
+        source=storage.source,
         budget=limits_of(plan.budget),
         version=version_of(state.__class__),
         base=plan.base,
@@ -122,19 +122,19 @@ async def begin_kept(run: Run, plan: RunPlan, kept: Kept) -> RunPlan:
     begun: dict[str, Any] = {"input": plan.value, "history": list(opening.items), "metadata": dict(run.metadata)}
     trees = {where: _encoded(value, where, codec) for where, value in begun.items()}
     plan = evolve(plan, value=_as_read(plan, trees["input"], codec))
-    lease, head = await owned(kept.backend, run.run_id)
+    lease, head = await owned(storage.backend, run.run_id)
     if head is not None and head.position:
-        await give_up(kept.backend, lease)
-        if kept.again:
+        await give_up(storage.backend, lease)
+        if storage.again:
             kind = None if type(state) is StateBag else state.__class__
-            run_history = await load_run_history(kept.backend, run.run_id, codec, kind)
-            return await go_on(run, run_history, plan.step, codec, kept, {"state_type": kind, "budget": plan.budget})
+            run_history = await load_run_history(storage.backend, run.run_id, codec, kind)
+            return await go_on(run, run_history, plan.step, codec, storage, {"state_type": kind, "budget": plan.budget})
         raise RunBusy(
             f"run {run.run_id!r} is there already", hint="resume it, leave out run_id=, or delete the old run"
         )
-    store = RunWriter(kept.backend, lease, codec, kept.mode)
+    store = RunWriter(storage.backend, lease, codec, storage.mode)
     store.status = "running"
-    store.told = _told(run, plan.step.id, kept.source)
+    store.told = _told(run, plan.step.id, storage.source)
     store.tell()
     run.keep_in(store)
     return evolve(plan, opening=opening)
@@ -256,7 +256,9 @@ async def when_free(take: Callable[[], Awaitable[T]], wait: float, runtime: Runt
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-async def go_on(run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, kept: Kept, options: Any) -> RunPlan:
+async def go_on(
+    run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, storage: RunStorage, options: Any
+) -> RunPlan:
     """Become the owner of a run that was begun before, and put together what it goes on with.
 
     Raises:
@@ -275,7 +277,7 @@ async def go_on(run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, 
     run_history = evolve(
         run_history, layers=revise_layers(run_history.records, run_history.index, run.resources.layers, codec)
     )
-    log = await _beginning(started, opening, kept.backend, codec)
+    log = await _beginning(started, opening, storage.backend, codec)
     log.origin = (run.run_id, step.id)
     state = opening.state
     tree = state.tree if isinstance(state, Stored) else state
@@ -290,12 +292,12 @@ async def go_on(run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, 
         run_history,
     )
     # Last, so that whatever is wrong with the call leaves the run free.
-    lease, head = await owned(kept.backend, run.run_id)
+    lease, head = await owned(storage.backend, run.run_id)
     if head is None or head.position != len(run_history.records):
         # Another process has written since it was read.
-        await give_up(kept.backend, lease)
+        await give_up(storage.backend, lease)
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
-    store = RunWriter(kept.backend, lease, codec, kept.mode, position=head.position)
+    store = RunWriter(storage.backend, lease, codec, storage.mode, position=head.position)
     store.status = "running"
     store.told = _told(run, step.id, opening.source)
     if (
@@ -312,7 +314,7 @@ async def go_on(run: Run, run_history: RunHistory, step: AnyStep, codec: Codec, 
             # Before anything is done because of them.
             await store.commit(run.journal, force=True)
     except BaseException:
-        await give_up(kept.backend, lease)
+        await give_up(storage.backend, lease)
         raise
     _tell_unknown(run.run_id, run_history)
     return plan

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.journaling.run_history import RunHistory
     from noetic_py.engine.protocol import Interpreter
     from noetic_py.engine.state import Run
-    from noetic_py.runner.lease import Kept
+    from noetic_py.runner.lease import RunStorage
 
 __all__ = ["Planner", "at_home"]
 
@@ -136,7 +136,7 @@ class Planner:
             scope,
             options.get("budget"),
             options.get("deadline"),
-            kept=self._kept(step, options),
+            storage=self._run_storage(step, options),
             delivery_id=options.get("delivery_id"),
         )
         return run, plan
@@ -177,11 +177,11 @@ class Planner:
         run.attrs = Attributes(options.get("attrs"))
         return run
 
-    def _kept(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> Kept | None:
+    def _run_storage(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> RunStorage | None:
         """How the run is to be kept, when it is."""
         if self.backend is None:
             return None
-        from noetic_py.runner.lease import Kept
+        from noetic_py.runner.lease import RunStorage
 
         named = next((name for name, flow in self.flows.items() if flow is step), None)
-        return Kept(self.backend, options.get("durability", "step"), options.get("source", named))
+        return RunStorage(self.backend, options.get("durability", "step"), options.get("source", named))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from noetic_py.context.context import StepMeta
 from noetic_py.core.control import LoopStop
-from noetic_py.engine.kind import Kinds, Node, Own
+from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, StepOutcomeUnknown
 from noetic_py.journal.records import (
     Answered,
@@ -164,14 +164,14 @@ def _place(
     if isinstance(record, ChildReplayed):
         return
     if isinstance(record, Segment):
-        node.put(Own(record.items, record.delta, record.memory, position), record.before)
+        node.put(BodySegment(record.items, record.delta, record.memory, position), record.before)
         return
     node.kind = kinds[record.kind]
     if isinstance(record, StepOpened):
         node.start_again(record.fence)
         return
-    node.forget_kept()
-    own = Own(record.items, record.delta, record.memory, position)
+    node.forget_shown()
+    own = BodySegment(record.items, record.delta, record.memory, position)
     node.layout.append(own)
     node.takes = record.takes
     if isinstance(record, StepStopped) and record.control is None:
@@ -207,7 +207,7 @@ def _note(parent: Node, node: Node, record: AttemptFailed | Decision | Intent, k
             if not isinstance(record.error, StepOutcomeUnknown):
                 parent.intents.pop(node.name, None)
             node.kind = kinds[record.kind]
-            node.forget_kept()
+            node.forget_shown()
             node.cause = record.error.path if isinstance(record.error, NoeticError) else record.path
             if node is not parent:
                 parent.failed[node.name] = (record, position)
@@ -222,12 +222,12 @@ def items_below(journal: Sequence[JournalRecord], kinds: Kinds, path: Path, caus
         path: Whose conversation.
         cause: Where the failure that ended the path came from, when one did.
     """
-    return [item for own in below(journal, kinds, path, cause) for item in own.items]
+    return [item for segment in below(journal, kinds, path, cause) for item in segment.items]
 
 
 def below(
     journal: Sequence[JournalRecord], kinds: Kinds, path: Path, cause: Path = (), *, wrapped: bool = True
-) -> list[Own]:
+) -> list[BodySegment]:
     """All that these steps have put into the conversation and the state of that path; see `items_below`.
 
     `wrapped` says whether the path's own wrap-up belongs to it.
@@ -240,23 +240,23 @@ def below(
     return list(_visible(root, top=True))
 
 
-def left_by(node: Node, *, own: bool) -> list[Own]:
+def left_by(node: Node, *, own: bool) -> list[BodySegment]:
     """What a finished step has left in the scope that it ran in, in order; `own`: whether that was its own."""
     return list(_visible(node, top=own and node.kind.left is not None))
 
 
-def visible(node: Node) -> list[Own]:
+def visible(node: Node) -> list[BodySegment]:
     """What all steps below have put into the conversation and the state of the node's own scope."""
     return list(_visible(node, top=True))
 
 
-def inside(node: Node) -> list[Own]:
+def inside(node: Node) -> list[BodySegment]:
     """What the steps of a spawn's child have left in its own scope, whether or not the spawn is done."""
     entries = [entry for entry in node.layout if isinstance(entry, Node)]
     return [own for entry in entries for own in _entry(node, entry)]
 
 
-def _visible(node: Node, *, top: bool = False) -> Iterator[Own]:
+def _visible(node: Node, *, top: bool = False) -> Iterator[BodySegment]:
     kind = node.kind
     if not top and kind.is_wall:
         yield from _through_wall(node)
@@ -265,13 +265,13 @@ def _visible(node: Node, *, top: bool = False) -> Iterator[Own]:
         yield from kind.left(node)
         return
     for entry in node.layout if kind.ordered is None else kind.ordered(node.layout):
-        if isinstance(entry, Own):
+        if isinstance(entry, BodySegment):
             yield entry
         else:
             yield from _entry(node, entry)
 
 
-def _entry(node: Node, entry: Node) -> Iterator[Own]:
+def _entry(node: Node, entry: Node) -> Iterator[BodySegment]:
     """What a step has left, unless it has failed and its parent went on."""
     if entry.cause is None or entry.shown or ended_with(node, entry):
         yield from _visible(entry)
@@ -285,23 +285,23 @@ def ended_with(node: Node, entry: Node) -> bool:
     return next((each for each in reversed(node.layout) if not _closes(each)), None) is entry
 
 
-def _closes(entry: Own | Node) -> bool:
+def _closes(entry: BodySegment | Node) -> bool:
     return isinstance(entry, Node) and entry.name == CLOSE
 
 
-def _through_wall(node: Node) -> Iterator[Own]:
+def _through_wall(node: Node) -> Iterator[BodySegment]:
     share = node.kind.shares
     for entry in node.layout:
-        if isinstance(entry, Own):
+        if isinstance(entry, BodySegment):
             yield entry
         elif share is not None and (share.items or share.state):
-            for own in _entry(node, entry):
-                yield Own(own.items if share.items else (), own.delta if share.state else ())
+            for segment in _entry(node, entry):
+                yield BodySegment(segment.items if share.items else (), segment.delta if share.state else ())
     if node.finished is not None and node.finished.winner is not None:
         for name, child in node.children.items():
             if name.endswith(f"[{node.finished.winner}]"):
                 # What the winner did to the state is the race's own change.
-                yield from (Own(own.items) for own in _visible(child))
+                yield from (BodySegment(segment.items) for segment in _visible(child))
 
 
 BEGUN: Final = "begun"

@@ -16,7 +16,7 @@ from noetic_py.core.codec import Codec
 from noetic_py.core.codec.text import dump, is_dict
 from noetic_py.core.state import StateBag
 from noetic_py.engine.journaling.fold import OPEN, ended_with, tree
-from noetic_py.engine.kind import Kinds, Node, Own
+from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.journal.delta import (
     Known,
@@ -196,16 +196,16 @@ def _ending_with(
 ) -> StateRevised:
     root, opening = tree(records, kinds), opening_of(records)
     stored = _tree(opening)
-    last: tuple[Own, Trees] | None = None
-    for own, fields in _kept(root, field_trees(stored)):
-        last = own, fields
+    last: tuple[BodySegment, Trees] | None = None
+    for segment, fields in _kept(root, field_trees(stored)):
+        last = segment, fields
     if last is None:
         begun = {key: known.tree for key, known in state.items()}
         return StateRevised((), opening.version, state_tree(stored, begun), {})
-    own, fields = last
+    segment, fields = last
     # As the run will have it: with what its type has got since as a default.
     before = known_of(fields) if kind is None else known_fields(decoded(state_tree(stored, fields), kind, codec), codec)
-    return StateRevised((), opening.version, stored, {own.position: changes(before, state)})
+    return StateRevised((), opening.version, stored, {segment.position: changes(before, state)})
 
 
 def opening_of(records: Iterable[JournalRecord]) -> Opening:
@@ -228,7 +228,7 @@ def _walk(node: Node, fields: Trees, newer: Callable[[Trees], Mapping[str, Known
     """Rewrite every change at and below a step; returns the fields that it leaves, in their old form."""
     beside = fields
     for entry in node.layout:
-        if isinstance(entry, Own):
+        if isinstance(entry, BodySegment):
             after = changed_fields(fields, entry.delta)
             if entry.delta:
                 deltas[entry.position] = changes(newer(fields), newer(after))
@@ -262,17 +262,17 @@ def _fits(node: Node, fields: Trees) -> bool:
 
 def _changes(node: Node) -> Iterator[Change]:
     for entry in node.layout:
-        yield from entry.delta if isinstance(entry, Own) else _changes(entry)
+        yield from entry.delta if isinstance(entry, BodySegment) else _changes(entry)
 
 
-def _kept(node: Node, fields: Trees) -> Iterator[tuple[Own, Trees]]:
+def _kept(node: Node, fields: Trees) -> Iterator[tuple[BodySegment, Trees]]:
     """What finished steps have done in the flow's own scope, each with the fields before it."""
     for entry in node.layout:
-        if isinstance(entry, Own):
+        if isinstance(entry, BodySegment):
             if node.finished is not None:
                 yield entry, fields
             fields = changed_fields(fields, entry.delta)
         elif _in_place(node, entry) and not node.kind.firings:
-            for own, before in _kept(entry, fields):
-                yield own, before
-                fields = changed_fields(before, own.delta)
+            for segment, before in _kept(entry, fields):
+                yield segment, before
+                fields = changed_fields(before, segment.delta)

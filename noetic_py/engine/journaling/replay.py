@@ -19,7 +19,7 @@ from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.fold import OPEN, inside, left_by, recall, recall_verdict, tree
 from noetic_py.engine.journaling.ledger import NO_TREE, count_turns, recover
 from noetic_py.engine.journaling.outputs import read_output, read_value
-from noetic_py.engine.kind import Node, Own
+from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.engine.state import Execution, Run
 from noetic_py.errors import (
     CheckpointError,
@@ -223,7 +223,7 @@ def _difference(step: AnyStep, value: Any, parent: Frame, record: StepFinished) 
     return None
 
 
-def _other_state(run: Run, scope: ContextScope, left: list[Own]) -> str | None:
+def _other_state(run: Run, scope: ContextScope, left: list[BodySegment]) -> str | None:
     """In what the state differs from the one that the step has changed."""
     given = [change for part in left for change in part.delta]
     if run.store is None:
@@ -239,7 +239,7 @@ def _other_state(run: Run, scope: ContextScope, left: list[Own]) -> str | None:
 
 
 def _differs(
-    step: AnyStep, value: Any, parent: Frame, record: StepFinished, scope: ContextScope, left: list[Own]
+    step: AnyStep, value: Any, parent: Frame, record: StepFinished, scope: ContextScope, left: list[BodySegment]
 ) -> str | None:
     """In what the step, or the state that it meets, differs from what is recorded."""
     differs = _difference(step, value, parent, record) or _other_state(parent.x.run, scope, left)
@@ -282,7 +282,7 @@ def _stands_here(parent: Frame, path: Path, *, always: bool = False, held: bool 
 
 
 def _replay(
-    step: AnyStep, child: Node, left: list[Own], parent: Frame, scope: ContextScope, path: tuple[str, ...]
+    step: AnyStep, child: Node, left: list[BodySegment], parent: Frame, scope: ContextScope, path: tuple[str, ...]
 ) -> Any:
     """Put what a finished child has left where it left it, and return its output."""
     run = parent.x.run
@@ -323,7 +323,13 @@ def _finished(node: Node) -> Iterator[Node]:
 
 
 def _put_left(
-    step: AnyStep, left: list[Own], parent: Frame, scope: ContextScope, path: tuple[str, ...], *, held: bool = False
+    step: AnyStep,
+    left: list[BodySegment],
+    parent: Frame,
+    scope: ContextScope,
+    path: tuple[str, ...],
+    *,
+    held: bool = False,
 ) -> None:
     own = scope is not parent.scope
     run = parent.x.run
@@ -346,7 +352,7 @@ def _seen_through(step: AnyStep, parent: Frame, scope: ContextScope, path: Path)
     return Frame(step, parent, parent.x, path, scope, parent.lease, scope.log.size).state
 
 
-def _recalled(x: Execution, layer_states: LayerStates, left: list[Own]) -> LayerStates:
+def _recalled(x: Execution, layer_states: LayerStates, left: list[BodySegment]) -> LayerStates:
     """The states of layers, as finished work has left them."""
     store = x.run.store
     if store is not None:
@@ -450,16 +456,16 @@ def put_down(frame: Frame, node: Node) -> None:
         frame.visited.update(node.children)
     scope = frame.scope
     state = _seen_through(frame.step, frame, scope, frame.at)
-    for own in inside(node):
-        scope.log.extend(own.items)
-        apply_changes(state, own.delta, store.codec)
+    for segment in inside(node):
+        scope.log.extend(segment.items)
+        apply_changes(state, segment.delta, store.codec)
     scope.known = known_fields(state, store.codec)
     scope.layer_states = _recalled(frame.x, scope.layer_states, inside(node))
     scope.stored = StoredLayerStates(scope.layer_states)
     frame.mark = frame.written = scope.log.size
 
 
-def put_state(frame: Frame, left: list[Own]) -> None:
+def put_state(frame: Frame, left: list[BodySegment]) -> None:
     """Make of the state at a frame's start, and of those of layers, what work below it has made of them."""
     store, scope = frame.x.run.store, frame.scope
     if store is None:

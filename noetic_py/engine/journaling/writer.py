@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.values import Path
 
-__all__ = ["TTL", "Kept", "RunWriter"]
+__all__ = ["TTL", "RunStorage", "RunWriter"]
 
 TTL = 30.0
 """Seconds after which a run whose owner is silent may be taken over."""
@@ -41,14 +41,14 @@ _SAFE = 0.8
 
 
 @frozen(eq=False)
-class Kept:
-    """How a run is kept.
+class RunStorage:
+    """Where and how a run is stored.
 
     Attributes:
-        backend: Where.
+        backend: The backend that stores it.
         mode: When finished steps are committed.
-        source: Where its flow is found again, `None` when it was not given.
-        again: Whether a run of its id that is there already goes on, instead of being in the way.
+        source: Where its flow can be imported from, `None` when it was not given.
+        again: Whether a stored run of the same id is resumed instead of refused.
     """
 
     backend: CheckpointBackend

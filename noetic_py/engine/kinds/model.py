@@ -18,7 +18,7 @@ from noetic_py.engine.execute import execute, restore_log
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.ledger import decided, holds_state, write_down, write_items_down
 from noetic_py.engine.journaling.replay import NOTHING, recorded
-from noetic_py.engine.kind import Kind, Node, Own
+from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.flow import Path, first_of, run_paths
 from noetic_py.engine.kinds.model_round import ANSWER, RoundRequest
 from noetic_py.engine.kinds.output import OutputPlan, output_plan
@@ -423,7 +423,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
     return outputs
 
 
-def _in_call_order(layout: list[Own | Node]) -> list[Own | Node]:
+def _in_call_order(layout: list[BodySegment | Node]) -> list[BodySegment | Node]:
     """A round's layout: its tool calls in the order of the answer, not of their arrival."""
     calls = [entry for entry in layout if isinstance(entry, Node) and entry.kind is CALL]
     if len(calls) < 2:

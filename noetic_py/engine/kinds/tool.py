@@ -26,7 +26,7 @@ from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.hooks import after_tool, before_tool, cut_after, hand_over
 from noetic_py.engine.journaling import ledger, replay
-from noetic_py.engine.kind import Kind, Node, Own
+from noetic_py.engine.kind import BodySegment, Kind, Node
 from noetic_py.engine.kinds.approval import (
     ONCE,
     Wanted,
@@ -516,11 +516,11 @@ def _work_on(wanted: Wanted) -> list[str]:
     return [wanted.tool.name, wanted.plain]
 
 
-def _outputs(node: Node) -> Iterator[Own]:
+def _outputs(node: Node) -> Iterator[BodySegment]:
     """Of a tool call the conversation gets the output; what else the tool wrote stays on its own path."""
     if node.finished is not None:
         outputs = [item for item in node.finished.items[-1:] if isinstance(item, FunctionCallOutput)]
-        yield Own(tuple(outputs))
+        yield BodySegment(tuple(outputs))
 
 
 def _output_of(node: Node, codec: object) -> Any:

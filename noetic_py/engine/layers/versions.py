@@ -18,7 +18,7 @@ from noetic_py.core.types import Version, is_dict, is_list, version_order
 from noetic_py.engine.journaling.detached_starts import DETACHED_START
 from noetic_py.engine.journaling.fold import OPEN, ended_with
 from noetic_py.engine.journaling.migrate import opening_of
-from noetic_py.engine.kind import Node, Own
+from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.errors import CodecError, ConfigError, NoeticError
 from noetic_py.journal.layer_states import StoredLayerStates, changed_tree
 from noetic_py.journal.records import Segment, StateRevised, StepFinished, StepStopped
@@ -186,7 +186,7 @@ class _Walk:
     older: set[str]
     newer: Callable[[str, Any], Any]
     codec: Codec
-    found: list[tuple[Own, LayerDeltas]] = field(factory=list["tuple[Own, LayerDeltas]"])
+    found: list[tuple[BodySegment, LayerDeltas]] = field(factory=list["tuple[BodySegment, LayerDeltas]"])
 
     def below(self, node: Node, forms: _Forms) -> _Forms:
         """All at and below a step; returns what it leaves to its parent."""
@@ -197,7 +197,7 @@ class _Walk:
             if child.kind.beside:
                 self.below(child, self._launched(child))
         for entry in node.layout:
-            if isinstance(entry, Own):
+            if isinstance(entry, BodySegment):
                 forms = self._own(entry, forms)
             elif OPEN in entry.children:
                 # It has layers of its own.
@@ -223,11 +223,11 @@ class _Walk:
     def _form(self, layer: str, tree: Any) -> _Form:
         return _Form(tree, None if tree is None else self.newer(layer, tree))
 
-    def _own(self, own: Own, forms: _Forms) -> _Forms:
-        if not any(layer in self.older for layer, _ in own.memory):
+    def _own(self, segment: BodySegment, forms: _Forms) -> _Forms:
+        if not any(layer in self.older for layer, _ in segment.memory):
             return forms
         after, deltas = dict(forms), list[Any]()
-        for layer, given in own.memory:
+        for layer, given in segment.memory:
             if layer not in self.older:
                 deltas.append((layer, given))
                 continue
@@ -238,5 +238,5 @@ class _Walk:
             before = {} if old is None else {layer: old.value}
             now = {layer: after[layer].value} if layer in after else {}
             deltas += StoredLayerStates(before).changes(now, self.codec)[0]
-        self.found.append((own, tuple(deltas)))
+        self.found.append((segment, tuple(deltas)))
         return after
