@@ -49,7 +49,7 @@ from noetic_py.models import (
     TimedModel,
 )
 from noetic_py.models.model import current_runtime
-from noetic_py.models.wrapper import Relay
+from noetic_py.models.wrapper import GeneratedAnswer
 from noetic_py.testing import ScriptedModel, ScriptExhausted, Turn, Unfinished, VirtualRuntime
 
 pytestmark = pytest.mark.anyio
@@ -1102,7 +1102,7 @@ def known(name: str, response: ModelResponse) -> AbstractAsyncContextManager[Mod
     async def parts() -> AsyncGenerator[ModelEvent | ModelResponse]:
         yield response
 
-    return Relay(name, parts())
+    return GeneratedAnswer(name, parts())
 
 
 async def test_a_wrapper_may_ask_several_at_once() -> None:

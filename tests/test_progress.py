@@ -71,7 +71,7 @@ async def test_a_value_is_there_until_another_one_is(value: JsonValue) -> None:
 async def test_what_is_left_is_sent_as_events_with_the_source_of_the_step() -> None:
     @step
     async def body(_: int, ctx: Context) -> None:
-        pages = [1]
+        pages: list[JsonValue] = [1]
         ctx.progress.set(pages)
         pages.append(2)
         ctx.progress.finish()

@@ -134,12 +134,12 @@ def test_a_difference_is_told_with_the_command_that_renews_the_list(
     assert script.main(["--write"]) == 0
     assert script.main([]) == 0
     text = kept.read_text(encoding="utf-8")
-    kept.write_text(text.replace("noetic_py.Harness: class", "noetic_py.Harbour: class"), encoding="utf-8")
+    kept.write_text(text.replace("noetic_py.Budget: class", "noetic_py.Purse: class"), encoding="utf-8")
     capsys.readouterr()
     assert script.main([]) == 1
     said = capsys.readouterr().out
-    assert "-noetic_py.Harbour: class" in said
-    assert "+noetic_py.Harness: class" in said
+    assert "-noetic_py.Purse: class" in said
+    assert "+noetic_py.Budget: class" in said
     assert script.RENEW in said
 
 

@@ -272,8 +272,8 @@ class SignedBackend(DelegatingBackend):
                 break
         end = page.cursor
         if not anchored:
-            told = f"it does not hold what it held when the anchor was made, at record {anchor and anchor.position}"
-            checks.append(self._sealing.about_end("anchor", end.position, Finding("forged", told)))
+            reason = f"it does not hold what it held when the anchor was made, at record {anchor and anchor.position}"
+            checks.append(self._sealing.about_end("anchor", end.position, Finding("forged", reason)))
         ordered = sorted(dict.fromkeys(checks), key=lambda check: check.kind is None)
         return VerificationReport(run_id, ordered, Anchor(end.position, end.digest.hex()))
 

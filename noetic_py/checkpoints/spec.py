@@ -65,11 +65,11 @@ def no_backend(
     scheme, colon, rest = spec.partition(":")
     served = f"a backend itself, or one of {' '.join(f'{name}:...' for name in sorted(known))}"
     if spec in known:
-        told, hint = repr(spec), f'"{spec}:"' if spec == "memory" else f'"{spec}:..."'
+        named, hint = repr(spec), f'"{spec}:"' if spec == "memory" else f'"{spec}:..."'
     elif (not colon or len(scheme) == 1) and "@" not in spec:
-        told, hint = repr(spec), f'"sqlite:{spec or "runs.db"}" for a file; {served}'
+        named, hint = repr(spec), f'"sqlite:{spec or "runs.db"}" for a file; {served}'
     else:
-        told = f'"{scheme}:..."' if colon and scheme.isascii() and scheme.isalnum() else "..."
+        named = f'"{scheme}:..."' if colon and scheme.isascii() and scheme.isalnum() else "..."
         close = nearest(scheme, known)
         # The name itself is known where only what follows it is missing.
         hint = served if close in (None, scheme) else f'did you mean "{close}:..."? {served}'
@@ -77,4 +77,4 @@ def no_backend(
         hint = f"pip install {package}"
     elif colon and not rest and scheme in known:
         hint = f'"{scheme}:" and a path, such as "{scheme}:runs.db"'
-    return ConfigError(f"checkpoints={told} is not a backend; expected scheme:place", code="checkpoints", hint=hint)
+    return ConfigError(f"checkpoints={named} is not a backend; expected scheme:place", code="checkpoints", hint=hint)

@@ -71,13 +71,13 @@ class GuardedSpan(Span):
         escaped: bool = False,
     ) -> None:
         """Add an event for an exception, with its traceback and its causes."""
-        told = {
+        fields = {
             "exception.type": type(exception).__qualname__,
             "exception.message": str(exception),
             "exception.stacktrace": rendered(exception),
             "exception.escaped": str(escaped),
         }
-        self.add_event("exception", told | dict(attributes or {}), timestamp)
+        self.add_event("exception", fields | dict(attributes or {}), timestamp)
 
 
 def _clean(value: object) -> Any:

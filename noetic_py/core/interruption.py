@@ -69,7 +69,7 @@ class Interruption(str):
             # A hook of the application's, or of another library, stays.
             sys.excepthook = _show
 
-    def told(self, error: BaseException) -> str:
+    def describe(self, error: BaseException) -> str:
         """The note with the names that the code has where the cancellation came through."""
         known = getattr(sys.modules.get("__main__"), "__dict__", {})
         named = next((name for name, value in known.items() if value is self.step), "step")
@@ -89,7 +89,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if not notes:
         sys.__excepthook__(kind, error, trace)
         return
-    lines = ("KeyboardInterrupt", *(note.told(on) for note, on in notes.items()), "")
+    lines = ("KeyboardInterrupt", *(note.describe(on) for note, on in notes.items()), "")
     sys.stderr.write("\n".join(lines))
 
 

@@ -305,7 +305,7 @@ class _Answers:
         if isinstance(event, ItemsAppended):
             return self._committed(event)
         ended = [path for path in self._growing if path[: len(event.path)] == event.path]
-        return [each.void(event) for path in ended for each in self._growing.pop(path)]
+        return [each.discarded(event) for path in ended for each in self._growing.pop(path)]
 
     def _growth(self, event: TextDelta | ReasoningDelta) -> _Growth:
         growing = self._growing.setdefault(event.path, [])
@@ -326,7 +326,7 @@ class _Answers:
                 growing.remove(grown)
             key = (*event.path, item.id) if grown is None else grown.key
             shown.append(partial(ItemSnapshot, key, item, "committed", event.path, event.branch, event.call_id))
-        return shown + [each.void(event) for each in growing]
+        return shown + [each.discarded(event) for each in growing]
 
 
 class _Growth:
@@ -355,7 +355,7 @@ class _Growth:
             return False
         return isinstance(item, self.kind) and (self.item_id == item.id or self.item_id not in ids)
 
-    def void(self, event: Event) -> Callable[[], ItemSnapshot]:
+    def discarded(self, event: Event) -> Callable[[], ItemSnapshot]:
         """It was said in vain."""
         return partial(self.show, event, "void", len(self._pieces))
 

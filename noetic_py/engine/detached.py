@@ -462,41 +462,41 @@ class _DetachedStart:
 
 def _read(parent: Frame, step: AnyStep, work: Node) -> _DetachedStart | None:
     """What was started; `None` when it cannot be found, or is not what it was."""
-    told = work.decisions.get(DETACHED_START)
+    decided = work.decisions.get(DETACHED_START)
     store = parent.x.run.store
-    if told is None or store is None:
+    if decided is None or store is None:
         return None
     found = {
         id(each): each
         for each in referenced(step)
-        if each.id == told["step"] and fingerprint(each) == told["fingerprint"]
+        if each.id == decided["step"] and fingerprint(each) == decided["fingerprint"]
     }
     if len(found) != 1:
         # Two may say the same and hold different values.
         return None
     (started,) = found.values()
     try:
-        value = store.codec.decode(_parsed(told["input"]), declared_input(started))
-        state = _state(told, parent.scope.state.__class__, store.codec)
-        layer_states = _layer_states(told, parent, store.codec)
-        return _DetachedStart(started, value, state, layer_states, budget_of(told["budget"], None), told["count"])
+        value = store.codec.decode(_parsed(decided["input"]), declared_input(started))
+        state = _state(decided, parent.scope.state.__class__, store.codec)
+        layer_states = _layer_states(decided, parent, store.codec)
+        return _DetachedStart(started, value, state, layer_states, budget_of(decided["budget"], None), decided["count"])
     except (CodecError, ConfigError):
         return None
 
 
-def _layer_states(told: Mapping[str, Any], parent: Frame, codec: Codec) -> LayerStates:
+def _layer_states(decided: Mapping[str, Any], parent: Frame, codec: Codec) -> LayerStates:
     """The states of layers that it was started with.
 
     Raises:
         CodecError: One does not fit its layer.
         ConfigError: One is of a newer version.
     """
-    if "memory" not in told:
+    if "memory" not in decided:
         return parent.scope.layer_states
     layers, layer_states = parent.x.layers, dict[str, Any]()
-    for name, tree in _parsed(told["memory"]).items():
+    for name, tree in _parsed(decided["memory"]).items():
         layer, kind = layers.by_id.get(name), layers.state_type(name)
-        version = told.get("layers", {}).get(name, 1)
+        version = decided.get("layers", {}).get(name, 1)
         if layer is not None and tree is not None and is_older(layer, version):
             layer_states[name] = migrated(layer, codec, tree, version, kind)
         else:
@@ -504,19 +504,19 @@ def _layer_states(told: Mapping[str, Any], parent: Frame, codec: Codec) -> Layer
     return layer_states
 
 
-def _state(told: Mapping[str, Any], kind: type[Any], codec: Codec) -> Any:
+def _state(decided: Mapping[str, Any], kind: type[Any], codec: Codec) -> Any:
     """The state that it was started with, when that is plain, or of the class that its starter's has.
 
     Raises:
         CodecError: It is something else.
     """
-    tree = _parsed(told["state"])
+    tree = _parsed(decided["state"])
     name = stored_type(tree)
     if name == "dict":
         made = codec.decode(tree)
-        return StateBag(made) if told["bag"] else made
-    if name != kind.__name__ or told["version"] != version_of(kind):
-        raise CodecError(f"the state is a {name} of version {told['version']}")
+        return StateBag(made) if decided["bag"] else made
+    if name != kind.__name__ or decided["version"] != version_of(kind):
+        raise CodecError(f"the state is a {name} of version {decided['version']}")
     return codec.decode(tree, kind)
 
 

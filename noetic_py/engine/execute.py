@@ -94,7 +94,7 @@ async def execute(step: AnyStep, value: Any, parent: Frame, name: str, scope: Co
     body = frame.kind.run if body is None else keeping if x.layers.has_place else body
     if run.bus.active:
         await run.bus.room()
-        frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
+        frame.publish(StepStarted(frame.at, step.kind, frame.attempt))
     try:
         counted = step.counted if not run.begun else step.counted and replay.is_new(parent, name)
         if frame.lease.steps_free:
@@ -154,7 +154,7 @@ async def _further_attempts(frame: Frame, body: Body, value: Any, error: BaseExc
     while True:
         await _unwind(frame, error, own)
         if bus.active:
-            frame.tell(StepStarted(frame.at, step.kind, frame.attempt))
+            frame.publish(StepStarted(frame.at, step.kind, frame.attempt))
         try:
             frame.lease.take_step(step.counted)
             context, work = copy_context(), _inside(frame, body, value, False)

@@ -177,7 +177,7 @@ class Frame(Context[Any, Any]):
         self.segments: list[Segment] | None = None
         self.prepared: StepFinished | None = None
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         """Send an event of the step's, with the branch and the tool call that it belongs to."""
         self.x.run.bus.publish(event.tagged(self.source or self.find_source()))
 

@@ -322,7 +322,7 @@ async def _between_hooks(body: Body, value: Any, frame: Frame) -> Any:
     step = frame.step
     call = StepCall(step.id, step.kind, step.tags, copy_value(value), frame.attempt)
     for hook in _hooks(frame, "before_step", step.tags):
-        await _told(frame, hook, call)
+        await _notify(frame, hook, call)
     if frame.x.run.timed:
         await in_time()
     handover = frame.handover
@@ -333,7 +333,7 @@ async def _between_hooks(body: Body, value: Any, frame: Frame) -> Any:
     if isinstance(output, HandoffOutput):
         shown = Handoff(step.spec.targets.steps()[output.step], output.input)
     for hook in _hooks(frame, "after_step", step.tags):
-        await _told(frame, hook, call, copy_value(shown))
+        await _notify(frame, hook, call, copy_value(shown))
     cut_after(frame)
     return output if frame.handover is None else frame.handover
 
@@ -357,10 +357,10 @@ async def _round(hooks: Sequence[AnyHook], body: AnyStep, value: Any, frame: Fra
 
 async def _after_round(hooks: Sequence[AnyHook], done: Round, frame: Frame) -> None:
     for hook in hooks:
-        await _told(frame, hook, done)
+        await _notify(frame, hook, done)
 
 
-async def _told(frame: Frame, hook: AnyHook, *subject: Any) -> None:
+async def _notify(frame: Frame, hook: AnyHook, *subject: Any) -> None:
     """Call a hook that has nothing to give."""
     made, _ = await _call(frame, hook, *subject)
     if made is not None:

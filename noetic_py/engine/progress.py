@@ -144,9 +144,9 @@ def _check(value: object, path: Path) -> None:
     found = _odd(value)
     if found is not None:
         where, odd = found
-        told = repr(odd) if isinstance(odd, float) else f"a {type(odd).__module__}.{type(odd).__qualname__}"
+        shown = repr(odd) if isinstance(odd, float) else f"a {type(odd).__module__}.{type(odd).__qualname__}"
         raise CodecError(
-            f"{told} is not valid JSON",
+            f"{shown} is not valid JSON",
             where=f"progress{where}",
             path=path,
             hint="lists, dicts with text keys, plain values",

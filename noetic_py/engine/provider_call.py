@@ -146,7 +146,7 @@ class ProviderCall:
                 await run.store.hold()
             bus = run.bus
             if bus.active:
-                frame.tell(ModelStarted(frame.at, self._model.name))
+                frame.publish(ModelStarted(frame.at, self._model.name))
             if run.tracer is not None:
                 self._span = CallSpan(run.tracer, self._model.name, request, run.thread_id)
             self._manager = self._model.respond(request)
@@ -268,11 +268,11 @@ class ProviderCall:
             return
         name = self._model.name
         if response is not None and error is None:
-            frame.tell(ModelFinished(frame.at, name, response.usage, used.cost))
+            frame.publish(ModelFinished(frame.at, name, response.usage, used.cost))
             return
         why = redact(str(error)) or type(error).__name__ if isinstance(error, Exception) else "stopped"
         tokens = None if used is NOTHING_USED else used.tokens
-        frame.tell(ModelFailed(frame.at, name, why, tokens, used.cost))
+        frame.publish(ModelFailed(frame.at, name, why, tokens, used.cost))
 
     def _log(self, used: Usage, error: BaseException | None) -> None:
         how = "answered" if error is None else f"failed ({type(error).__name__})"

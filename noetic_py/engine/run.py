@@ -29,7 +29,7 @@ from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
 from noetic_py.engine.journaling.ledger import discarded
 from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
-from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, told
+from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, summary_of
 from noetic_py.engine.journaling.writer import RunStorage
 from noetic_py.engine.kinds.model import input_items, unsaid
 from noetic_py.engine.kinds.model_round import known_of
@@ -108,7 +108,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
             broken = _Ending(no_value(), None, as_error(root, failure))
             return await _result(run, x, plan, history, broken, now)
         reason = "cancelled from outside" if x.stop is None else x.stop.reason
-        _void_wrap_up(root, again=root.wrap_up is not None)
+        _discard_wrap_up(root, again=root.wrap_up is not None)
         restore(root)
         left = _Ending(no_value(), Control("cancel", reason=reason), None)
         with anyio.CancelScope(shield=True):
@@ -184,7 +184,7 @@ async def _outcome(
     # What runs from here on begins anew.
     run.running_since = 0.0
     asked = stop is not None and stop.rule.wraps_up
-    _void_wrap_up(root, again=asked or (stop is not None and stop.error is not None and lease.keeps))
+    _discard_wrap_up(root, again=asked or (stop is not None and stop.error is not None and lease.keeps))
     if stop is not None and stop.error is not None and lease.keeps and plan.budget is not None:
         output, _ = await _wrap_up(x, root, wrap_up_step(plan.budget), lease, stop.error)
         await run.dismiss()
@@ -238,7 +238,7 @@ def _is_over(run: Run) -> bool:
     return any(control.at == () for control in run.stopped)
 
 
-def _void_wrap_up(root: Frame, *, again: bool) -> None:
+def _discard_wrap_up(root: Frame, *, again: bool) -> None:
     """The wrap-up of an earlier process is void once a step has finished after it, or when none follows this time."""
     run, node = root.x.run, root.node
     if node is None or "wrap_up" not in node.children or _is_over(run) or (again and not _has_gone_on(run.journal)):
@@ -355,7 +355,7 @@ async def _end(
     if run.store is not None:
         run.store.status = status
         if control is not None and control.shutdown is not None:
-            run.store.tell(shutdown=True)
+            run.store.set_card(shutdown=True)
         try:
             await run.store.commit(run.journal, force=True)
         finally:
@@ -437,7 +437,7 @@ async def _result(
     reason, loop_stop = _why(run, plan, ending)
     waits = open_requests(run.journal, run.kinds) if status == "suspended" else {}
     if stop is not None and stop.rule.waits:
-        stop, reason = None, told(list(waits.values()))
+        stop, reason = None, summary_of(list(waits.values()))
     try:
         await _end(run, status, reason, stop, waits)
     except CheckpointError as failed:

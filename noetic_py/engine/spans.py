@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from noetic_py.core.guarded_span import GuardedSpan
     from noetic_py.tools import Tool
 
-__all__ = ["CallSpan", "tell_failure", "tell_tool"]
+__all__ = ["CallSpan", "describe_tool", "record_failure"]
 
 _SETTINGS = {
     "max_output_tokens": "max_tokens",
@@ -86,7 +86,7 @@ class CallSpan:
             self._span.set_attributes(_of_response(response))
         if isinstance(failure, Exception):
             self._span.record_exception(failure)
-            tell_failure(self._span, failure, str(failure))
+            record_failure(self._span, failure, str(failure))
         self._span.end()
 
 
@@ -95,20 +95,20 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_response(response: ModelResponse) -> dict[str, Any]:
-    told = {
+    attributes = {
         "gen_ai.response.finish_reasons": [response.stop_reason],
         "gen_ai.response.model": response.model,
         "gen_ai.response.id": response.response_id,
         **({} if response.usage is None else _of_usage(response.usage)),
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _of_usage(usage: TokenUsage) -> dict[str, int | None]:
     return {f"gen_ai.usage.{name}": getattr(usage, part) for part, name in _USAGE.items()}
 
 
-def tell_tool(span: Span, name: str, tool: Tool[..., Any, Any, Any] | None, call_id: str = "") -> None:
+def describe_tool(span: Span, name: str, tool: Tool[..., Any, Any, Any] | None, call_id: str = "") -> None:
     """Make a step's span that of a tool.
 
     Args:
@@ -118,15 +118,15 @@ def tell_tool(span: Span, name: str, tool: Tool[..., Any, Any, Any] | None, call
         call_id: The model's id of the call.
     """
     span.update_name(f"execute_tool {name}")
-    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     if call_id:
-        told["gen_ai.tool.call.id"] = call_id
+        attributes["gen_ai.tool.call.id"] = call_id
     if tool is not None and tool.description:
-        told["gen_ai.tool.description"] = tool.description
-    span.set_attributes(told)
+        attributes["gen_ai.tool.description"] = tool.description
+    span.set_attributes(attributes)
 
 
-def tell_failure(span: Span, error: BaseException | None, message: str) -> None:
+def record_failure(span: Span, error: BaseException | None, message: str) -> None:
     """Say that what a span stands for has failed.
 
     Args:

@@ -285,9 +285,9 @@ class Run:
     def possibly_spent(self, path: tuple[str, ...] = ()) -> Usage:
         """What calls below a path had reserved that were in flight when an earlier owner died."""
         found = NOTHING_USED
-        for spent in self.recorded_usage:
-            if not spent.sure and spent.path[: len(path)] == path:
-                used = spent.used
+        for usage in self.recorded_usage:
+            if not usage.sure and usage.path[: len(path)] == path:
+                used = usage.used
                 cost = found.cost if not used.cost else used.cost + (found.cost or Decimal(0))
                 found = Usage(found.tokens + used.tokens, cost, found.model_calls + used.model_calls)
         return found
@@ -361,7 +361,7 @@ class RecordedUsage:
     steps: int
     tool: str | None
     execution: tuple[str, ...] = ()
-    void: int | None = None
+    discarded: int | None = None
     sure: bool = True
 
 
@@ -718,7 +718,7 @@ class Execution:
             if frame is None:
                 self.run.bus.publish(BudgetWarning((), dimension, spent, limit))
             else:
-                frame.tell(BudgetWarning(frame.path, dimension, spent, limit))
+                frame.publish(BudgetWarning(frame.path, dimension, spent, limit))
 
     def enter_child(self) -> None:
         """Count a spawn that starts.

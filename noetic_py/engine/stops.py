@@ -194,13 +194,13 @@ def note(run: Run, control: Control, key: str = "", path: Path = ()) -> None:
 
 def decision_of(asked: Asked, path: Path = ()) -> Decision:
     """The record that says that a stop is asked for."""
-    told = asdict(evolve(asked, reason=without_secrets(asked.reason) or ""), recurse=False)
-    return Decision(path, ASKED, {name: value for name, value in told.items() if value not in (None, "")})
+    fields = asdict(evolve(asked, reason=without_secrets(asked.reason) or ""), recurse=False)
+    return Decision(path, ASKED, {name: value for name, value in fields.items() if value not in (None, "")})
 
 
-def asked_of(told: Mapping[str, Any]) -> Asked:
+def asked_of(fields: Mapping[str, Any]) -> Asked:
     """What a decision says; keys of a later version are left alone."""
-    return Asked(**{name: value for name, value in told.items() if name in _NAMES})
+    return Asked(**{name: value for name, value in fields.items() if name in _NAMES})
 
 
 def note_valueless(run: Run, path: Path = ()) -> None:
@@ -222,8 +222,8 @@ def asked_again(root: Node | None, run: Run, flow: Step[Any, Any, Any, Any] | No
     Raises:
         ConfigError: It was given a value of another type than the flow's; code `"complete"`.
     """
-    told = None if root is None else root.decisions.get(ASKED)
-    return None if told is None or run.store is None else control_of(asked_of(told), flow, run.store.codec)
+    fields = None if root is None else root.decisions.get(ASKED)
+    return None if fields is None or run.store is None else control_of(asked_of(fields), flow, run.store.codec)
 
 
 def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec) -> Control:

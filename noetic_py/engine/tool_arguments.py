@@ -22,7 +22,7 @@ from noetic_py.tools import Tool
 from noetic_py.tools.confidential import object_of, restored, secret_parameters, text_of
 from noetic_py.tools.permissions import PermissionRule, decide
 
-__all__ = ["Received", "changed_arguments", "check_changed", "plain", "rules_for", "told_of"]
+__all__ = ["Received", "changed_arguments", "check_changed", "plain", "rules_for", "with_changed_arguments"]
 
 
 @define(eq=False)
@@ -185,7 +185,7 @@ def changed_arguments(frame: Frame, asked: Received) -> str | None:
     return None if plain(other.call.arguments) == plain(asked.call.arguments) else answer.arguments
 
 
-def told_of(arguments: str, output: Any, *, made: bool = True) -> Any:
+def with_changed_arguments(arguments: str, output: Any, *, made: bool = True) -> Any:
     """The output of a call that was approved with other arguments than the model's, so that the model knows of them.
 
     Args:

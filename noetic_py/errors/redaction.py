@@ -212,9 +212,9 @@ def redact_record(record: LogRecord) -> bool:
     """A filter of a logger: takes secrets out of a record, out of its traceback too, and lets every record pass."""
     if not _register.forms:
         return True
-    told = record.getMessage()
-    if redact(told) != told:
-        record.msg, record.args = redact(told), ()
+    message = record.getMessage()
+    if redact(message) != message:
+        record.msg, record.args = redact(message), ()
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
         import traceback

@@ -28,8 +28,8 @@ _HINTS = {
 
 def sealed(name: str, payload: bytes) -> bytes:
     """What a transform gave, marked with its name."""
-    told = name.encode()
-    return b"".join((_BEGIN, bytes((len(told),)), told, payload))
+    mark = name.encode()
+    return b"".join((_BEGIN, bytes((len(mark),)), mark, payload))
 
 
 def opened(payload: bytes) -> tuple[str, bytes] | None:
@@ -87,11 +87,11 @@ def card_fields(stored: bytes) -> dict[str, Any]:
     Raises:
         CorruptRecord: It is no JSON object.
     """
-    told = plain_card(stored)
-    if not told:
+    plain = plain_card(stored)
+    if not plain:
         return {}
     try:
-        fields: Any = json.loads(told)
+        fields: Any = json.loads(plain)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):

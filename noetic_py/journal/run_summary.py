@@ -68,17 +68,17 @@ Seals: TypeAlias = dict[str, bytes | None]
 
 def sealed_card(end: JournalEnd, seals: Seals) -> bytes:
     """A run's card with where its journal ends, and what seals that."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "position": end.position,
         "digest": end.digest.hex(),
         "status": end.status,
         "seals": {name: None if seal is None else base64.b64encode(seal).decode() for name, seal in seals.items()},
     }
     if end.origins:
-        told["origins"] = [list(origin) for origin in end.origins]
+        fields["origins"] = [list(origin) for origin in end.origins]
     if end.store is not None:
-        told["store"] = end.store
-    return sealed_around(next(iter(seals), ""), end.card, json.dumps(told, separators=(",", ":")).encode())
+        fields["store"] = end.store
+    return sealed_around(next(iter(seals), ""), end.card, json.dumps(fields, separators=(",", ":")).encode())
 
 
 @frozen
@@ -106,15 +106,15 @@ def sealed_parts(run_id: str, stored: bytes) -> CardParts:
     if opened(stored) is None:
         return CardParts(None, {}, card)
     try:
-        told = json.loads(beside)
+        fields = json.loads(beside)
         seals: Seals = {
             str(name): None if seal is None else base64.b64decode(seal, validate=True)
-            for name, seal in told["seals"].items()
+            for name, seal in fields["seals"].items()
         }
-        origins = tuple((str(run), int(at)) for run, at in told.get("origins", ()))
-        status = told["status"]
-        digest = bytes.fromhex(told["digest"])
-        end = JournalEnd(run_id, int(told["position"]), digest, status, card, origins, told.get("store"))
+        origins = tuple((str(run), int(at)) for run, at in fields.get("origins", ()))
+        status = fields["status"]
+        digest = bytes.fromhex(fields["digest"])
+        end = JournalEnd(run_id, int(fields["position"]), digest, status, card, origins, fields.get("store"))
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"what is kept beside the end of the journal is damaged: {type(error).__name__}") from error
     if sealed_card(end, seals) != stored:

@@ -38,13 +38,13 @@ __all__ = [
     "StoredState",
     "begins_at",
     "deltas_change",
+    "discarded",
     "edited",
     "ended",
     "loaded",
     "read_conversation",
     "started",
     "state_change",
-    "void",
 ]
 
 _STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
@@ -320,7 +320,7 @@ def ended(
     return Record(_ENDED, (), dump(fields))
 
 
-def void(run_id: str) -> Record:
+def discarded(run_id: str) -> Record:
     """A turn has ended whose run was never begun."""
     return Record(_ENDED, (), dump({"run": run_id, "status": "interrupted", "void": True}))
 

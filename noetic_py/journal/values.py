@@ -353,8 +353,8 @@ def read_items(tree: Any, codec: Codec) -> tuple[Item, ...]:
 
 def write_origins(origins: Sequence[tuple[int, Origin | None]]) -> list[Any]:
     """Where items came from; empty when not known."""
-    told = [[count] if origin is None else [count, *origin] for count, origin in origins]
-    return told if any(origin is not None for _, origin in origins) else []
+    parts = [[count] if origin is None else [count, *origin] for count, origin in origins]
+    return parts if any(origin is not None for _, origin in origins) else []
 
 
 def read_origins(tree: Any) -> tuple[tuple[int, Origin | None], ...]:

@@ -464,10 +464,10 @@ async def notify(event: Any, listeners: Listeners, tags: Iterable[str]) -> None:
 
     One that is attached or detached meanwhile counts from the next event on.
     """
-    told: list[object] = []
+    notified: list[object] = []
     for listener in (*listeners, *EVERYWHERE):
-        if listener.fn not in told and listener.hears(event, tags):
-            told.append(listener.fn)
+        if listener.fn not in notified and listener.hears(event, tags):
+            notified.append(listener.fn)
             await listener.notify(event)
 
 

@@ -19,7 +19,7 @@ from noetic_py.errors import (
 from noetic_py.models.model import Model, ModelProfile, ModelRequest, ModelStream, current_where
 from noetic_py.models.price_table import profile_of
 from noetic_py.models.retry import is_retryable
-from noetic_py.models.wrapper import ModelWrapper, Part, Relay, checked_model, name_of, parts_of
+from noetic_py.models.wrapper import GeneratedAnswer, ModelWrapper, Part, checked_model, name_of, parts_of
 
 _CODE = "fallback-model"
 _T = TypeVar("_T", bound=Hashable)
@@ -88,7 +88,7 @@ class FallbackModel(ModelWrapper):
             ModelError: A model failed in a way for which `when` asks no other.
             BudgetExceeded: In a run: the budget does not allow the next call.
         """
-        return Relay(self.name, self._parts(request))
+        return GeneratedAnswer(self.name, self._parts(request))
 
     async def _parts(self, request: ModelRequest) -> AsyncGenerator[Part]:
         failures: list[tuple[str, ModelError]] = []

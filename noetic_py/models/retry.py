@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from noetic_py.core.logs import log
 from noetic_py.errors import AllModelsFailed, ConfigError, ContextOverflow, ModelError, RateLimited
 from noetic_py.models.model import Model, ModelRequest, ModelStream, current_runtime, current_where
-from noetic_py.models.wrapper import ModelWrapper, Part, Relay, checked_count, checked_seconds, parts_of
+from noetic_py.models.wrapper import GeneratedAnswer, ModelWrapper, Part, checked_count, checked_seconds, parts_of
 
 _CODE = "retry-model"
 
@@ -69,7 +69,7 @@ class RetryModel(ModelWrapper):
             ModelError: The last try's, or one that another try cannot mend.
             BudgetExceeded: In a run: the budget does not allow another try.
         """
-        return Relay(self.name, self._parts(request))
+        return GeneratedAnswer(self.name, self._parts(request))
 
     async def _parts(self, request: ModelRequest) -> AsyncGenerator[Part]:
         attempt = 0

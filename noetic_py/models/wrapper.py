@@ -87,7 +87,7 @@ class ModelWrapper:
         return f"{type(self).__name__}({self.name!r})"
 
 
-class Relay:
+class GeneratedAnswer:
     """An answer whose parts come out of a generator, which may ask as often as it likes.
 
     It is the context manager and the stream. The generator is begun on entering, so that what fails before the answer
@@ -106,7 +106,7 @@ class Relay:
         self._first: ModelEvent | None = None
         self._whole: ModelResponse | None = None
 
-    async def __aenter__(self) -> Relay:
+    async def __aenter__(self) -> GeneratedAnswer:
         self._first = await self._pull()
         return self
 

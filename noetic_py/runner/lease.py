@@ -40,8 +40,8 @@ from noetic_py.engine.journaling.run_history import (
     open_requests,
     read_journal,
     run_history_of,
+    summary_of,
     take_over,
-    told,
 )
 from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
@@ -134,8 +134,8 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         )
     store = RunWriter(storage.backend, lease, codec, storage.mode)
     store.status = "running"
-    store.told = _told(run, plan.step.id, storage.source)
-    store.tell()
+    store.summary = _run_summary(run, plan.step.id, storage.source)
+    store.set_card()
     run.keep_in(store)
     return evolve(plan, opening=opening)
 
@@ -160,9 +160,9 @@ async def give_up(backend: CheckpointBackend, lease: Lease) -> None:
         await backend.release(lease)
 
 
-def _told(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
+def _run_summary(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
     """What lists show of a run."""
-    told = {
+    fields = {
         "flow": flow,
         "source": source,
         "thread_id": run.thread_id,
@@ -170,7 +170,7 @@ def _told(run: Run, flow: str, source: str | None) -> Mapping[str, object]:
         "request_id": run.request_id,
         "session": None if run.session is None else run.session.parts,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _encoded(value: Any, where: str, codec: Codec) -> Any:
@@ -299,14 +299,11 @@ async def go_on(
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = RunWriter(storage.backend, lease, codec, storage.mode, position=head.position)
     store.status = "running"
-    store.told = _told(run, step.id, opening.source)
-    if (
-        run_history.ended is not None
-        and run_history.ended.control is not None
-        and run_history.ended.control.shutdown is not None
-    ):
+    store.summary = _run_summary(run, step.id, opening.source)
+    ended = run_history.ended
+    if ended is not None and ended.control is not None and ended.control.shutdown is not None:
         # It goes on, and so a shutdown has not the last word any more.
-        store.tell()
+        store.set_card()
     try:
         run.keep_in(store)
         take_over(run, run_history)
@@ -316,7 +313,7 @@ async def go_on(
     except BaseException:
         await give_up(storage.backend, lease)
         raise
-    _tell_unknown(run.run_id, run_history)
+    _log_unknown(run.run_id, run_history)
     return plan
 
 
@@ -342,7 +339,7 @@ async def write_answers(backend: CheckpointBackend, run_id: str, answers: Sequen
         if not isinstance(last, RunEnded) or last.status != "suspended":
             raise RequestNotFound(f"run {run_id!r} is not suspended", hint="look at harness.runs.get(run_id).status")
         still = open_requests([*journal, *made], KINDS)
-        ended = RunEnded((), "suspended", told(list(still.values())), None, tuple(still))
+        ended = RunEnded((), "suspended", summary_of(list(still.values())), None, tuple(still))
         written: list[JournalRecord] = [*made, ended]
         records = [dump_record(each, codec) for each in written]
         return await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records)
@@ -382,7 +379,7 @@ def left_of(run_history: RunHistory) -> tuple[list[Item], list[Change], StoredSt
     return [item for each in own for item in each.items], [change for each in own for change in each.delta], begun
 
 
-def _tell_unknown(run_id: str, run_history: RunHistory) -> None:
+def _log_unknown(run_id: str, run_history: RunHistory) -> None:
     """Log which extension items are of unknown types: they are kept, and steps that look for them find none."""
     parts = [getattr(record, "items", ()) for record in run_history.records]
     opening = run_history.started.opening

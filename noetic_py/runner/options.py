@@ -247,10 +247,10 @@ def outside_of(ctx: object) -> UnboundEngine:
 def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
     """The options of a run that another one starts."""
     given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
-    told = {name: value for name, value in given.items() if value is not None}
+    set_options = {name: value for name, value in given.items() if value is not None}
     if run.tracer is None:
-        told["traceparent"] = run.place.traceparent
-    return {**told, "on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
+        set_options["traceparent"] = run.place.traceparent
+    return {**set_options, "on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
 
 
 @contextmanager

@@ -135,9 +135,9 @@ class Runs:
         return await self._get(run_id)
 
     async def _get(self, run_id: str) -> RunInfo:
-        return await self._told(await _entry_of(self._backend, run_id))
+        return await self._with_open_requests(await _entry_of(self._backend, run_id))
 
-    async def _told(self, entry: RunEntry) -> RunInfo:
+    async def _with_open_requests(self, entry: RunEntry) -> RunInfo:
         info = _info_of(entry)
         if info.status != "suspended":
             return info
@@ -270,7 +270,7 @@ class Runs:
         if entry.problem is not None:
             return _bare(entry, entry.problem)
         try:
-            return await self._told(entry)
+            return await self._with_open_requests(entry)
         except (CodecError, LimitExceeded) as error:
             return evolve(_info_of(entry), problem=error.message)
         except (CorruptRecord, RecordRefused, RunNotFound, TransformMissing) as error:
@@ -531,9 +531,9 @@ async def fork_run(
 
 def _card_of(info: RunInfo) -> bytes:
     """A run's card again, for a copy of it."""
-    told = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
-    told["session"] = None if info.session is None else info.session.parts
-    return json.dumps({name: value for name, value in told.items() if value is not None}).encode()
+    fields = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
+    fields["session"] = None if info.session is None else info.session.parts
+    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 
 def _session(card: Mapping[str, Any]) -> SessionKey | None:

@@ -52,7 +52,7 @@ class RunStream(Generic[O_co, S_co]):
         self._access = access
         self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
         # Whether anything has asked how the run ended, and so knows of a failure.
-        self._told = False
+        self._reported = False
         self._done = anyio.Event()
         self._views: dict[str, Selection[Event]] = {
             name: Selection(run.bus, Choice(kinds)) for name, kinds in _VIEWS.items()
@@ -155,7 +155,7 @@ class RunStream(Generic[O_co, S_co]):
             NoeticError: The run broke, and `on_error` is `"raise"`.
         """
         await self._done.wait()
-        self._told = True
+        self._reported = True
         if isinstance(self._outcome, NoeticError):
             with HIDING:
                 raise self._outcome
@@ -171,7 +171,7 @@ class RunStream(Generic[O_co, S_co]):
     @property
     def outcome(self) -> RunResult[O_co, S_co] | None:
         """How the run ended, `None` before; of a run that was cancelled or that raised, too."""
-        self._told = self._told or self.done
+        self._reported = self._reported or self.done
         if isinstance(self._outcome, NoeticError):
             left: Any = self._outcome.result
             result: RunResult[O_co, S_co] | None = left
@@ -199,7 +199,7 @@ class RunStream(Generic[O_co, S_co]):
         """Log a failure of which nothing has heard: that is known once nothing can ask for it any more."""
         outcome = self._outcome
         error = outcome.error if isinstance(outcome, RunResult) and outcome.status == "failed" else outcome
-        if isinstance(error, NoeticError) and not self._told:
+        if isinstance(error, NoeticError) and not self._reported:
             message = "run %s failed, and nothing asked for its result: %s"
             log("runs", ERROR, message, self.run_id, error.message, where=Where(self.run_id), error=error)
 

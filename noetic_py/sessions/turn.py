@@ -36,10 +36,10 @@ from noetic_py.journal.records import Base
 from noetic_py.journal.session_stream import (
     StoredConversation,
     deltas_change,
+    discarded,
     edited,
     ended,
     started,
-    void,
 )
 from noetic_py.journal.values import Stored
 from noetic_py.runner.lease import codec_for, give_up, left_of, load_run_history, when_free
@@ -431,7 +431,7 @@ class Turn:
         run_history = await self._run_history(run_id)
         if run_history is None:
             # Nothing of it was done, so that what was delivered is still to be.
-            records = [void(run_id)]
+            records = [discarded(run_id)]
             await self._store.write(lease, self._key, conversation, records, self._codec)
             return
         waits = run_history.ended is not None and run_history.ended.status == "suspended"

@@ -38,36 +38,36 @@ class Names:
             for key in ("id", "call_id"):
                 if isinstance(drawn := wire.get(key), str):
                     self._name(drawn)
-        return [self._told(wire) for wire in wires]
+        return [self._renamed(wire) for wire in wires]
 
     def state(self, state: object) -> Any:
         """A state, field by field."""
         try:
-            return self._told({key: known.tree for key, known in known_fields(state, self._codec).items()})
+            return self._renamed({key: known.tree for key, known in known_fields(state, self._codec).items()})
         except NoeticError:
             return state
 
     def value(self, value: object) -> Any:
         """A value as it is stored, or as it is where it cannot be."""
         try:
-            return self._told(self._codec.encode(value))
+            return self._renamed(self._codec.encode(value))
         except NoeticError:
             return value
 
     def _name(self, drawn: str) -> str:
         return self._names.setdefault(drawn, f"<id {len(self._names)}>")
 
-    def _told(self, tree: Any) -> Any:
+    def _renamed(self, tree: Any) -> Any:
         if isinstance(tree, str):
             return self._names.get(tree) or _DRAWN.sub(lambda found: self._name(found[0]), tree)
         if is_list(tree):
-            return [self._told(each) for each in tree]
+            return [self._renamed(each) for each in tree]
         if is_dict(tree):
             # By their names, as equal mappings may have been filled in another order; drawn ones as they come.
             ordered = sorted(tree.items(), key=lambda each: _DRAWN.sub("", repr(each[0])))
-            told = {self._told(key): self._told(each) for key, each in ordered}
+            renamed = {self._renamed(key): self._renamed(each) for key, each in ordered}
             # Members of a set are stored in the order of what they were called.
-            return {**told, "v": sorted(told["v"], key=repr)} if _is_set(told) else told
+            return {**renamed, "v": sorted(renamed["v"], key=repr)} if _is_set(renamed) else renamed
         return tree
 
 

@@ -358,10 +358,10 @@ class LayerContract(Generic[L]):
         items = await self._recalled(4000, text)
         for item in items:
             equal(isinstance(item, Message) and item.role in ("user", "developer"), True)
-            told = _text(item)
-            equal(told.startswith('<memory layer="layer"'), True)
-            equal(told.endswith("</memory>"), True)
-            equal((told.count("<memory"), told.count("</memory>")), (1, 1))
+            shown = _text(item)
+            equal(shown.startswith('<memory layer="layer"'), True)
+            equal(shown.endswith("</memory>"), True)
+            equal((shown.count("<memory"), shown.count("</memory>")), (1, 1))
 
     async def test_it_takes_up_no_more_than_its_share_of_a_view(self) -> None:
         """A request has no more of it than its maximum."""

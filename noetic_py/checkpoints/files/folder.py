@@ -228,7 +228,7 @@ class Folder:
     settings: FileSettings
     locks: Locks
     seed: int = 0
-    void: set[int] = field(factory=set[int])
+    discarded: set[int] = field(factory=set[int])
     _lock: tuple[int, int] = (0, 0)
     _names: Iterator[int] = field(factory=count)
 

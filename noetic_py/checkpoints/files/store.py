@@ -234,7 +234,7 @@ class FileStore(FileValues):
         self._folder.replace(self._place(run.run_id), "head", store_head(run, seed=self._folder.seed))
 
     def _is_held(self, run: RunHead) -> bool:
-        return run.owner != 0 and run.fence not in self._folder.void and self._folder.locks.alive(run.owner)
+        return run.owner != 0 and run.fence not in self._folder.discarded and self._folder.locks.alive(run.owner)
 
     def head(self, run_id: str) -> Head | None:
         """Where the journal ends."""
@@ -543,7 +543,7 @@ class FileStore(FileValues):
                 self._save(evolve(run, fence=fence, owner=owner))
         except OSError:
             # It may stand there all the same, as a lease that is never released.
-            self._folder.void.add(fence)
+            self._folder.discarded.add(fence)
             with suppress(OSError):
                 taken = self._find(run_id)
                 if taken is not None and taken.fence == fence:

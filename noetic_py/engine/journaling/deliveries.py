@@ -115,15 +115,15 @@ def nack(run: Run, path: tuple[str, ...], *, below: bool) -> None:
     """The step's attempt is void, and with `below` everything under it too: its messages go back."""
     depth = len(path)
     kept: list[UnackedDelivery] = []
-    void: dict[Giver, list[Entry]] = {}
+    discarded: dict[Giver, list[Entry]] = {}
     for each in run.unacknowledged or ():
         if each.path == path or (below and each.path[:depth] == path):
-            void.setdefault(each.reader, []).append(each.entry)
+            discarded.setdefault(each.reader, []).append(each.entry)
         else:
             kept.append(each)
-    if void:
+    if discarded:
         run.unacknowledged = kept or None
-        for reader, entries in void.items():
+        for reader, entries in discarded.items():
             reader.give_back(*entries)
 
 

@@ -56,7 +56,7 @@ def note(
         return
     codec, state = run.store.codec, scope.state
     try:
-        told: dict[str, Any] = {
+        started: dict[str, Any] = {
             "step": step.id,
             "fingerprint": fingerprint(step),
             "count": at,
@@ -68,10 +68,10 @@ def note(
             "budget": limits_of(options.budget),
         }
         if scope.layer_states:
-            told["memory"] = dump(codec.encode(dict(scope.layer_states))).decode()
+            started["memory"] = dump(codec.encode(dict(scope.layer_states))).decode()
             if versions:
-                told["layers"] = dict(versions)
-        record = Decision(path, DETACHED_START, told)
+                started["layers"] = dict(versions)
+        record = Decision(path, DETACHED_START, started)
         run.store.prepare(record)
     except (CodecError, ConfigError, LimitExceeded):
         return

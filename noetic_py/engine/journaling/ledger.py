@@ -216,7 +216,7 @@ def finished(frame: Frame, value: object, output: object, length: int) -> None:
             deliveries.release(run, frame)
     run.journal.append(record)
     if run.bus.active:
-        _tell_finished(frame, record)
+        _publish_finished(frame, record)
 
 
 def _append_prepared(frame: Frame, record: StepFinished) -> None:
@@ -229,7 +229,7 @@ def _append_prepared(frame: Frame, record: StepFinished) -> None:
     if frame.at in run.once:
         note_outcome(run.once, record)
     if run.bus.active:
-        _tell_finished(frame, record)
+        _publish_finished(frame, record)
 
 
 def _note_begun(section: Frame, path: Frame) -> None:
@@ -244,11 +244,11 @@ def _note_begun(section: Frame, path: Frame) -> None:
         run.journal.append(Decision(section.at, BEGUN, sorted(others)))
 
 
-def _tell_finished(frame: Frame, record: StepFinished) -> None:
+def _publish_finished(frame: Frame, record: StepFinished) -> None:
     run = frame.x.run
     if record.items:
-        frame.tell(ItemsAppended(frame.at, record.items))
-    frame.tell(StepCommitted(frame.at, record.kind, len(run.journal)))
+        frame.publish(ItemsAppended(frame.at, record.items))
+    frame.publish(StepCommitted(frame.at, record.kind, len(run.journal)))
 
 
 def _last_segment(frame: Frame) -> tuple[Item, ...]:
@@ -463,7 +463,7 @@ def _flush_own(frame: Frame) -> None:
         if frame.x.run.bus.active:
             for segment in segments:
                 if segment.items:
-                    frame.tell(ItemsAppended(frame.at, segment.items))
+                    frame.publish(ItemsAppended(frame.at, segment.items))
     frame.written = frame.mark
     frame.clean = True
 
@@ -498,7 +498,7 @@ def failed(frame: Frame, error: NoeticError, *, final: bool) -> None:
     if frame.at in run.once:
         note_outcome(run.once, record)
     if run.bus.active:
-        frame.tell(StepVoided(frame.at, frame.attempt, str(error), final))
+        frame.publish(StepVoided(frame.at, frame.attempt, str(error), final))
 
 
 def _is_held(frame: Frame) -> bool:
@@ -536,8 +536,8 @@ def stopped(frame: Frame) -> None:
         run.journal.append(record)
     if run.bus.active:
         if kept:
-            frame.tell(ItemsAppended(frame.at, kept))
-        frame.tell(StepVoided(frame.at, frame.attempt, "stopped", True))
+            frame.publish(ItemsAppended(frame.at, kept))
+        frame.publish(StepVoided(frame.at, frame.attempt, "stopped", True))
 
 
 def waiting(frame: Frame) -> None:
@@ -573,16 +573,16 @@ def recover(run: Run, lease: BudgetLease, path: tuple[str, ...], *, attempts: bo
         path: Whose it is.
         attempts: Whether it holds for all attempts of that step, or for one.
     """
-    for spent in _charged(run, path, attempts):
-        lease.recover(spent.used, spent.steps, spent.tool)
+    for usage in _charged(run, path, attempts):
+        lease.recover(usage.used, usage.steps, usage.tool)
 
 
 def _charged(run: Run, path: Path, attempts: bool) -> Iterator[RecordedUsage]:
     depth = len(path)
-    for spent in run.recorded_usage:
-        below = spent.path[:depth] == path and (not path or len(spent.path) > depth)
-        if below and (spent.void is None or depth < spent.void or (attempts and depth == spent.void)):
-            yield spent
+    for usage in run.recorded_usage:
+        below = usage.path[:depth] == path and (not path or len(usage.path) > depth)
+        if below and (usage.discarded is None or depth < usage.discarded or (attempts and depth == usage.discarded)):
+            yield usage
 
 
 def recover_wrap_up(run: Run, lease: BudgetLease, path: tuple[str, ...]) -> None:
@@ -594,9 +594,9 @@ def recover_wrap_up(run: Run, lease: BudgetLease, path: tuple[str, ...]) -> None
         path: The step that is wrapped up.
     """
     depth = len(path)
-    for spent in _charged(run, path, False):
-        if spent.path[depth] == "wrap_up" and spent.void != depth + 1:
-            lease.recover(spent.used, spent.steps, spent.tool)
+    for usage in _charged(run, path, False):
+        if usage.path[depth] == "wrap_up" and usage.discarded != depth + 1:
+            lease.recover(usage.used, usage.steps, usage.tool)
     lease.begin_again()
 
 

@@ -60,8 +60,8 @@ __all__ = [
     "read_journal",
     "request_of",
     "run_history_of",
+    "summary_of",
     "take_over",
-    "told",
     "waiting",
 ]
 
@@ -126,7 +126,7 @@ def _open(node: Node) -> Iterator[tuple[Pending, int]]:
             yield from _open(child)
 
 
-def told(requests: Sequence[Pending]) -> str:
+def summary_of(requests: Sequence[Pending]) -> str:
     """What a run waits for, in a line."""
     each = [f"{record.kind} of {record.tool or 'ask'} at {'/'.join(record.path)}" for record in requests]
     if not each:
@@ -340,10 +340,10 @@ def take_over(run: Run, run_history: RunHistory) -> None:
     run.journal.extend(run_history.records)
     run.journal.extend(run_history.answered)
     steps = Begun(run.kinds)
-    run.recorded_usage = _spent(run_history.records, run.kinds, steps)
+    run.recorded_usage = _recorded_usage(run_history.records, run.kinds, steps)
     run.begun = steps.attempts
     run.once = _once(run_history.records)
-    run.turns = sum(spent.used.model_calls for spent in run.recorded_usage)
+    run.turns = sum(usage.used.model_calls for usage in run.recorded_usage)
     run.context_turns = 0 if run_history.started.opening is None else run_history.started.opening.turns
     run.unpriced = any(
         record.calls and record.usage is not None and record.cost is None
@@ -374,7 +374,7 @@ def _iterations(records: Sequence[JournalRecord], kinds: Kinds) -> int:
     )
 
 
-def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
+def _recorded_usage(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list[RecordedUsage]:
     """What every attempt has used: finished, failed, stopped and void ones, each once; `steps` counts them."""
     begun: dict[Path, list[CallStarted]] = {}
     named = (StepOpened, StepFinished, AttemptFailed, StepStopped)
@@ -389,9 +389,9 @@ def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list
                 # Its own are the last ones; those before were in flight when an earlier owner died.
                 del begun[record.path][-record.calls :]
             used = Usage(record.usage or NO_USAGE, record.cost, record.calls)
-            spent = RecordedUsage(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
-            if spent.steps or spent.tool or used != _NOTHING:
-                found.append(spent)
+            usage = RecordedUsage(record.path, used, len(counted), record.tool, _execution(record.path, spawns))
+            if usage.steps or usage.tool or used != _NOTHING:
+                found.append(usage)
             if isinstance(record, AttemptFailed) and not record.final:
                 found = [_tried_again(each, record.path) for each in found]
         elif isinstance(record, Voided) and record.path[-1] == "wrap_up":
@@ -407,11 +407,11 @@ def _spent(records: Sequence[JournalRecord], kinds: Kinds, steps: Begun) -> list
     return found
 
 
-def _tried_again(spent: RecordedUsage, path: Path) -> RecordedUsage:
+def _tried_again(usage: RecordedUsage, path: Path) -> RecordedUsage:
     """Note that a step around an attempt is tried again, which gives the steps below it new budgets."""
-    if spent.path[: len(path)] != path or (spent.void is not None and spent.void <= len(path)):
-        return spent
-    return evolve(spent, void=len(path))
+    if usage.path[: len(path)] != path or (usage.discarded is not None and usage.discarded <= len(path)):
+        return usage
+    return evolve(usage, discarded=len(path))
 
 
 def _execution(path: Path, spawns: set[Path]) -> Path:

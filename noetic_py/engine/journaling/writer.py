@@ -66,7 +66,7 @@ class RunWriter:
         fence: The owner's.
         mode: When finished steps are committed.
         card: What lists are to show of the run from the next commit on.
-        told: What they show of it anyway.
+        summary: The run summary that lists always show.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
     """
 
@@ -77,7 +77,7 @@ class RunWriter:
         self.mode = mode
         self.fence = lease.fence
         self.card: bytes | None = None
-        self.told: Mapping[str, object] = {}
+        self.summary: Mapping[str, object] = {}
         self.status: str | None = None
         self.backend = backend
         self._lease = lease
@@ -104,9 +104,9 @@ class RunWriter:
         """Have what was appended stored soon, and not only with the next step's commit."""
         self.hurried.set()
 
-    def tell(self, **more: object) -> None:
-        """Have lists show something of the run besides, or nothing more."""
-        self.card = json.dumps({**self.told, **more}).encode()
+    def set_card(self, **more: object) -> None:
+        """Set what lists show from the next commit on: the run summary and the given fields."""
+        self.card = json.dumps({**self.summary, **more}).encode()
 
     def prepare(self, record: JournalRecord) -> None:
         """Encode a record before it is appended, so that what cannot be stored fails its own step.

@@ -98,7 +98,7 @@ async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
         wanted: What is about to be done.
         asks: Why a layer wants it approved, `None` when none does.
     """
-    if asks is None and not await _needs_leave(frame, wanted.tool, wanted.received.call):
+    if asks is None and not await _needs_approval(frame, wanted.tool, wanted.received.call):
         return None
     request = evolve(wanted.approval(asks or ""), rules=rules_for(frame, wanted.tool))
     try:
@@ -132,7 +132,7 @@ async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: s
     return Wanted(wanted.tool, wanted.call_id, received)
 
 
-async def _needs_leave(frame: Frame, tool: Tool[..., Any, Any, Any], call: FunctionCall) -> bool:
+async def _needs_approval(frame: Frame, tool: Tool[..., Any, Any, Any], call: FunctionCall) -> bool:
     asked = frame.node is not None and frame.node.asked is not None and frame.node.asked[0].is_approval
     if asked or isinstance(tool.needs_approval, bool):
         # What was asked for once is needed, whatever a function would say of it now.
@@ -151,17 +151,19 @@ async def later_result(frame: Frame, wanted: Wanted) -> Any:
     # Before it begins: work whose result could not be given is not started.
     check(frame, "result")
     start = once(START_ONCE, wanted.tool) if wanted.tool.replay == "once" else START
-    told = await execute(start, wanted, frame, start.id)
-    prompt = told if isinstance(told, str) else "".join(getattr(part, "text", "") for part in told)
+    prompt_parts = await execute(start, wanted, frame, start.id)
+    prompt = (
+        prompt_parts if isinstance(prompt_parts, str) else "".join(getattr(part, "text", "") for part in prompt_parts)
+    )
     return await execute(RESULT, (wanted, prompt), frame, RESULT.id)
 
 
 async def run_result(value: tuple[Wanted, str], frame: Frame) -> Any:
     """Wait for the result: a step of its own, beside the leave to start."""
-    wanted, told = value
+    wanted, prompt = value
     essence = [wanted.call_id, wanted.tool.name, wanted.plain]
     expires = wanted.tool.expires
-    request = Request("result", essence, wanted.call_id, wanted.tool.name, wanted.arguments, told, expires=expires)
+    request = Request("result", essence, wanted.call_id, wanted.tool.name, wanted.arguments, prompt, expires=expires)
     answered = await answer_to(frame, request)
     if answered.decision == "rejected":
         raise Rejected(answered.reason, path=frame.at)

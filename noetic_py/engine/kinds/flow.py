@@ -213,7 +213,7 @@ async def run_parallel(value: Any, frame: Frame) -> Any:
     outcomes = await run_paths(frame, paths, spec.mode, spec.concurrency)
     if spec.mode == "race":
         winner = first_of(frame, paths, outcomes.values)
-        await _void_losers(frame, paths, winner)
+        await _discard_losers(frame, paths, winner)
         return _win(frame, paths, outcomes, winner)
     await _return_layers(frame, paths, outcomes)
     results: list[Any]
@@ -291,12 +291,12 @@ def _warn_of_lost(frame: Frame, touched: Written, joined: Collection[str]) -> No
     noticed.add(what)
     lost = lost_fields(frame.scope.state, touched, joined)
     if lost:
-        told = "; ".join(f"{field!r} by {_named(names)}" for field, names in lost.items())
+        fields = "; ".join(f"{field!r} by {_named(names)}" for field, names in lost.items())
         log(
             "steps",
             WARNING,
             "paths changed their copies of the state, and these changes are lost: %s",
-            told,
+            fields,
             where=frame.where,
             hint='state="share", a reducer for the field, or a merge that takes (outputs, ctx, states)',
         )
@@ -343,7 +343,7 @@ def all_values(frame: Frame, paths: Sequence[Path], outcomes: Outcomes) -> list[
     return [outcomes.values[index] for index in range(len(paths))]
 
 
-async def _void_losers(frame: Frame, paths: Sequence[Path], winner: int | None) -> None:
+async def _discard_losers(frame: Frame, paths: Sequence[Path], winner: int | None) -> None:
     """What losers have taken goes back, what they have started beside ends, and what else they said is not shown."""
     run = frame.x.run
     for index, path in enumerate(paths):

@@ -35,7 +35,7 @@ async def run_handoff(value: Any, frame: Frame) -> Any:
         if not isinstance(output, HandoffOutput):
             return output
         if frame.x.run.bus.active and not known:
-            frame.tell(HandedOver(frame.at, step.id, output.step))
+            frame.publish(HandedOver(frame.at, step.id, output.step))
         way = targets.ways()[output.step]
         frame.narrowed = None if way.history is None else (frame.log.size, way.history)
         step, value = way.step, output.input

@@ -59,7 +59,7 @@ class Inbox:
             return message
         bus = self._frame.x.run.bus
         if bus.active:
-            self._frame.tell(LoopWaiting(self._frame.at, iteration))
+            self._frame.publish(LoopWaiting(self._frame.at, iteration))
         return self._take(await self.wait(self._patience), iteration)
 
     def now(self, iteration: int) -> Any:
@@ -185,7 +185,7 @@ async def _iterate(value: Any, frame: Frame) -> Any:
         except Exception as error:  # noqa: BLE001 # its verdict
             verdict = _raised(frame, iteration, error)
         if bus.active:
-            frame.tell(LoopIteration(frame.at, iteration, *_told(verdict)))
+            frame.publish(LoopIteration(frame.at, iteration, *_verdict_fields(verdict)))
         if verdict.stop:
             value = NOTHING if inbox is None else await inbox.next(iteration + 1)
             if value is NOTHING:
@@ -222,10 +222,10 @@ def counted(frame: Frame, name: str, before: str = "") -> str:
     node = frame.node
     if node is None or not node.holds(name):
         # Counted here, as every iteration comes by.
-        family = frame.x.run.limits
-        if family.iterations >= bounds.MAX_ITERATIONS:
+        limits = frame.x.run.limits
+        if limits.iterations >= bounds.MAX_ITERATIONS:
             raise bounds.too_many_iterations()
-        family.iterations += 1
+        limits.iterations += 1
     return name
 
 
@@ -273,11 +273,11 @@ async def _judged(frame: Frame, judge: Any, snapshot: Snapshot[Any]) -> Verdict:
     except Exception as error:  # noqa: BLE001 # what a predicate raises is its verdict too
         verdict = _raised(frame, snapshot.iteration, error)
     # Only a failure has a mark, so that all other verdicts are stored as they always were.
-    decided(frame, key, [*_told(verdict), True] if verdict.failed else list(_told(verdict)))
+    decided(frame, key, [*_verdict_fields(verdict), True] if verdict.failed else list(_verdict_fields(verdict)))
     return verdict
 
 
-def _told(verdict: Verdict) -> tuple[bool, str | None, str | None]:
+def _verdict_fields(verdict: Verdict) -> tuple[bool, str | None, str | None]:
     """A verdict as it leaves the process."""
     return verdict.stop, without_secrets(verdict.reason), without_secrets(verdict.feedback)
 
@@ -295,7 +295,7 @@ def _raised(frame: Frame, iteration: int, error: Exception) -> Verdict:
         error=error,
     )
     if frame.x.run.bus.active:
-        frame.tell(UntilFailed(frame.at, iteration, type(error).__name__, without_secrets(str(error)) or ""))
+        frame.publish(UntilFailed(frame.at, iteration, type(error).__name__, without_secrets(str(error)) or ""))
     return verdict
 
 
@@ -331,8 +331,8 @@ def _traced(frame: Frame, verdict: Verdict) -> None:
     """Say on the loop's span why it ended."""
     span = frame.own_span
     if span is not None:
-        told = {"stop": verdict.stop, "reason": verdict.reason, "feedback": verdict.feedback}
-        span.set_attributes({f"noetic.verdict.{name}": each for name, each in told.items() if each is not None})
+        fields = {"stop": verdict.stop, "reason": verdict.reason, "feedback": verdict.feedback}
+        span.set_attributes({f"noetic.verdict.{name}": each for name, each in fields.items() if each is not None})
 
 
 def _stopped(frame: Frame, output: Any) -> Any:

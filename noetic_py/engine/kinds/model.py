@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from noetic_py.models.model import Model, ModelResponse
     from noetic_py.tools import Tool
 
-__all__ = ["KINDS", "Offer", "between_rounds", "input_items", "offer", "run_model", "unsaid"]
+__all__ = ["KINDS", "AvailableTools", "available_tools", "between_rounds", "input_items", "run_model", "unsaid"]
 
 
 def input_items(value: Any, path: tuple[str, ...]) -> Sequence[Item]:
@@ -100,21 +100,21 @@ _NONE: Mapping[str, str] = {}
 
 
 @frozen(eq=False)
-class Offer:
+class AvailableTools:
     """The tools of a round, by their names on the wire, and why some are withheld."""
 
     tools: Mapping[str, Tool[..., Any, Any, Any]]
     withheld: Mapping[str, str] = _NONE
 
 
-async def offer(frame: Frame, spec: ModelSpec) -> Offer:
+async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
     """One set by name on the wire: the step's own tools win over those of layers, and these over the harness's."""
     common = frame.x.run.resources.tools
     if not frame.x.layers:
-        before: tuple[Any, Offer] | None = spec.cache.get("offer")
+        before: tuple[Any, AvailableTools] | None = spec.cache.get("offer")
         if before is not None and before[0] is common:
             return before[1]
-    layers = _offering(frame)
+    layers = _tool_layers(frame)
     theirs = [each for layer in layers for each in layer.offered()]
     given: tuple[Any, ...] = (*common, *_functions(frame), *theirs, *spec.tools)
     found: dict[str, Tool[..., Any, Any, Any]] = {}
@@ -133,18 +133,18 @@ async def offer(frame: Frame, spec: ModelSpec) -> Offer:
                 )
             found[tool.wire_name] = tool
     withheld = {name: why for layer in layers for name, why in layer.withheld().items()}
-    made = Offer(found, withheld)
+    made = AvailableTools(found, withheld)
     if fixed:
         # The same in each round, and in each run of the harness.
         spec.cache["offer"] = common, made
     return made
 
 
-def _offering(frame: Frame) -> Sequence[MemoryLayer[Any]]:
+def _tool_layers(frame: Frame) -> Sequence[MemoryLayer[Any]]:
     """The layers of this execution that have a say in which tools are offered, as they are now."""
     layer_states = frame.scope.layer_states
     return [
-        layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.offering if layer.id in layer_states
+        layer.bound(Live(frame, layer, reads=True)) for layer in frame.x.layers.tool_layers if layer.id in layer_states
     ]
 
 
@@ -222,7 +222,7 @@ async def _answered(frame: Frame) -> Any:
     """Ask, run the tools, read the output; ask again while it does not fit."""
     spec: ModelSpec = frame.step.spec
     model = _model(frame, spec)
-    offered = await offer(frame, spec)
+    offered = await available_tools(frame, spec)
     plan = _plan(spec)
     ask = RoundRequest(model, spec, offered.tools, None if plan is None else plan.schema, withheld=offered.withheld)
     if spec.output_retries < 0:

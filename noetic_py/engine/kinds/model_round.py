@@ -183,9 +183,9 @@ def _hear(frame: Frame, event: ModelEvent, heard: list[str]) -> None:
     if not frame.x.run.bus.active:
         return
     if isinstance(event, TextPart):
-        frame.tell(TextDelta(frame.at, event.delta, event.item_id))
+        frame.publish(TextDelta(frame.at, event.delta, event.item_id))
     elif isinstance(event, ReasoningPart):
-        frame.tell(ReasoningDelta(frame.at, event.delta, event.item_id))
+        frame.publish(ReasoningDelta(frame.at, event.delta, event.item_id))
 
 
 async def _instructions(frame: Frame, spec: ModelSpec) -> str | None:

@@ -151,7 +151,7 @@ async def _ask(frame: Frame, request: Request, digest: str, problem: str | None)
     if run.store is not None:
         await run.store.commit(run.journal, force=True)
     if run.bus.active:
-        frame.tell(RequestMade(frame.at, request_of(record, run.run_id)))
+        frame.publish(RequestMade(frame.at, request_of(record, run.run_id)))
 
 
 # ------------------------------------------------------------------------------------------------------------ questions

@@ -39,8 +39,8 @@ from noetic_py.engine.kinds.approval import (
 )
 from noetic_py.engine.kinds.suspension import not_stored
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
-from noetic_py.engine.spans import tell_failure, tell_tool
-from noetic_py.engine.tool_arguments import Received, changed_arguments, plain, told_of
+from noetic_py.engine.spans import describe_tool, record_failure
+from noetic_py.engine.tool_arguments import Received, changed_arguments, plain, with_changed_arguments
 from noetic_py.errors import (
     BudgetExceeded,
     CheckpointError,
@@ -94,9 +94,9 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
     call, bus = value.call, frame.x.run.bus
     frame.call_id, frame.source = call.call_id, None
     if frame.own_span is not None:
-        tell_tool(frame.own_span, call.name, value.tool, call.call_id)
+        describe_tool(frame.own_span, call.name, value.tool, call.call_id)
     if bus.active:
-        frame.tell(ToolStarted(frame.path, call))
+        frame.publish(ToolStarted(frame.path, call))
     made = await before_tool(frame, Received(value.tool, call, value.given))
     if isinstance(made, Block):
         return _blocked(frame, call, made.message)
@@ -120,7 +120,7 @@ async def run_tool_call(value: RequestedCall, frame: Frame) -> FunctionCallOutpu
         failed, item = True, FunctionCallOutput(call_id=item.call_id, output=_too_large(call.name, error))
     frame.log.append(item)
     if bus.active:
-        frame.tell(ToolFinished(frame.path, item, failed))
+        frame.publish(ToolFinished(frame.path, item, failed))
     cut_after(frame)
     return item
 
@@ -151,7 +151,7 @@ def _failed(frame: Frame, message: str, error: BaseException | None = None) -> N
     """Note of what a call has failed: the model goes on, and who looks at the run sees it."""
     frame.tool_error, frame.noted = message, True
     if frame.own_span is not None:
-        tell_failure(frame.own_span, error, message)
+        record_failure(frame.own_span, error, message)
 
 
 def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutput:
@@ -160,7 +160,7 @@ def _blocked(frame: Frame, call: FunctionCall, message: str) -> FunctionCallOutp
     _failed(frame, message)
     frame.log.append(item)
     if frame.x.run.bus.active:
-        frame.tell(ToolFinished(frame.path, item, True))
+        frame.publish(ToolFinished(frame.path, item, True))
     return item
 
 
@@ -225,11 +225,11 @@ async def _called(frame: Frame, value: RequestedCall, received: Received) -> Any
         return await _done(frame, wanted)
     made = await _rejudged(frame, wanted, value, changed)
     if not isinstance(made, Wanted):
-        return told_of(changed, made, made=False)
+        return with_changed_arguments(changed, made, made=False)
     try:
-        return told_of(changed, await _done(frame, made))
+        return with_changed_arguments(changed, await _done(frame, made))
     except (ToolError, ModelRetry) as error:
-        error.message = told_of(changed, error.message)
+        error.message = with_changed_arguments(changed, error.message)
         raise
 
 
@@ -359,7 +359,7 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
         nonlocal kept
         kept = await _keep(frame, value) or kept
         if frame.x.run.bus.active:
-            frame.tell(Emitted(frame.path, value))
+            frame.publish(Emitted(frame.path, value))
             await frame.x.run.bus.room()
 
     if frame.x.run.timed:
@@ -372,7 +372,7 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
             # Of a generator each entry was kept before it went on.
             return unrouted(result)
         if await _keep(frame, result) and frame.x.run.bus.active:
-            frame.tell(Emitted(frame.path, result))
+            frame.publish(Emitted(frame.path, result))
         return result
     except BaseException as raised:
         failed = _failed_in(frame, tool, raised)
@@ -424,7 +424,7 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     spec: ToolSpec = frame.step.spec
     tool = spec.tool
     if frame.own_span is not None:
-        tell_tool(frame.own_span, tool.wire_name, tool)
+        describe_tool(frame.own_span, tool.wire_name, tool)
     try:
         args, values = await spec.arguments_of(value)
     except ToolArgumentsInvalid as error:

@@ -27,7 +27,7 @@ AnyLayer = MemoryLayer[Any]
 class Layers:
     """The layers of a bundle, by what the engine asks of them."""
 
-    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "offering", "tools")
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "tool_layers", "tools")
 
     def __init__(self, memory: Memory) -> None:
         check_memory(memory)
@@ -54,7 +54,7 @@ class Layers:
             if made.model and layer.by_model
         )
         # Those that have a say in which tools are offered.
-        self.offering: tuple[AnyLayer, ...] = tuple(
+        self.tool_layers: tuple[AnyLayer, ...] = tuple(
             each for each in declared if answers(type(each), "offered") or answers(type(each), "withheld")
         )
 

@@ -214,5 +214,5 @@ async def keeping(value: Any, frame: Frame) -> Any:
         raise TypeError(f"{frame.step.id} is not a code step")
     output = await body(value, frame)
     if is_routed(output) and await route(bind(frame), output, where=frame.path, given=value) and frame.x.run.bus.active:
-        frame.tell(Emitted(frame.path, output))
+        frame.publish(Emitted(frame.path, output))
     return output

@@ -69,12 +69,12 @@ __all__ = [
     "join_returned",
     "judged",
     "mend_model_error",
+    "notify_children",
     "open_layers",
     "present",
     "remember",
+    "report_failure",
     "spawn_layers",
-    "tell_children",
-    "tell_failed",
     "try_hook",
 ]
 
@@ -166,7 +166,7 @@ class _Called:
             return self.result
         if isinstance(self.error, _THROUGH):
             raise self.error
-        tell_failed(frame, self.layer, hook, self.error)
+        report_failure(frame, self.layer, hook, self.error)
         return FAILED
 
 
@@ -180,12 +180,12 @@ def as_layer_error(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -
     return made
 
 
-def tell_failed(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> None:
+def report_failure(frame: Frame, layer: AnyLayer, hook: str, error: Exception) -> None:
     """Log a failure that is not reported elsewhere, and send its event."""
-    told = as_layer_error(frame, layer, hook, error)
-    log("memory", WARNING, "%s", told.message, where=frame.where, error=error)
+    failure = as_layer_error(frame, layer, hook, error)
+    log("memory", WARNING, "%s", failure.message, where=frame.where, error=error)
     if frame.x.run.bus.active:
-        frame.tell(LayerFailed(frame.at, layer.id, hook, str(told)))
+        frame.publish(LayerFailed(frame.at, layer.id, hook, str(failure)))
 
 
 def _phase(id: str) -> AnyStep:
@@ -263,7 +263,7 @@ async def _open(frame: Frame) -> object:
 def _leave_out(frame: Frame, layer: AnyLayer, error: Exception) -> None:
     if layer.on_init_error == "raise":
         raise as_layer_error(frame, layer, "init", error) from error
-    tell_failed(frame, layer, "init", error)
+    report_failure(frame, layer, "init", error)
 
 
 async def close_layers(x: Execution, root: Frame) -> None:
@@ -311,7 +311,7 @@ def _keeps_outputs(frame: Frame, layer: AnyLayer, before: Sequence[Item], made: 
     if kept == wanted:
         return True
     error = ValueError("it has taken the output of a tool call away, or added one; change its text instead")
-    tell_failed(frame, layer, "on_item_append", error)
+    report_failure(frame, layer, "on_item_append", error)
     return False
 
 
@@ -344,8 +344,8 @@ async def judged(frame: Frame, response: ModelResponse) -> ModelResponse:
             frame.x.abort(frame, verdict.reason)
             await checkpoint()
         if isinstance(verdict, Guide):
-            told = Message.developer(f"Your answer was not taken: {verdict.message}\nAnswer again.")
-            return evolve(response, items=(told,), stop_reason="other")
+            feedback = Message.developer(f"Your answer was not taken: {verdict.message}\nAnswer again.")
+            return evolve(response, items=(feedback,), stop_reason="other")
     return response
 
 
@@ -385,7 +385,7 @@ async def after_tool_call(frame: Frame, call: FunctionCall, output: FunctionCall
         if made is FAILED:
             continue
         if made.call_id != output.call_id:
-            tell_failed(frame, layer, "after_tool_call", ValueError("its output belongs to another call"))
+            report_failure(frame, layer, "after_tool_call", ValueError("its output belongs to another call"))
             continue
         output = made
     return output
@@ -495,7 +495,7 @@ def _merge_returned(frame: Frame, children: Written) -> None:
         frame.put_layer_states(made)
 
 
-async def tell_children(frame: Frame) -> None:
+async def notify_children(frame: Frame) -> None:
     """Tell a child's layers what has become of them in its parent since it looked last."""
     parent = frame.x.parent_frame
     if parent is None or not (layers := present(frame, "on_parent_update")):

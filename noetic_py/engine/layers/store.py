@@ -23,7 +23,7 @@ from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.bundle import NO_LAYERS, AnyLayer
 from noetic_py.engine.layers.handles import Live
-from noetic_py.engine.layers.lifecycle import tell_failed
+from noetic_py.engine.layers.lifecycle import report_failure
 from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
 from noetic_py.engine.types import types_in
@@ -227,7 +227,7 @@ class StoredLayers:
                 except NoeticError as error:
                     if isinstance(error, ConfigError) and error.code in (CONFLICT, NEWER):
                         raise
-                    tell_failed(frame, layer, "mirror", error)
+                    report_failure(frame, layer, "mirror", error)
 
     def _require_readable(self, frame: Frame, layer: AnyLayer, state: Any) -> None:
         """Refuse a state that could be stored, and that no run could begin with.

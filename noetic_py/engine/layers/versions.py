@@ -127,8 +127,8 @@ def revise_layers(records: Sequence[JournalRecord], node: Node, layers: Layers, 
     opened = node.children.get(OPEN)
     if opened is None or opened.finished is None:
         return None
-    told = opened.finished.output
-    known: dict[str, Version] = told.tree if isinstance(told, Stored) and is_dict(told.tree) else {}
+    output = opened.finished.output
+    known: dict[str, Version] = output.tree if isinstance(output, Stored) and is_dict(output.tree) else {}
     older = {each.id: each for each in layers.by_id.values() if is_older(each, known.get(each.id, 1))}
     if not older:
         return None
@@ -144,16 +144,16 @@ def revise_layers(records: Sequence[JournalRecord], node: Node, layers: Layers, 
             raise
         # Earlier releases have not written which version it was: it is the one that it fits.
         return None
-    for own, deltas in walk.found:
-        own.memory = deltas
-        record = records[own.position]
+    for segment, deltas in walk.found:
+        segment.memory = deltas
+        record = records[segment.position]
         if isinstance(record, (Segment, StepFinished, StepStopped)):
             record.memory = deltas
     versions = versions_of(layers) or {}
     opened.finished.output = Stored(versions)
     opening = opening_of(records)
     state = opening.state.tree if isinstance(opening.state, Stored) else opening.state
-    memory = {own.position: deltas for own, deltas in walk.found}
+    memory = {segment.position: deltas for segment, deltas in walk.found}
     return StateRevised(node.path, opening.version, state, {}, versions, memory)
 
 
@@ -216,8 +216,10 @@ class _Walk:
 
     def _launched(self, work: Node) -> _Forms:
         """What work beside the flow has begun with."""
-        told = work.decisions.get(DETACHED_START, {})
-        trees: dict[str, Any] = parse(told["memory"], MAX_VALUE_BYTES, "what was started") if "memory" in told else {}
+        started = work.decisions.get(DETACHED_START, {})
+        trees: dict[str, Any] = (
+            parse(started["memory"], MAX_VALUE_BYTES, "what was started") if "memory" in started else {}
+        )
         return {layer: self._form(layer, tree) for layer, tree in trees.items() if layer in self.older}
 
     def _form(self, layer: str, tree: Any) -> _Form:

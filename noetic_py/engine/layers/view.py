@@ -12,7 +12,7 @@ from noetic_py.core.log import ItemView
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.layers.bundle import AnyLayer
-from noetic_py.engine.layers.lifecycle import FAILED, call_hook, present, tell_children, tell_failed
+from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
 from noetic_py.engine.provider_call import ready_counter_of
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.checks import budget_of
@@ -43,13 +43,13 @@ async def project(frame: Frame, spec: ModelSpec, model: Model, request: ModelReq
     if projector is None:
         projector = frame.scope.view = Projector()
     head = await _head(spec, model, request)
-    await tell_children(frame)
+    await notify_children(frame)
     blocks = await _recalled(frame, projector, head, history)
     deltas = await _deltas(frame, projector.stale(head, blocks))
     view = projector.assemble(head, history, blocks, deltas=deltas, projected=await _narrowed(frame, history))
     frame.x.run.view = view
     if frame.x.run.bus.active:
-        frame.tell(ViewMade(frame.at, view))
+        frame.publish(ViewMade(frame.at, view))
     frame.x.last_layer_usage = view.usage
     return view
 
@@ -119,7 +119,7 @@ async def _block(frame: Frame, layer: AnyLayer, query: str, shares: Allocation) 
     try:
         items = as_items(layer.id, recall.content)
     except TypeError as error:
-        tell_failed(frame, layer, "recall", error)
+        report_failure(frame, layer, "recall", error)
         return None
     volatile = frame.scope.layer_states[layer.id] is not before
     return LayerBlock(layer.id, layer.slot, items, layer.placement, share, recall.tokens, volatile)

@@ -315,8 +315,8 @@ def _applied(layer: Compaction, items: Sequence[Item], state: Compacted) -> Sequ
     kept: list[Item] = []
     if layer.keep_first:
         kept += [item for item in items[:cut] if isinstance(item, Message) and item.role == "user"][:1]
-    told = _LEFT_OUT.format(count=cut - len(kept))
+    summary = _LEFT_OUT.format(count=cut - len(kept))
     if state.summary and _after(items, state.covers):
-        told = f"{told}\nA summary of them:\n{state.summary}"
+        summary = f"{summary}\nA summary of them:\n{state.summary}"
     # The view marks it as memory, as all that layers add; its id keeps it the same from call to call.
-    return [*kept, Message(role="developer", content=told, id=made_id("compaction", told)), *rest]
+    return [*kept, Message(role="developer", content=summary, id=made_id("compaction", summary)), *rest]
