@@ -14,10 +14,10 @@ PRIVATE = (
     "noetic_py.engine.",
     "noetic_py.checkpoints.files.",
     "noetic_py.checkpoints.locks.",
-    "noetic_py.checkpoints.rules.",
+    "noetic_py.checkpoints.checks.",
     "noetic_py.checkpoints.sqlite.",
     "noetic_py.runner.lease.",
-    "noetic_py.runner.stop_requests.",
+    "noetic_py.runner.registry.",
 )
 SHOWN = ("noetic_py.checkpoints.files.FileBackend", "noetic_py.checkpoints.sqlite.SqliteBackend")
 

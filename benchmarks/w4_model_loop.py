@@ -27,7 +27,7 @@ from noetic_py import (
     until,
 )
 from noetic_py.memory import ContextQueue, Scope, StaticContent, ToolMemory, WorkingMemory
-from noetic_py.runner.options import RunOptions
+from noetic_py.runner.plan import RunOptions
 from noetic_py.testing import ScriptedModel
 
 TURNS = 200

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.memory import InMemoryBackend as InMemoryBackend
     from noetic_py.context import hooks as hooks
     from noetic_py.context.context import Context as Context
-    from noetic_py.context.context import ReadContext as ReadContext
     from noetic_py.context.context import current_context as current_context
     from noetic_py.context.hooks import HookContext as HookContext
+    from noetic_py.context.read import ReadContext as ReadContext
     from noetic_py.context.step import NOT_DONE as NOT_DONE
     from noetic_py.context.step import Retry as Retry
     from noetic_py.context.step import Step as Step
-    from noetic_py.core.attributes import Key as Key
     from noetic_py.core.budget import Budget as Budget
     from noetic_py.core.budget import TokenUsage as TokenUsage
+    from noetic_py.core.control import Answer as Answer
+    from noetic_py.core.control import Ask as Ask
     from noetic_py.core.control import Checkpoint as Checkpoint
+    from noetic_py.core.control import PendingRequest as PendingRequest
     from noetic_py.core.control import RunResult as RunResult
     from noetic_py.core.control import RunStatus as RunStatus
+    from noetic_py.core.control import SessionKey as SessionKey
     from noetic_py.core.events import Emitted as Emitted
     from noetic_py.core.events import Event as Event
     from noetic_py.core.events import ItemsAppended as ItemsAppended
@@ -49,13 +52,10 @@ if TYPE_CHECKING:
     from noetic_py.core.items import Reasoning as Reasoning
     from noetic_py.core.items import extension_item as extension_item
     from noetic_py.core.memory import Memory as Memory
-    from noetic_py.core.requests import Answer as Answer
-    from noetic_py.core.requests import Ask as Ask
-    from noetic_py.core.requests import PendingRequest as PendingRequest
+    from noetic_py.core.runtime import Trace as Trace
     from noetic_py.core.secrets import Secret as Secret
-    from noetic_py.core.session_key import SessionKey as SessionKey
+    from noetic_py.core.state import Key as Key
     from noetic_py.core.state import StateBag as StateBag
-    from noetic_py.core.trace import Trace as Trace
     from noetic_py.errors.redaction import redact as redact
     from noetic_py.harness import Harness as Harness
     from noetic_py.memory.layer import MemoryLayer as MemoryLayer
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from noetic_py.models.model import ModelRequest as ModelRequest
     from noetic_py.models.model import ModelResponse as ModelResponse
     from noetic_py.models.model import ModelSettings as ModelSettings
-    from noetic_py.runner.streams import RunHandle as RunHandle
-    from noetic_py.runner.streams import RunStream as RunStream
+    from noetic_py.runner.registry import RunHandle as RunHandle
+    from noetic_py.runner.registry import RunStream as RunStream
     from noetic_py.sessions.policy import SessionPolicy as SessionPolicy
     from noetic_py.sessions.session import Session as Session
     from noetic_py.steps.code import step as step
@@ -175,8 +175,8 @@ __version__ = "0.1.0"
 # Where a name lives: a module is loaded when one of its names is first used, so that importing costs little. Checkers
 # read the imports above and `__all__`, and cannot read this; a test compares the three.
 _HOMES = {
-    "Answer": "noetic_py.core.requests",
-    "Ask": "noetic_py.core.requests",
+    "Answer": "noetic_py.core.control",
+    "Ask": "noetic_py.core.control",
     "Budget": "noetic_py.core.budget",
     "Channel": "noetic_py.channels",
     "Checkpoint": "noetic_py.core.control",
@@ -197,7 +197,7 @@ _HOMES = {
     "Item": "noetic_py.core.items",
     "ItemsAppended": "noetic_py.core.events",
     "JsonValue": "noetic_py.core.items",
-    "Key": "noetic_py.core.attributes",
+    "Key": "noetic_py.core.state",
     "Memory": "noetic_py.core.memory",
     "MemoryLayer": "noetic_py.memory.layer",
     "Message": "noetic_py.core.items",
@@ -208,19 +208,19 @@ _HOMES = {
     "NOT_DONE": "noetic_py.context.step",
     "Opaque": "noetic_py.core.items",
     "OutputText": "noetic_py.core.items",
-    "PendingRequest": "noetic_py.core.requests",
+    "PendingRequest": "noetic_py.core.control",
     "Principal": "noetic_py.access",
-    "ReadContext": "noetic_py.context.context",
+    "ReadContext": "noetic_py.context.read",
     "Reasoning": "noetic_py.core.items",
     "Retry": "noetic_py.context.step",
     "RunFinished": "noetic_py.core.events",
-    "RunHandle": "noetic_py.runner.streams",
+    "RunHandle": "noetic_py.runner.registry",
     "RunResult": "noetic_py.core.control",
     "RunStatus": "noetic_py.core.control",
-    "RunStream": "noetic_py.runner.streams",
+    "RunStream": "noetic_py.runner.registry",
     "Secret": "noetic_py.core.secrets",  # pragma: allowlist secret
     "Session": "noetic_py.sessions.session",
-    "SessionKey": "noetic_py.core.session_key",
+    "SessionKey": "noetic_py.core.control",
     "SessionPolicy": "noetic_py.sessions.policy",
     "StateBag": "noetic_py.core.state",
     "Step": "noetic_py.context.step",
@@ -230,7 +230,7 @@ _HOMES = {
     "Tool": "noetic_py.tools",
     "ToolFinished": "noetic_py.core.events",
     "ToolStarted": "noetic_py.core.events",
-    "Trace": "noetic_py.core.trace",
+    "Trace": "noetic_py.core.runtime",
     "acting_as": "noetic_py.access",
     "branch": "noetic_py.steps.flow",
     "call_model": "noetic_py.steps.model",

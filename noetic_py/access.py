@@ -19,8 +19,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 from attrs import evolve, field, frozen
 
-from noetic_py.core.requests import Answer
-from noetic_py.core.session_key import SessionKey
+from noetic_py.core.control import Answer, SessionKey
 from noetic_py.errors import AccessDenied, ConfigError, NoeticError
 
 __all__ = [
@@ -304,11 +303,7 @@ class Authorizer:
                 "RoleAccess({...})",
             )
         self._policy = policy
-
-    @property
-    def allows_all(self) -> bool:
-        """Whether there is no policy, so that nothing has to be looked up for it."""
-        return self._policy is None
+        self.allows_all: bool = policy is None
 
     async def require(self, *actions: AccessAction, on: Resource, hidden: NoeticError | None = None) -> None:
         """Ask for `"read"` and then for each action.

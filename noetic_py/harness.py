@@ -16,35 +16,46 @@ from noetic_py.access import ALLOW_ALL, AccessAction, AccessPolicy, AccessReques
 from noetic_py.context.context import Context
 from noetic_py.context.graph import GraphForm, drawn
 from noetic_py.context.hooks import Hook, read_hooks
-from noetic_py.context.scope import ContextScope
+from noetic_py.context.read import ContextScope
 from noetic_py.context.step import AnyStep, Step, box_of, require_step
 from noetic_py.context.unawaited import awaited
 from noetic_py.core.budget import Budget, BudgetLease
-from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult
+from noetic_py.core.control import AnyResult, Checkpoint, Partial, RunResult, SessionKey
+from noetic_py.core.diagnostics import HIDING, LostCalls, must_enter
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import SYSTEM, Runtime
-from noetic_py.core.session_key import SessionKey
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.state import StateBag, class_of
-from noetic_py.core.tracebacks import HIDING
 from noetic_py.core.types import M2, M, M_co, R, S, T
-from noetic_py.core.unawaited import LostCalls, must_enter
-from noetic_py.engine.cancellation import failure_of, lost_task
+from noetic_py.engine.frame import failure_of, lost_task
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
 from noetic_py.models.model import ModelSettings
-from noetic_py.runner.options import (
+from noetic_py.runner.plan import (
+    Planner,
     ResumeOptions,
     RunOptions,
     adopting,
+    at_home,
     check_parts,
     check_resume_options,
     checked_backend,
     launch_options,
 )
-from noetic_py.runner.plan import Planner, at_home
-from noetic_py.runner.registry import Home, Living, Stopping, check_shutdown, note_cancelled, stopping_on_signals
+from noetic_py.runner.registry import (
+    Home,
+    Launched,
+    Living,
+    RunHandle,
+    RunStream,
+    Stopping,
+    beside,
+    check_shutdown,
+    deliver,
+    handle_of,
+    note_cancelled,
+    stopping_on_signals,
+)
 from noetic_py.runner.runs import Runs, fork_run, require_run, resume_action
-from noetic_py.runner.streams import Launched, RunHandle, RunStream, beside, deliver, handle_of
 from noetic_py.sessions.policy import SessionPolicy
 from noetic_py.steps.spawn import with_memory
 
@@ -53,13 +64,13 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.core.view import View
+    from noetic_py.engine.journaling.ledger import RunStorage
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
     from noetic_py.journal.run_summary import ResumePlan
     from noetic_py.journal.transforms import RecordTransform
     from noetic_py.models.model import Model, ModelSettings
     from noetic_py.plugins import LayerRegistry
-    from noetic_py.runner.lease import RunStorage
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool
 
@@ -156,8 +167,8 @@ class Harness(Generic[M_co]):
         max_parallel_tools: int = 16,
     ) -> None:
         from noetic_py.engine import run as engine
-        from noetic_py.engine.interpreter import INTERPRETER
-        from noetic_py.engine.layers.bundle import layers_for
+        from noetic_py.engine.layers.handles import layers_for
+        from noetic_py.engine.run import INTERPRETER
         from noetic_py.engine.state import Resources
         from noetic_py.plugins import load_plugins
         from noetic_py.sessions.store import SessionStore
@@ -320,7 +331,7 @@ class Harness(Generic[M_co]):
             input: Its input.
             state: The state; needed when the step asks for a type of its own.
             ctx: A context to go on with, instead of `state` and `history`; afterwards it holds the longer conversation.
-            **options: See [`RunOptions`][noetic_py.runner.options.RunOptions].
+            **options: See [`RunOptions`][noetic_py.runner.plan.RunOptions].
 
         Returns:
             How the run ended: completed, aborted, out of budget, ... ; see [`RunResult`][noetic_py.RunResult].
@@ -342,7 +353,8 @@ class Harness(Generic[M_co]):
 
     async def _execute(self, run: Run, plan: RunPlan, ctx: object, asked: AccessRequest | None = None) -> AnyResult:
         try:
-            await self._access.approve(asked)
+            if asked is not None:
+                await self._access.approve(asked)
             with self._engine.traced(run, plan.step):
                 if run.session is None:
                     return await self._go(run, plan, ctx)
@@ -594,7 +606,7 @@ class Harness(Generic[M_co]):
             run_id: The run.
             step: The flow it was started with.
             state_type: The type of its state; needed unless that is a `StateBag`.
-            **options: See [`ResumeOptions`][noetic_py.runner.options.ResumeOptions].
+            **options: See [`ResumeOptions`][noetic_py.runner.plan.ResumeOptions].
 
         Raises:
             RunNotFound: There is no such run, or the caller may not read it.
@@ -660,6 +672,7 @@ class Harness(Generic[M_co]):
         self, run_id: str, step: Any, state_type: Any, options: Mapping[str, Any], access: Authorizer
     ) -> tuple[Run, RunPlan]:
         """Become the owner of a run that was begun before."""
+        from noetic_py.engine.journaling.ledger import RunStorage
         from noetic_py.runner import lease
 
         self._check_home()
@@ -673,7 +686,7 @@ class Harness(Generic[M_co]):
         options = {**options, "answers": attributed(answers)}
         states = [] if state_type is None else [state_type]
         codec = lease.codec_for(step, *states, *self._resources.layers.state_types)
-        storage = lease.RunStorage(backend, options.get("durability", "step"), None)
+        storage = RunStorage(backend, options.get("durability", "step"), None)
 
         async def take() -> tuple[Run, RunPlan]:
             self._living.admit(run_id, "await that run")

@@ -11,7 +11,8 @@ from typing import Any, Generic, Literal, Protocol, overload
 from attrs import field, frozen
 from typing_extensions import TypeVar
 
-from noetic_py.context.context import AnyContext, StepMeta
+from noetic_py.context.context import AnyContext
+from noetic_py.context.read import StepMeta
 from noetic_py.core.budget import TokenUsage
 from noetic_py.core.spelling import text_or_none
 from noetic_py.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from noetic_py.errors import redaction
-from noetic_py.models import price_table
+from noetic_py.models import model
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -86,10 +86,10 @@ def secrets_are_forgotten() -> None:
 @pytest.fixture(autouse=True)
 def prices_are_put_back() -> Iterator[None]:
     """The price table belongs to the process: what one test, or a snippet of the documentation, sets is its own."""
-    before = dict(price_table._prices)
+    before = dict(model._prices)
     yield
-    price_table._prices.clear()
-    price_table._prices.update(before)
+    model._prices.clear()
+    model._prices.update(before)
 
 
 @pytest.fixture

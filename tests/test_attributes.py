@@ -25,7 +25,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.core.attributes import Attributes
+from noetic_py.core.state import Attributes
 from noetic_py.testing import ScriptedModel
 
 TENANT = Key("tenant", str)

@@ -46,7 +46,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.context.context import Services
+from noetic_py.context.read import Services
 from noetic_py.core.items import Refusal
 from noetic_py.errors import (
     BudgetExceeded,

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py import Budget, errors, step
+from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import (
     NO_USAGE,
     NOTHING_USED,
     BudgetLease,
-    Remaining,
     Reservation,
     TokenUsage,
     Usage,

@@ -22,7 +22,7 @@ from benchmarks.table import into_page
 from examples import chat_server
 from noetic_py import Harness, Message, SessionPolicy, errors
 from noetic_py.checkpoints import SqliteBackend
-from noetic_py.core.session_key import SessionKey
+from noetic_py.core.control import SessionKey
 from noetic_py.models import Model, ModelRequest, ModelStream
 from noetic_py.testing import ScriptedModel
 

@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 
 from noetic_py import StateBag, errors
 from noetic_py.core.codec import Codec
-from noetic_py.journal.delta import apply_changes, changes, known_fields, mismatch
-from noetic_py.journal.record_codec import dump_record, load_record
-from noetic_py.journal.records import Segment
-from noetic_py.journal.values import Change
+from noetic_py.journal.records import Segment, dump_record, load_record
+from noetic_py.journal.values import Change, apply_changes, changes, known_fields, mismatch
 
 CODEC = Codec()
 

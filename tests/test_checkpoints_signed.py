@@ -38,7 +38,7 @@ from noetic_py.errors import (
     RecordRefused,
     TransformMissing,
 )
-from noetic_py.journal.envelope import plain_card
+from noetic_py.journal.fields import plain_card
 from noetic_py.journal.records import stored_name
 from noetic_py.plugins import TransformRegistry, hookimpl, load_plugins
 from noetic_py.testing import FaultyBackend, ReferenceContract, VirtualRuntime, assert_resumable_everywhere

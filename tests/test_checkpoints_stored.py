@@ -18,9 +18,9 @@ from noetic_py.checkpoints import Record
 from noetic_py.core.codec import Codec
 from noetic_py.core.control import Control
 from noetic_py.engine.journaling.run_history import read_journal
-from noetic_py.engine.limits import limits_of
+from noetic_py.engine.state import limits_of
 from noetic_py.journal import records, values
-from noetic_py.journal.record_codec import check_journal, dump_record, load_record
+from noetic_py.journal.records import check_journal, dump_record, load_record
 from noetic_py.journal.values import SameAsChild, Stored
 from noetic_py.steps.flow import Settled
 from tests.properties.checks import SEED, examples

@@ -31,7 +31,7 @@ from noetic_py.cli.diff import first_difference
 from noetic_py.cli.inputs import read_age, with_limits
 from noetic_py.cli.run_tree import read_tree
 from noetic_py.core.events import StepStarted
-from noetic_py.engine import shielding
+from noetic_py.engine import body
 from noetic_py.errors import CodecError, ConfigError, NoeticError, RunBusy, RunNotFound
 from noetic_py.errors import StepFailed as StepFailedError
 from noetic_py.journal.records import (
@@ -192,7 +192,7 @@ async def test_plans_of_another_flow(again: Callable[[], AnyStep], plan: list[tu
     ("flow", "action"), [(one >> charge, "unknown"), (one >> charge_known, "run")], ids=["nobody knows", "reconcile"]
 )
 async def test_a_step_that_may_run_only_once(flow: AnyStep, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shielding, "GRACE", 0.02)
+    monkeypatch.setattr(body, "GRACE", 0.02)
     one_ = harness()
     async with one_.stream(flow, 1, run_id="r") as stream:
         async for event in stream.events:

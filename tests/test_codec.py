@@ -29,8 +29,8 @@ from hypothesis import strategies as st
 from noetic_py import Secret
 from noetic_py.core import codec
 from noetic_py.core.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
-from noetic_py.core.codec import text as json_text
-from noetic_py.core.codec.text import kind_name
+from noetic_py.core.codec import structure as json_text
+from noetic_py.core.codec.structure import kind_name
 from noetic_py.core.codec.wire import check_size
 from noetic_py.core.items import (
     ContentPart,
@@ -50,6 +50,7 @@ from noetic_py.core.items import (
     Refusal,
     extension_item,
 )
+from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import CodecError, ConfigError, ItemSchemaMismatch, LimitExceeded, NoeticError
 
 T = TypeVar("T")
@@ -1121,9 +1122,9 @@ def test_marks_inside_each_other_are_refused_by_name_however_deep_the_caller_is(
 
 
 def levels(node: object) -> int:
-    if json_text.is_dict(node):
+    if is_dict(node):
         return 1 + max(map(levels, node.values()), default=0)
-    return 1 + max(map(levels, node), default=0) if json_text.is_list(node) else 0
+    return 1 + max(map(levels, node), default=0) if is_list(node) else 0
 
 
 @pytest.mark.parametrize("inner", [(), {1: []}, {2}, {"a": [1]}, Rights.READ, Pair(1, ("b", "c")), Inner(1)], ids=repr)

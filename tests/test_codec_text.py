@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetic_py.core.codec import text
+from noetic_py.core.codec import structure as text
+from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import CodecError, LimitExceeded
 
 # What stands in texts and looks like the JSON around it.
@@ -26,17 +27,17 @@ def plain(value: object) -> str:
 
 
 def parts(value: object) -> list[Any]:
-    return list(value.values()) if text.is_dict(value) else value if text.is_list(value) else []
+    return list(value.values()) if is_dict(value) else value if is_list(value) else []
 
 
 def keys(value: object) -> int:
     """How many keys the largest object has."""
-    own = len(value) if text.is_dict(value) else 0
+    own = len(value) if is_dict(value) else 0
     return max([own, *map(keys, parts(value))])
 
 
 def depth(value: object) -> int:
-    return 1 + max(map(depth, parts(value)), default=0) if text.is_dict(value) or text.is_list(value) else 0
+    return 1 + max(map(depth, parts(value)), default=0) if is_dict(value) or is_list(value) else 0
 
 
 @given(TREES)

@@ -31,8 +31,8 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.context.context import Services, StepMeta
-from noetic_py.core.budget import Remaining
+from noetic_py.context.read import Services, StepMeta
+from noetic_py.core.allowance import Remaining
 from noetic_py.errors import ConfigError, NoContextError, StateTypeError, StepFailed
 from noetic_py.testing import ScriptedModel
 

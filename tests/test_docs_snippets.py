@@ -21,7 +21,7 @@ from typing import NamedTuple, get_args
 
 import pytest
 
-from noetic_py.core import logs
+from noetic_py.core import diagnostics
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("plugins/*/README.md"))]
@@ -90,7 +90,7 @@ def execute(code: str, path: Path) -> None:
 @contextmanager
 def fresh_logging() -> Generator[None]:
     """A block sets up logging for a process of its own: it finds a root logger without handlers, and leaves none."""
-    loggers = [logging.getLogger(), logs.logger(""), *(logs.logger(area) for area in get_args(logs.Area))]
+    loggers = [logging.getLogger(), diagnostics.logger(""), *map(diagnostics.logger, get_args(diagnostics.Area))]
     before = [(each, each.handlers, each.level) for each in loggers]
     for each in loggers:
         each.handlers = []

@@ -20,8 +20,8 @@ from noetic_py import (
     step,
     until,
 )
-from noetic_py.engine import limits
-from noetic_py.engine.limits import MAX_CHILDREN, MAX_DEPTH
+from noetic_py.engine import state as limits
+from noetic_py.engine.state import MAX_CHILDREN, MAX_DEPTH
 from noetic_py.errors import LimitExceeded, ParallelFailed, PositionConflict
 
 pytestmark = pytest.mark.anyio

@@ -36,7 +36,7 @@ from noetic_py import (
     with_memory,
 )
 from noetic_py.checkpoints import CheckpointBackend, StoredValue
-from noetic_py.context.context import StepMeta
+from noetic_py.context.read import StepMeta
 from noetic_py.core.events import LayerFailed, ViewMade
 from noetic_py.memory import (
     AppendedItems,

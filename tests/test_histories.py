@@ -18,9 +18,8 @@ import pytest
 
 from noetic_py import Harness
 from noetic_py.checkpoints import Record, SqliteBackend
-from noetic_py.core.codec.text import is_mapping
-from noetic_py.journal.record_codec import dump_record, load_record
-from noetic_py.journal.records import JournalRecord, RunBegun, RunEnded
+from noetic_py.core.types import is_mapping
+from noetic_py.journal.records import JournalRecord, RunBegun, RunEnded, dump_record, load_record
 from noetic_py.runner.lease import codec_for
 from tests.crash.folders import quick_folder
 from tests.histories.programs import PROGRAMS

@@ -10,7 +10,7 @@ from attrs import define
 from noetic_py.checkpoints import Record
 from noetic_py.core.codec import Codec
 from noetic_py.errors import CodecError
-from noetic_py.journal import record_codec
+from noetic_py.journal import records
 from noetic_py.journal.fields import StoredKey
 from noetic_py.journal.values import COUNT, TEXT, Path
 
@@ -52,7 +52,7 @@ class Counted:
 
 @pytest.fixture
 def codec(monkeypatch: pytest.MonkeyPatch) -> Codec:
-    monkeypatch.setattr(record_codec, "KINDS", {"Counted": Counted})
+    monkeypatch.setattr(records, "KINDS", {"Counted": Counted})
     return Codec()
 
 
@@ -61,9 +61,9 @@ def test_a_record_kind_needs_nothing_but_its_class_to_be_written_and_read(
     codec: Codec, count: int, payload: bytes
 ) -> None:
     record: Any = Counted(("step",), "a", count)
-    stored = record_codec.dump_record(record, codec)
+    stored = records.dump_record(record, codec)
     assert stored == Record("Counted", ("step",), payload)
-    read: Any = record_codec.load_record(stored, codec)
+    read: Any = records.load_record(stored, codec)
     assert (read.path, read.text, read.count) == (("step",), "a", count)
 
 
@@ -81,5 +81,5 @@ def test_a_record_kind_is_checked_by_its_declarations(
     codec: Codec, path: tuple[str, ...], payload: bytes, name: str
 ) -> None:
     with pytest.raises(CodecError) as caught:
-        record_codec.load_record(Record("Counted", path, payload), codec)
+        records.load_record(Record("Counted", path, payload), codec)
     assert caught.value.where == name

@@ -42,7 +42,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
-from noetic_py.models.timed import check_answer
+from noetic_py.models.model import check_answer
 from noetic_py.testing import ScriptedModel
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from noetic_py import Budget, Context, Harness, Memory, Retry, Secret, call_model, loop, step, until
-from noetic_py.core.logs import Area, Where, is_verbose, log
+from noetic_py.core.diagnostics import Area, Where, is_verbose, log
 from noetic_py.errors import ModelUnavailable, StepFailed
 from noetic_py.models import FallbackModel, RetryModel
 from noetic_py.testing import ScriptedModel

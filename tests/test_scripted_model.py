@@ -27,8 +27,9 @@ from noetic_py.models.model import (
     ToolCallPart,
     allow_real_models,
     check_real_model,
+    price_of,
+    profile_of,
 )
-from noetic_py.models.price_table import price_of, profile_of
 from noetic_py.testing import ScriptedModel, ScriptExhausted
 
 pytestmark = pytest.mark.anyio

@@ -48,7 +48,7 @@ from noetic_py.errors import ConfigError, ModelStreamError
 from noetic_py.memory import Guide, MemoryLayer
 from noetic_py.models import ModelStream
 from noetic_py.models.model import ModelEvent, TextPart
-from noetic_py.models.retry import RetryModel
+from noetic_py.models.wrapper import RetryModel
 from noetic_py.testing import ScriptedModel, Unfinished
 from tests.properties.checks import left_over, tasks
 

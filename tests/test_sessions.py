@@ -29,8 +29,8 @@ from noetic_py import (
 )
 from noetic_py.checkpoints import CheckpointBackend, Lease, SqliteBackend
 from noetic_py.checkpoints.delegating import DelegatingBackend
+from noetic_py.core.control import is_stream
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.session_key import is_stream
 from noetic_py.errors import (
     LeaseLost,
     Overloaded,
@@ -43,7 +43,7 @@ from noetic_py.errors import (
 )
 from noetic_py.memory import Plan, Scope, WorkingMemory
 from noetic_py.sessions import store
-from noetic_py.sessions.lock import SessionLock
+from noetic_py.sessions.queue import SessionLock
 from noetic_py.testing import FaultyBackend, ScriptedModel
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from noetic_py import SessionKey
 from noetic_py.errors import Overloaded, ShuttingDown
-from noetic_py.sessions.lock import SessionLock
+from noetic_py.sessions.queue import SessionLock
 
 pytestmark = pytest.mark.anyio
 

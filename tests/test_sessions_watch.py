@@ -12,7 +12,7 @@ from noetic_py import Context, Harness, Memory, Message, Session, SessionPolicy,
 from noetic_py.core.events import Event, RunFinished, RunStarted
 from noetic_py.core.items import Reasoning
 from noetic_py.errors import ConfigError
-from noetic_py.sessions.watch import SessionStream
+from noetic_py.sessions.store import SessionStream
 from noetic_py.testing import ScriptedModel
 from tests.properties.checks import left_over, tasks
 
@@ -85,7 +85,7 @@ async def test_the_oldest_are_forgotten_and_counted() -> None:
 
 
 async def test_who_does_not_keep_up_loses_the_oldest_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noetic_py.sessions.watch.CAPACITY", 4)
+    monkeypatch.setattr("noetic_py.sessions.store.CAPACITY", 4)
     async with Harness(plugins=(), sessions=SessionPolicy(history=0)) as harness:
         session = harness.session("ada", "trip")
         async with session.watch() as stream:

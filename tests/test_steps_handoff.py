@@ -112,7 +112,7 @@ async def test_a_chain_has_at_most_as_many_handoffs_as_its_first_step_says() -> 
 
 
 async def test_each_handoff_counts_as_an_iteration_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noetic_py.engine.limits.MAX_ITERATIONS", 5)
+    monkeypatch.setattr("noetic_py.engine.state.MAX_ITERATIONS", 5)
     with pytest.raises(LimitExceeded):
         await run(counting(), 10)
 
@@ -373,7 +373,7 @@ async def test_a_graph_of_steps_that_hand_over_to_each_other_ends() -> None:
 
 
 async def test_handoffs_of_an_earlier_process_count_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noetic_py.engine.limits.MAX_ITERATIONS", 8)
+    monkeypatch.setattr("noetic_py.engine.state.MAX_ITERATIONS", 8)
     flow = counting()
     inner = InMemoryBackend()
     async with Harness(checkpoints=FaultyBackend(inner, dies_at=6, when="after")) as harness:

@@ -25,11 +25,11 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 import noetic_py
-from noetic_py.context.context import Context, StateBag
-from noetic_py.core.items import InputImage, InputText
+from noetic_py.context.context import Context
+from noetic_py.core.items import InputImage, InputText, JsonValue
 from noetic_py.core.memory import Memory
+from noetic_py.core.state import StateBag
 from noetic_py.errors import CodecError, ConfigError, ModelRetry, NoContextError, ToolArgumentsInvalid
-from noetic_py.models.model import JsonValue
 from noetic_py.tools import (
     INJECT,
     MISSING,

@@ -24,7 +24,7 @@ from noetic_py import (
     step,
 )
 from noetic_py.context.hooks import HookContext, after_model, before_model
-from noetic_py.core.usage import MOST, problem_of
+from noetic_py.core.budget import MOST, problem_of
 from noetic_py.journal.values import dump_usage, read_usage
 from noetic_py.models import (
     ModelEvent,

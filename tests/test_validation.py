@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, ItemBase, Message, Opaque
-from noetic_py.core.validation import admit
+from noetic_py.core.log import admit
 from noetic_py.errors import ForgedEvent
 
 

@@ -10,8 +10,7 @@ run: it is made when the run first uses the channel, and closed when the run end
 """
 
 from noetic_py.channels.declared import DEFAULT_TIMEOUT, Channel, ChannelMode, Receivable, is_channel
-from noetic_py.channels.handle import ChannelHandle
-from noetic_py.channels.live import Board, Entry, LiveChannel, Reader, log_lost
+from noetic_py.channels.live import Board, ChannelHandle, Entry, LiveChannel, Reader, log_lost
 
 __all__ = [
     "DEFAULT_TIMEOUT",

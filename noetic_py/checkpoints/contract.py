@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
-__all__ = [
-    "BackendDurability",
-    "CheckpointBackend",
-    "Scope",
-]
-
 BackendDurability: TypeAlias = Literal["none", "process", "power"]
 """What a finished write survives: nothing, the death of the process, the loss of power."""
 

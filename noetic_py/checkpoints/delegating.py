@@ -11,8 +11,6 @@ from noetic_py.checkpoints.contract import BackendDurability, CheckpointBackend,
 from noetic_py.errors import NoeticError
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
 
-__all__ = ["DelegatingBackend"]
-
 
 class DelegatingBackend:
     """Another backend, as it is. A class below it does some of the methods in another way.

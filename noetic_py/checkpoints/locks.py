@@ -16,8 +16,6 @@ from pathlib import Path
 from noetic_py.checkpoints.checks import NO_DESCRIPTORS, NO_DESCRIPTORS_ERRNO
 from noetic_py.errors import StoreUnavailable
 
-__all__ = ["Locks", "from_os", "make_folder", "sync_folder"]
-
 _RIGHTS = ("permission", "this user may not open it", "let this user read and write the file and its directory")
 _OS: dict[int, tuple[str, str, str]] = {
     errno.ENOSPC: ("full", "the disk is full", "free space"),

@@ -11,14 +11,21 @@ from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from noetic_py.checkpoints.adapter import PrunePage, StoreBackend
-from noetic_py.checkpoints.checks import MAX_BYTES, no_run
+from noetic_py.checkpoints.checks import (
+    MAX_BYTES,
+    check_turn,
+    check_version,
+    is_held,
+    is_owned,
+    is_taken,
+    no_end,
+    no_run,
+    not_held,
+)
 from noetic_py.checkpoints.contract import BackendDurability, Scope
-from noetic_py.checkpoints.rules import check_turn, check_version, is_held, is_owned, is_taken, no_end, not_held
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.errors import NoeticError, StoreUnavailable
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
-
-__all__ = ["InMemoryBackend"]
 
 T = TypeVar("T")
 

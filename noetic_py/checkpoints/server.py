@@ -15,12 +15,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from attrs import frozen
 
-from noetic_py.checkpoints.adapter import BlockingStore, ThreadedBackend
+from noetic_py.checkpoints.adapter import BlockingStore, Job, ThreadedBackend, WorkerPool
 from noetic_py.checkpoints.checks import check_descriptors
-from noetic_py.checkpoints.threads import Job, WorkerPool
 from noetic_py.errors import CorruptRecord, NoeticError, StoreUnavailable
-from noetic_py.journal.packing import Packed, pack
 from noetic_py.journal.stored import Lease, Transaction
+from noetic_py.journal.transforms import Packed, pack
 
 __all__ = ["LOST", "Doer", "PackedTransaction", "ServerBackend", "ServerStore", "ServerWorker", "connected"]
 

@@ -12,11 +12,10 @@ from uuid import uuid4
 from anyio.lowlevel import checkpoint
 from attrs import evolve, frozen
 
-from noetic_py.checkpoints.checks import check_append, check_id, check_page, no_run
+from noetic_py.checkpoints.checks import check_append, check_id, check_page, is_fenced, no_end, no_run
 from noetic_py.checkpoints.delegating import DelegatingBackend
-from noetic_py.checkpoints.rules import is_fenced, no_end
 from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
-from noetic_py.journal.envelope import missing, plain_card
+from noetic_py.journal.fields import missing, plain_card
 from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of, origins_at
 from noetic_py.journal.stored import Record, RunEntry, Stats, Transaction
 from noetic_py.journal.transforms import Anchor, Finding, JournalEnd, RecordCheck, VerificationReport, refused
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.journal.stored import Lease
     from noetic_py.journal.transforms import RecordTransform
-
-__all__ = ["SignedBackend"]
 
 
 _PAGE = 1000

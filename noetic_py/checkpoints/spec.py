@@ -11,8 +11,6 @@ from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.spelling import nearest
 from noetic_py.errors import ConfigError
 
-__all__ = ["backend_from", "no_backend", "scheme_of"]
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9-]+):")
 
 

@@ -14,11 +14,11 @@ from noetic_py.cli.database import chosen, find, flag, read_runs, resume_line
 from noetic_py.cli.formatting import plural
 from noetic_py.cli.record_lines import pending_lines, pending_objects
 from noetic_py.cli.report import say, write_out
-from noetic_py.core.codec.text import is_dict
+from noetic_py.core.types import is_dict
 from noetic_py.errors import AnswerInvalid, ConfigError, RequestNotFound
 
 if TYPE_CHECKING:
-    from noetic_py.core.requests import Answer, PendingRequest
+    from noetic_py.core.control import Answer, PendingRequest
     from noetic_py.runner.runs import RunInfo
 
 

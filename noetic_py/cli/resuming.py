@@ -26,7 +26,7 @@ from noetic_py.runner.runs import RunInfo
 if TYPE_CHECKING:
     from noetic_py.harness import Harness
     from noetic_py.journal.run_summary import PlannedStep, ResumePlan
-    from noetic_py.runner.streams import RunStream
+    from noetic_py.runner.registry import RunStream
 
 
 @frozen(eq=False)

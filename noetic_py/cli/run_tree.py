@@ -12,7 +12,7 @@ from attrs import define, field
 from noetic_py.core.budget import NO_USAGE, TokenUsage
 from noetic_py.engine.kind import UNNAMED, Kind
 from noetic_py.engine.kinds import KINDS
-from noetic_py.engine.kinds.model_round import ANSWER
+from noetic_py.engine.kinds.model import ANSWER
 from noetic_py.journal.records import (
     AttemptFailed,
     CallStarted,

@@ -24,8 +24,7 @@ from noetic_py.core.budget import Budget
 from noetic_py.core.control import AnyResult
 from noetic_py.errors import CodecError, ConfigError, InvalidId, ReplayDiverged, StoreUnavailable
 from noetic_py.harness import Harness
-from noetic_py.runner.signals import Signals
-from noetic_py.runner.streams import RunStream
+from noetic_py.runner.registry import RunStream, Signals
 
 _FRAMES_A_SECOND = 10
 # Seconds that a run has to end once it was asked to: a body that may run only once is left in peace for ten of them.

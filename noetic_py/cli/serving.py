@@ -15,7 +15,7 @@ from noetic_py.cli.loading import FlowFile, load_flow, make_harness
 from noetic_py.cli.report import USAGE, print_error
 from noetic_py.cli.running import database_of
 from noetic_py.errors import MissingExtra, NoeticError
-from noetic_py.runner.signals import Signals
+from noetic_py.runner.registry import Signals
 
 __all__ = ["serve"]
 

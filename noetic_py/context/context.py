@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overlo
 from noetic_py.channels import DEFAULT_TIMEOUT
 from noetic_py.context.detached import DetachedRun, DetachOptions
 from noetic_py.context.protocol import CURRENT, Engine, noted
-from noetic_py.context.read import ReadContext, ReadView, Services, StepMeta
-from noetic_py.context.scope import ContextScope
+from noetic_py.context.read import ContextScope, ReadContext, ReadView, Services, StepMeta
 from noetic_py.context.unbound import Conversation, UnboundEngine, pack, unpack
-from noetic_py.core.attributes import Attributes
-from noetic_py.core.budget import Remaining, TokenUsage
+from noetic_py.core.allowance import Remaining
+from noetic_py.core.budget import TokenUsage
 from noetic_py.core.derivation import (
     ContextMemory,
     Derivation,
@@ -34,13 +33,11 @@ from noetic_py.core.derivation import (
     refuse_options,
 )
 from noetic_py.core.items import Message
-from noetic_py.core.log import ItemLog
+from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.progress import Progress
-from noetic_py.core.runtime import SYSTEM
-from noetic_py.core.state import StateBag, check_same, restore_state, share_state
-from noetic_py.core.trace import Trace, new_trace
+from noetic_py.core.runtime import SYSTEM, Trace, new_trace
+from noetic_py.core.state import Attributes, StateBag, check_same, restore_state, share_state
 from noetic_py.core.types import M2, S2, A, B, C, M, M_co, R, S, S_co, Share, ShareItems, ShareState, T
-from noetic_py.core.validation import admit
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, NoContextError, RunBusy
 
@@ -50,14 +47,10 @@ if TYPE_CHECKING:
     from noetic_py.channels import Channel, Receivable
     from noetic_py.context.step import Step
     from noetic_py.core.budget import Budget
-    from noetic_py.core.control import Control
+    from noetic_py.core.control import Ask, Control, SessionKey
     from noetic_py.core.items import Item, JsonValue
     from noetic_py.core.memory import Memory
-    from noetic_py.core.requests import Ask
-    from noetic_py.core.session_key import SessionKey
     from noetic_py.core.view import LayerUsage
-
-__all__ = ["Context", "Engine", "ReadContext", "Services", "StateBag", "StepMeta", "current_context"]
 
 
 class Context(Generic[M_co, S_co]):

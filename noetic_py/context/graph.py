@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias
 
 from attrs import define, frozen
 
-__all__ = ["Box", "GraphForm", "drawn"]
-
 GraphForm: TypeAlias = Literal["mermaid", "svg"]
 
 _CHARACTER, _LINE, _MARGIN = 7.4, 17, 12

@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.read import Services, StepMeta
     from noetic_py.context.step import AnyStep
-    from noetic_py.core.attributes import Attributes
-    from noetic_py.core.budget import Remaining, TokenUsage
-    from noetic_py.core.control import Control
+    from noetic_py.core.allowance import Remaining
+    from noetic_py.core.budget import TokenUsage
+    from noetic_py.core.control import Ask, Control, SessionKey
     from noetic_py.core.derivation import ContextMemory
     from noetic_py.core.items import JsonValue
     from noetic_py.core.progress import ProgressKeeper
-    from noetic_py.core.requests import Ask
-    from noetic_py.core.session_key import SessionKey
-    from noetic_py.core.trace import Trace
+    from noetic_py.core.runtime import Trace
+    from noetic_py.core.state import Attributes
     from noetic_py.core.types import ShareState
     from noetic_py.core.view import LayerUsage
 

@@ -9,7 +9,7 @@ from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documente
 from typing import Any, TypeVar
 
 from noetic_py.context.protocol import CURRENT
-from noetic_py.core.unawaited import LOST, AwaitedCall
+from noetic_py.core.diagnostics import LOST, AwaitedCall
 
 C = TypeVar("C", bound=type)
 

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from noetic_py.context.read import Services, StepMeta
-from noetic_py.core.attributes import Attributes
-from noetic_py.core.budget import NO_USAGE, Remaining
+from noetic_py.core.allowance import Remaining
+from noetic_py.core.budget import NO_USAGE
+from noetic_py.core.control import check_callers_id
 from noetic_py.core.derivation import ContextMemory, is_branch, read_memory, write_memory
 from noetic_py.core.items import ItemBase
 from noetic_py.core.progress import NO_RUN, ProgressKeeper
-from noetic_py.core.runtime import SYSTEM
-from noetic_py.core.session_key import check_callers_id
-from noetic_py.core.state import StateBag
-from noetic_py.core.trace import Trace
+from noetic_py.core.runtime import SYSTEM, Trace
+from noetic_py.core.state import Attributes, StateBag
 from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import CodecError, InvalidId, LimitExceeded, NoContextError
 
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
     from noetic_py.context.context import AnyContext
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.step import AnyStep
-    from noetic_py.core.control import Control
+    from noetic_py.core.control import Ask, Control, SessionKey
     from noetic_py.core.items import Item, JsonValue
-    from noetic_py.core.requests import Ask
-    from noetic_py.core.session_key import SessionKey
     from noetic_py.core.types import ShareState
     from noetic_py.core.view import LayerUsage
 
@@ -230,7 +227,7 @@ def pack(conversation: Conversation) -> bytes:
         LimitExceeded: It is too long, or nested too deep.
     """
     from noetic_py.core.codec import Codec
-    from noetic_py.core.codec.text import check_nesting, dump
+    from noetic_py.core.codec.structure import check_nesting, dump
 
     state = conversation.state
     bag = isinstance(state, StateBag)
@@ -265,7 +262,7 @@ def unpack(data: bytes, state_type: type[object]) -> Conversation:
         LimitExceeded: It is too long, or nested too deep.
     """
     from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
-    from noetic_py.core.codec.text import inside, parse
+    from noetic_py.core.codec.structure import inside, parse
 
     tree: object = parse(data, MAX_VALUE_BYTES, "value size")
     if not is_dict(tree) or not _FIELDS <= tree.keys() <= _FIELDS | _ADDED or tree["form"] != _FORM:

@@ -19,13 +19,12 @@ from attrs import field, fields, frozen
 from typing_extensions import TypeVar
 
 from noetic_py.core.budget import TokenUsage
-from noetic_py.core.logs import Where, log
+from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.values import size_of
 
 if TYPE_CHECKING:
-    from noetic_py.core.control import RunStatus
+    from noetic_py.core.control import PendingRequest, RunStatus
     from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item
-    from noetic_py.core.requests import PendingRequest
     from noetic_py.core.view import View
 
 __all__ = [

@@ -11,9 +11,7 @@ from inspect import getattr_static
 from types import FrameType, TracebackType
 from typing import Self
 
-from noetic_py.core.tracebacks import FULL
-
-__all__ = ["Interruption"]
+from noetic_py.core.diagnostics import FULL
 
 _METHODS = {"run": 0, "stream": 0, "run_sync": 0, "resume": 1, "resume_stream": 1}
 """The methods that run a step, and where the step stands among their arguments."""

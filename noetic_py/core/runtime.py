@@ -1,22 +1,31 @@
-"""The seam through which the library gets time, ids and randomness.
-
-Everything that would differ between two runs of one program goes through a [`Runtime`][noetic_py.core.runtime.Runtime]:
-a test that passes another one gets the same ids, the same clock and the same jitter every time.
-"""
+"""A run's clock, random numbers and ids, and its place in a distributed trace."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import random
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Self
 
 import anyio
+from attrs import evolve, field, frozen
+
+from noetic_py.core.types import is_list
+from noetic_py.errors import InvalidId
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanContext, Tracer
 
 __all__ = ["SYSTEM", "Runtime"]
+
 
 # The last 48 bits of an id count within one millisecond. The count starts between 2**44 and 2**47, so it always has
 # twelve hexadecimal digits, and goes up in strides, so that a neighbour's id is not this one plus one.
@@ -90,3 +99,170 @@ SYSTEM = Runtime()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=SYSTEM.reseed)
+
+
+# Of https://www.w3.org/TR/trace-context/: version, trace, span, flags; later versions may have more behind.
+_HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?")
+_TRACE_DIGITS = 32
+_SPAN_DIGITS = 16
+
+
+def _check(value: object, name: str, digits: int) -> None:
+    if not isinstance(value, str) or len(value) != digits or not set(value) <= set("0123456789abcdef"):
+        raise InvalidId(f"{name} is not {digits} lowercase hexadecimal digits", hint="Trace.from_traceparent(header)")
+    if not value.strip("0"):
+        raise InvalidId(f"{name} is all zeros, which is not a valid id", hint="leave the trace out")
+
+
+@frozen
+class Trace:
+    """A place in a distributed trace: what begins there is shown below that span.
+
+    Attributes:
+        trace_id: The trace: 32 lowercase hexadecimal digits.
+        span_id: The span in it: 16 of them.
+        sampled: Whether the trace is recorded.
+        link: A place in another trace that this one follows from.
+
+    Raises:
+        InvalidId: An id has another form, or is all zeros.
+    """
+
+    trace_id: str = field()
+    span_id: str = field()
+    sampled: bool = True
+    link: Trace | None = None
+
+    def __attrs_post_init__(self) -> None:
+        _check(self.trace_id, "trace_id", _TRACE_DIGITS)
+        _check(self.span_id, "span_id", _SPAN_DIGITS)
+
+    @classmethod
+    def from_traceparent(cls, header: str, /) -> Self:
+        """The place that a `traceparent` header of HTTP names.
+
+        Raises:
+            InvalidId: It is no such header.
+        """
+        found = _HEADER.fullmatch(header.strip())
+        if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+            raise InvalidId(
+                "the text is not a valid traceparent header; expected version-trace_id-span_id-flags",
+                hint="00-<32 hexadecimal digits>-<16 of them>-<2 of them>; without a header leave the trace out",
+            )
+        return cls(found[2], found[3], bool(int(found[4], 16) & 1))
+
+    @property
+    def traceparent(self) -> str:
+        """It as the header, to be sent on."""
+        return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}"
+
+    def as_headers(self) -> list[str]:
+        """It as headers: its own, and that of the place it links to."""
+        return [self.traceparent] if self.link is None else [self.traceparent, self.link.traceparent]
+
+    @classmethod
+    def from_headers(cls, headers: object, /) -> Trace:
+        """The place that `as_headers` has made these of.
+
+        Raises:
+            InvalidId: They are none.
+        """
+        found = [cls.from_traceparent(each) for each in headers if isinstance(each, str)] if is_list(headers) else []
+        if len(found) not in (1, 2) or not is_list(headers) or len(headers) != len(found):
+            raise InvalidId(
+                "the value is not a valid place in a trace; expected one traceparent header, or two",
+                hint="one traceparent header, or two",
+            )
+        return evolve(found[0], link=found[1]) if len(found) == 2 else found[0]
+
+    def below(self, span_id: str) -> Trace:
+        """Another place in this trace."""
+        return evolve(self, span_id=span_id, link=None)
+
+
+def new_trace(runtime: Runtime, *, within: Trace | None = None, link: Trace | None = None) -> Trace:
+    """A new span's place: in the trace of another one, or at the beginning of a new one."""
+    span_id = _digits(runtime, _SPAN_DIGITS)
+    if within is not None:
+        return within.below(span_id)
+    return Trace(_digits(runtime, _TRACE_DIGITS), span_id, link=link)
+
+
+def trace_of_run(run_id: str) -> Trace:
+    """The place of a run that is not recorded: the same in every process that goes on with it."""
+    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return Trace(digest[:_TRACE_DIGITS], digest[_TRACE_DIGITS:][:_SPAN_DIGITS], sampled=False)
+
+
+def _digits(runtime: Runtime, count: int) -> str:
+    # As many random bits as there are digits for; never all zeros.
+    parts: Iterable[int] = (int(runtime.random() * (1 << 32)) for _ in range(count // 8))
+    found = "".join(f"{part:08x}" for part in parts)
+    return found if found.strip("0") else found[:-1] + "1"
+
+
+def tracer() -> Tracer | None:
+    """The tracer to use, `None` when nothing would be recorded.
+
+    A program that records has imported opentelemetry and set a provider before its first run, so a run that finds the
+    module not loaded need not load it.
+    """
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return None
+    found: Tracer = provider.get_tracer("noetic_py")
+    return found
+
+
+def current_span() -> Span:
+    """The span that is active here, an invalid one when there is none."""
+    from opentelemetry.trace import get_current_span
+
+    return get_current_span()
+
+
+def place_of(span: Span) -> Trace:
+    """Where a span stands."""
+    context = span.get_span_context()
+    return Trace(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
+
+
+@contextmanager
+def recorded_span(
+    tracer: Tracer, name: str, attributes: Mapping[str, str | int], below: Trace | None = None
+) -> Generator[Span]:
+    """A span that is active within the block; what is written to it, and what is raised, is told without secrets.
+
+    Args:
+        tracer: What records it.
+        name: Its name.
+        attributes: Its attributes.
+        below: Its parent; the active span when left out.
+    """
+    from opentelemetry.trace import Link, NonRecordingSpan, StatusCode, set_span_in_context, use_span
+
+    from noetic_py.core.guarded_span import GuardedSpan
+
+    parent = None if below is None else set_span_in_context(NonRecordingSpan(_remote(below)))
+    links = [] if below is None or below.link is None else [Link(_remote(below.link))]
+    span = GuardedSpan(tracer.start_span(name, context=parent, attributes=attributes, links=links))
+    # The API would record an exception as it is, with the texts of its causes.
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield span
+        except Exception as error:
+            span.record_exception(error)
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(StatusCode.ERROR, f"{type(error).__qualname__}: {error}")
+            raise
+
+
+def _remote(place: Trace) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    flags = TraceFlags(TraceFlags.SAMPLED if place.sampled else TraceFlags.DEFAULT)
+    return SpanContext(int(place.trace_id, 16), int(place.span_id, 16), is_remote=True, trace_flags=flags)

@@ -27,9 +27,9 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from noetic_py.core.diagnostics import not_a_value
 from noetic_py.core.state import StateBag, class_of, copy_state, state_fields
 from noetic_py.core.types import is_list
-from noetic_py.core.unawaited import not_a_value
 from noetic_py.errors import ConfigError
 
 ATOMS: Final[frozenset[type]] = frozenset({

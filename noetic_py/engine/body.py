@@ -2,22 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context, copy_context
 from inspect import isawaitable
 from logging import WARNING
 from time import monotonic
-from types import coroutine
-from typing import Any, Final
+from types import CodeType, CoroutineType, coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
 
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.step import function_of
-from noetic_py.core.logs import log
-from noetic_py.core.tracebacks import where_defined
-from noetic_py.engine.cancellation import failure_of
-from noetic_py.engine.frame import Frame
+from noetic_py.core.diagnostics import log, not_a_value, where_defined
+from noetic_py.engine.frame import Frame, failure_of
+from noetic_py.engine.journaling.ledger import cut_loops
+from noetic_py.errors import NoeticError, NotAwaited
+from noetic_py.steps.handoff import Handoff, undeclared
 
-__all__ = ["DONE", "call_apart", "first_stretch", "go_on", "look", "pause", "resumed"]
+if TYPE_CHECKING:
+    from noetic_py.context.step import AnyStep
+
+
+GRACE = 10.0
+"""Seconds that such a body gets to come to its end once it is to be cancelled."""
+
+
+async def shielded(frame: Frame, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Do a body's work; what cancels it from around is heard by the caller, at its next wait after this returns.
+
+    After `GRACE` seconds the body is cancelled like any other, and it is not known what it has done.
+    """
+    outcome: list[Any] = []
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        listener = _Listener(frame)
+        group.start_soon(listener.listen)
+        with listener.shield:
+            try:
+                outcome.append(await work())
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # noqa: BLE001 # raised below, outside the group, which would wrap it
+                failure = error
+            group.cancel_scope.cancel()
+            await listener.ended()
+    if failure is not None:
+        raise failure
+    if not outcome:
+        await checkpoint()
+        raise RuntimeError("a step was cancelled, but nothing requested it")
+    return outcome[0]
+
+
+class _Listener:
+    """Hears that the body is to be cancelled."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self.shield = anyio.CancelScope(shield=True)
+        self._listening = True
+        self._over = anyio.Event()
+
+    async def listen(self) -> None:
+        """The task: it stands outside of the shield."""
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            # Nothing is lost: the cancellation is still there when the body has come to its end.
+            if self._listening:
+                self.shield.deadline = anyio.current_time() + self._seconds()
+        self._over.set()
+
+    def _seconds(self) -> float:
+        """How long the body may go on: who asks for the end does not want to, and a shutdown has waited."""
+        frame, stop = self._frame, self._frame.x.stop
+        if frame.x.run.shutdown is not None or (stop is not None and stop.path[: len(frame.at)] == frame.at):
+            return 0.0
+        return 0.0 if cut_loops(frame) else GRACE
+
+    async def ended(self) -> None:
+        """The body is done: return once this task has ended, so that nothing is left to be cancelled around it."""
+        self._listening = False
+        self.shield.deadline = math.inf
+        await self._over.wait()
+
 
 DONE: Final = object()
 """What `next` gives for work that has ended: cheaper than the exception that `send` raises."""
@@ -152,3 +224,66 @@ async def call_apart(frame: Frame, function: Callable[..., Any], *args: Any) -> 
             raise
         raise failure from error
     return found[0]
+
+
+NO_VALUES = (Handoff, CoroutineType)
+"""Classes of what no step may return."""
+
+
+def refuse(frame: Frame, output: Any) -> None:
+    """Raise when a body has returned what is no value, or has left a call behind that nothing has awaited.
+
+    Raises:
+        NotAwaited: It has.
+        ConfigError: It has returned a handoff without saying so; code `"handoff"`.
+    """
+    if output.__class__ is Handoff:
+        raise undeclared(frame.at, output)
+    lost = _lost(frame)
+    if lost:
+        raise _not_awaited(frame, lost)
+    if inspect.iscoroutine(output):
+        raise not_a_value(output, "the step returned", path=frame.at)
+
+
+def explained(frame: Frame, error: Exception) -> Exception:
+    """The failure of a body that has left calls behind: they are the failure where it could not use a coroutine."""
+    lost = _lost(frame)
+    if not lost:
+        return error
+    if isinstance(error, (TypeError, AttributeError, NoeticError)) and "coroutine" in str(error):
+        found: NoeticError = _not_awaited(frame, lost)
+        found.__cause__ = error
+        return found
+    for name, place in lost:
+        error.add_note(f"{name} was called and not awaited ({place})")
+    return error
+
+
+def _not_awaited(frame: Frame, lost: list[tuple[str, str]]) -> NotAwaited:
+    what = ", ".join(f"{name} was called and not awaited ({place})" for name, place in lost)
+    return NotAwaited(what, path=frame.at, hint=f"await {lost[0][0]}")
+
+
+def _lost(frame: Frame) -> list[tuple[str, str]]:
+    """What was called and has not begun, in the order of the calls; closed, so that Python warns of none again."""
+    node, frame.calls = frame.calls, None
+    lost: list[tuple[str, str]] = []
+    while node is not None:
+        made, code, instruction, node = node
+        if made.cr_frame is not None and inspect.getcoroutinestate(made) == inspect.CORO_CREATED:
+            step: AnyStep | None = inspect.getcoroutinelocals(made).get("step")
+            if step is not None and frame.x.run.kinds[step.kind].derived:
+                # It is called after the context that it was made for.
+                step = step.spec.step
+            name = made.__qualname__ if step is None else step.id
+            if step is None and not name.endswith(")"):
+                name = f"{name.replace('Context.', 'ctx.', 1)}(...)"
+            made.close()
+            lost.append((name, f"{code.co_filename}:{_line(code, instruction)}, in {code.co_qualname}"))
+    return lost[::-1]
+
+
+def _line(code: CodeType, instruction: int) -> int:
+    found = (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None)
+    return next(found, code.co_firstlineno)

@@ -13,38 +13,35 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import evolve, frozen
 
-from noetic_py.channels import Channel, ChannelHandle
+from noetic_py.channels import ChannelHandle
+from noetic_py.channels.declared import AnyChannel
 from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.scope import ContextScope, branch_at
-from noetic_py.context.step import Step, require_step
+from noetic_py.context.read import ContextScope, branch_at
+from noetic_py.context.step import AnyStep, Step, require_step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.budget import Budget, BudgetLease
-from noetic_py.core.codec.text import dump, parse
-from noetic_py.core.control import Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.codec.structure import dump, parse
+from noetic_py.core.control import AnyResult, Checkpoint, Control, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.diagnostics import Where, log, warn
 from noetic_py.core.log import ItemLog
-from noetic_py.core.logs import Where, log
 from noetic_py.core.memory import Memory
 from noetic_py.core.state import NO_LAYER_STATES, LayerStates, StateBag, copy_state
-from noetic_py.core.tracebacks import warn
 from noetic_py.core.values import copy_value
-from noetic_py.engine.cancellation import Waiting, lost_task
-from noetic_py.engine.execute import AnyStep, execute, settle_state
-from noetic_py.engine.fingerprint import fingerprint, referenced
-from noetic_py.engine.frame import Frame, acting, settle_cuts, waited
+from noetic_py.engine.execute import execute, settle_state
+from noetic_py.engine.fingerprint import declared_input, fingerprint, referenced
+from noetic_py.engine.frame import Frame, Waiting, acting, lost_task, settle_cuts, waited
 from noetic_py.engine.journaling.detached_starts import DETACHED_START, note
 from noetic_py.engine.journaling.fold import below, items_below
-from noetic_py.engine.journaling.migrate import stored_type, version_of
-from noetic_py.engine.journaling.replay import call, count_turns, put_down, put_state, recover, stop_again
+from noetic_py.engine.journaling.ledger import count_turns, recover
+from noetic_py.engine.journaling.replay import call, put_down, put_state, stop_again, stored_type, version_of
 from noetic_py.engine.kind import Node
-from noetic_py.engine.kinds.spawn import DetachedSpec, head, run_child
-from noetic_py.engine.layers.bundle import layers_for
+from noetic_py.engine.kinds.spawn import DetachedSpec, run_child
+from noetic_py.engine.layers.handles import layers_for
 from noetic_py.engine.layers.versions import is_older, migrated, revise_here, versions_of
-from noetic_py.engine.limits import budget_of
-from noetic_py.engine.state import Execution, Run
+from noetic_py.engine.state import Execution, Run, budget_of, head
 from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value
 from noetic_py.engine.stops import note as note_asked
-from noetic_py.engine.types import declared_input
 from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.journal.records import AttemptFailed, Decision, StepOpened
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
@@ -55,8 +52,6 @@ if TYPE_CHECKING:
     from noetic_py.channels import LiveChannel
     from noetic_py.core.codec import Codec
     from noetic_py.journal.records import JournalRecord
-
-__all__ = ["Detached", "detach", "external_handle", "recover_detached"]
 
 
 def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:
@@ -168,7 +163,7 @@ class Detached:
         # Its task is not below the run's own, and the time of the run is its time.
         self.cancel_scope = anyio.CancelScope(deadline=math.inf if run.root is None else run.root.cancel_scope.deadline)
         self.done = anyio.Event()
-        self._outcome: RunResult[Any, Any] | None = None
+        self._outcome: AnyResult | None = None
         # Whether it waits for an answer.
         self.waiting = False
         log = ItemLog()
@@ -237,7 +232,7 @@ class Detached:
             self._outcome = self._result(output, error)
             self.done.set()
 
-    def _result(self, output: Any, error: NoeticError | None) -> RunResult[Any, Any]:
+    def _result(self, output: Any, error: NoeticError | None) -> AnyResult:
         status, reason = _ending(self.path, output, error, self.child.stop)
         valid = _valid(self._run.journal, self.path, len(self._run.journal)) if status == "completed" else ()
         asked = asked_in(valid, self.path)
@@ -264,7 +259,7 @@ class Detached:
             items = log.rendered(f"{status}: {reason}" if reason else status)
             return Transcript(items, items)
 
-        result: RunResult[Any, Any] = RunResult(
+        result: AnyResult = RunResult(
             run_id=self.run_id,
             status=status,
             output=output,
@@ -285,7 +280,7 @@ class Detached:
             broken.result = result
         return result
 
-    async def wait(self) -> RunResult[Any, Any]:
+    async def wait(self) -> AnyResult:
         """Wait for the end."""
         waiting = CURRENT.get()
         outcome = await waited(waiting, self._name, self._ended)
@@ -294,13 +289,13 @@ class Detached:
             raise Waiting
         return outcome
 
-    async def _ended(self) -> RunResult[Any, Any]:
+    async def _ended(self) -> AnyResult:
         while (outcome := self.outcome) is None:
             await self.done.wait()
         return outcome
 
     @property
-    def outcome(self) -> RunResult[Any, Any] | None:
+    def outcome(self) -> AnyResult | None:
         """How it ended, with a value of its own for each who asks; `None` while it runs."""
         outcome = self._outcome
         if outcome is None or not outcome.has_value:
@@ -331,7 +326,7 @@ class Detached:
         """Stop it."""
         self._stop(Control("abort", reason=reason, by=asked_by()))
 
-    def channel(self, channel: Channel[Any]) -> ChannelHandle[Any]:
+    def channel(self, channel: AnyChannel) -> ChannelHandle[Any]:
         """A handle of one of the run's channels."""
         return external_handle(self._run, channel)
 
@@ -386,7 +381,7 @@ def _valid(journal: Sequence[JournalRecord], path: tuple[str, ...], end: int) ->
     return journal[start:end]
 
 
-def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
+def external_handle(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:
     """A handle of a run's channel for code outside of it.
 
     Raises:
@@ -396,7 +391,7 @@ def external_handle(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
     return run.in_its_thread(partial(_open, run, channel))
 
 
-def _open(run: Run, channel: Channel[Any]) -> ChannelHandle[Any]:
+def _open(run: Run, channel: AnyChannel) -> ChannelHandle[Any]:
     live: LiveChannel = run.channels.live(channel)
     if not channel.external:
         raise ConfigError(

@@ -12,27 +12,43 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from noetic_py.context.context import StepMeta
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.scope import ContextScope
-from noetic_py.context.step import Body, SequenceSpec, Step
+from noetic_py.context.read import ContextScope, StepMeta
+from noetic_py.context.step import AnyStep, Body, SequenceSpec
 from noetic_py.core.budget import Budget, BudgetLease
+from noetic_py.core.diagnostics import forget_attempt, log, note_place
 from noetic_py.core.events import StepStarted
-from noetic_py.core.logs import log
+from noetic_py.core.runtime import recorded_span
 from noetic_py.core.state import LayerStates, SavedState, restore_state
-from noetic_py.core.trace import recorded_span
-from noetic_py.core.tracebacks import forget_attempt, note_place
 from noetic_py.core.values import ATOMS, copy_value
-from noetic_py.engine.body import DONE, call_apart, first_stretch, go_on, pause, resumed
-from noetic_py.engine.cancellation import CancelledError, Waiting, failure_of, in_time, is_late, waiting_in
-from noetic_py.engine.frame import Frame, cut_again, note_cut, recorded_cut
+from noetic_py.engine.body import (
+    DONE,
+    NO_VALUES,
+    call_apart,
+    explained,
+    first_stretch,
+    go_on,
+    pause,
+    refuse,
+    resumed,
+    shielded,
+)
+from noetic_py.engine.frame import (
+    CancelledError,
+    Frame,
+    Waiting,
+    cut_again,
+    failure_of,
+    in_time,
+    is_late,
+    note_cut,
+    recorded_cut,
+    waiting_in,
+)
 from noetic_py.engine.journaling import fold, ledger, replay
 from noetic_py.engine.kind import BodySegment
 from noetic_py.engine.layers.handles import check_shown, keeping
-from noetic_py.engine.limits import wrap_up_step
-from noetic_py.engine.shielding import shielded
-from noetic_py.engine.state import UNTIMED, Bare, Execution
-from noetic_py.engine.unawaited import NO_VALUES, explained, refuse
+from noetic_py.engine.state import UNTIMED, Bare, Execution, wrap_up_step
 from noetic_py.errors import (
     BudgetExceeded,
     Cancelled,
@@ -53,21 +69,7 @@ from noetic_py.steps.flow import BranchSpec, ParallelSpec
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-__all__ = [
-    "as_error",
-    "call_from_body",
-    "execute",
-    "forget_loop_stops",
-    "open_lease",
-    "open_wrap_up",
-    "restore",
-    "restore_log",
-    "settle_failure",
-    "settle_state",
-    "under_budget",
-]
 
-AnyStep = Step[Any, Any, Any, Any]
 NO_META = StepMeta()
 _NO_SPAN = nullcontext()
 # Bodies that never wait would starve the event loop and could not be cancelled: every so often a step lets others run.
@@ -313,7 +315,7 @@ def open_lease(frame: Frame, budget: Budget) -> None:
     x, spent = frame.x, None
     lease = BudgetLease(budget, frame.lease, now=x.run.runtime.monotonic(), depth=x.depth, on_warning=x.warned)
     if frame.up is not None and frame.up.node is not None:
-        replay.recover(x.run, lease, frame.at, attempts=not frame.virtual)
+        ledger.recover(x.run, lease, frame.at, attempts=not frame.virtual)
         ledger.recover_wrap_up(x.run, spent := BudgetLease(None), frame.at)
     try:
         lease.keep_reserve(spent)

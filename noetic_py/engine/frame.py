@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from types import CodeType, CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
+from anyio import current_effective_deadline
+from anyio.lowlevel import checkpoint
 
-from noetic_py.context.context import Context, Derived
+from noetic_py.context.context import AnyContext, Context, Derived
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.scope import ContextScope
+from noetic_py.context.read import ContextScope
 from noetic_py.core.budget import BudgetLease, TokenUsage
+from noetic_py.core.diagnostics import Where
 from noetic_py.core.events import Event, Source
-from noetic_py.core.logs import Where
 from noetic_py.core.state import NO_LAYER_STATES, LayerStates, restore_state
 from noetic_py.core.types import T
-from noetic_py.engine.cancellation import is_requested
 from noetic_py.errors import ConfigError
-from noetic_py.journal.delta import known_fields
 from noetic_py.journal.layer_states import StoredLayerStates
 from noetic_py.journal.records import Decision
+from noetic_py.journal.values import known_fields
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from noetic_py.channels import Reader
-    from noetic_py.context.step import Step
+    from noetic_py.context.step import AnyStep
     from noetic_py.core.control import Control
     from noetic_py.core.items import Item
     from noetic_py.core.log import ItemLog
@@ -40,21 +42,81 @@ if TYPE_CHECKING:
     from noetic_py.steps.flow import Mode
     from noetic_py.steps.handoff import HistoryFilter
 
-__all__ = [
-    "NO_ITEMS",
-    "Calls",
-    "Frame",
-    "acting",
-    "cut_again",
-    "frame_around",
-    "frame_of",
-    "innermost",
-    "note_cut",
-    "recorded_cut",
-    "settle_cuts",
-    "unfinished",
-    "waited",
-]
+
+class Waiting(BaseException):
+    """A step waits for an answer: its task ends here, and so do those around it.
+
+    It is no exception that a body could handle: one that catches it all the same is parked when it returns.
+    """
+
+
+def waiting_in(error: BaseException) -> Waiting | None:
+    """The mark that a task waits, when that is what has ended it; a task group of the body's own wraps it."""
+    if isinstance(error, Waiting):
+        return error
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return next(filter(None, map(waiting_in, inside)), None)
+
+
+async def in_time() -> None:
+    """Let a scope around this whose time is over cancel it, before anything more is begun."""
+    while anyio.current_effective_deadline() <= anyio.current_time():
+        await checkpoint()
+
+
+def is_late(cancel_scope: anyio.CancelScope) -> bool:
+    """Whether the time of a scope is over, whether or not it has cancelled anything by then."""
+    return cancel_scope.deadline != math.inf and anyio.current_time() >= cancel_scope.deadline
+
+
+class CancelledError(Exception):
+    """What was awaited was cancelled, and nothing has cancelled who awaited it; `__cause__` is asyncio's own."""
+
+    def __init__(self, said: str = "") -> None:
+        super().__init__(said or "what was awaited was cancelled, and nothing has cancelled the step")
+
+
+def failure_of(error: BaseException) -> Exception | None:
+    """The failure that was raised; `None` for what goes on through everything, as a cancellation that was requested."""
+    if isinstance(error, Exception):
+        return error
+    return _lost(error) if _is_cancellation(error) and not is_requested(otherwise=False) else None
+
+
+def lost_task(error: BaseException) -> Exception | None:
+    """The failure of a task that only this library starts and awaits; a request that was made of it alone is foreign.
+
+    A task group would take its end for one that was wanted.
+    """
+    failure = failure_of(error)
+    if failure is None and _is_cancellation(error) and current_effective_deadline() > -math.inf:
+        return _lost(error)
+    return failure
+
+
+def _lost(error: BaseException) -> CancelledError:
+    made = CancelledError("" if isinstance(error, BaseExceptionGroup) else str(error))
+    made.__cause__ = error
+    return made
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Whether it is asyncio's, or a group of such and of failures. The core does not import what may not be there."""
+    inside: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    if inside:
+        return all(isinstance(each, Exception) or _is_cancellation(each) for each in inside)
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+
+
+def is_requested(*, otherwise: bool) -> bool:
+    """Whether the task that runs is to end; `otherwise` on another event loop than asyncio's."""
+    try:
+        task = sys.modules["asyncio"].current_task()
+    except (KeyError, RuntimeError):
+        return otherwise
+    return task is None or task.cancelling() > 0 or current_effective_deadline() == -math.inf
+
 
 NO_ITEMS: tuple[Item, ...] = ()
 
@@ -145,7 +207,7 @@ class Frame(Context[Any, Any]):
 
     def __init__(
         self,
-        step: Step[Any, Any, Any, Any],
+        step: AnyStep,
         parent: Frame | None,
         x: Execution,
         path: tuple[str, ...],
@@ -262,7 +324,7 @@ def acting(frame: Frame) -> Frame:
     return asking if isinstance(asking, Frame) else frame
 
 
-def frame_of(ctx: Context[Any, Any]) -> Frame:
+def frame_of(ctx: AnyContext) -> Frame:
     """The frame that a context is.
 
     Raises:
@@ -280,7 +342,7 @@ def frame_of(ctx: Context[Any, Any]) -> Frame:
     raise ConfigError("this context is not the engine's", code="not-running")
 
 
-def frame_around(ctx: Context[Any, Any]) -> Frame:
+def frame_around(ctx: AnyContext) -> Frame:
     """The frame that a context is, or that it was derived from."""
     while isinstance(ctx, Derived):
         ctx = ctx.within

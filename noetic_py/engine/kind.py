@@ -14,8 +14,6 @@ from noetic_py.errors import CodecError
 from noetic_py.journal.records import Answered, AttemptFailed, Pending, StepFinished
 from noetic_py.journal.values import Change, LayerDeltas, Path
 
-__all__ = ["UNNAMED", "BodySegment", "Kind", "Kinds", "Node", "Shared"]
-
 
 @frozen
 class Shared:

@@ -6,25 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from noetic_py.context.scope import ContextScope
+from noetic_py.context.read import ContextScope
 from noetic_py.core.reducers import Conflict, join
 from noetic_py.core.reducers import join_declared as join_declared_fields
 from noetic_py.core.state import LayerStates, copy_state, restore_state, state_fields
 from noetic_py.core.values import alike, copy_private
 from noetic_py.errors import ConfigError
-from noetic_py.memory.layer import MemoryLayer
-
-__all__ = [
-    "CONFLICT",
-    "Written",
-    "conflict",
-    "hint_of",
-    "join_declared",
-    "join_layer_states",
-    "join_states",
-    "lost_fields",
-    "merged",
-]
+from noetic_py.memory.layer import AnyLayer
 
 CONFLICT = "state-conflict"
 """The code of the error of two writers whose changes nothing joins."""
@@ -69,7 +57,7 @@ def lost_fields(base: Any, paths: Written, joined: Collection[str]) -> dict[str,
 
 
 def join_layer_states(
-    target: LayerStates, paths: Written, layers: Mapping[str, MemoryLayer[Any]], path: tuple[str, ...]
+    target: LayerStates, paths: Written, layers: Mapping[str, AnyLayer], path: tuple[str, ...]
 ) -> LayerStates:
     """The states of layers with what each path has changed of them; all paths began with `target`.
 
@@ -93,7 +81,7 @@ def join_layer_states(
     return made
 
 
-def merged(layer: MemoryLayer[Any], base: Any, mine: Any, theirs: Any) -> Any:
+def merged(layer: AnyLayer, base: Any, mine: Any, theirs: Any) -> Any:
     """A layer's state of two that were written side by side, as the layer makes it; none of the three is changed.
 
     Raises:
@@ -137,7 +125,7 @@ _STATE_HINT = (
 )
 
 
-def hint_of(layer: MemoryLayer[Any]) -> str:
+def hint_of(layer: AnyLayer) -> str:
     """How a layer says what becomes of two states."""
     return f"define merge(self, base, mine, theirs) in {type(layer).__name__}, or a reducer for the field of its state"
 

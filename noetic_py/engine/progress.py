@@ -14,21 +14,20 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from noetic_py.context.protocol import CURRENT
-from noetic_py.core.codec.text import check_nesting, is_dict, is_list
+from noetic_py.core.codec.structure import check_nesting
 from noetic_py.core.events import ProgressSet
 from noetic_py.core.progress import DONE, ProgressEntry
+from noetic_py.core.types import is_dict, is_list
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, settle_cuts
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
-from noetic_py.journal.record_codec import dump_record
-from noetic_py.journal.records import AttemptFailed, Progressed, StepFinished, Voided
+from noetic_py.journal.records import AttemptFailed, Progressed, StepFinished, Voided, dump_record
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Run
     from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.values import Path
 
-__all__ = ["MAX_BYTES", "MAX_ENTRIES", "Keeper", "forget", "forget_round", "progress_of"]
 
 MAX_BYTES = 1024 * 1024
 """How long the progress of one step may be in a journal: it is written anew whenever it is set."""

@@ -7,32 +7,28 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define
 
-from noetic_py.context.step import Body, Step
+from noetic_py.context.step import AnyStep, Body
 
 if TYPE_CHECKING:
     from collections import deque
 
     import anyio
 
-    from noetic_py.channels import Channel, Entry
+    from noetic_py.channels import Entry
+    from noetic_py.channels.declared import AnyChannel
     from noetic_py.context.context import Derived
     from noetic_py.context.detached import DetachedWork, DetachOptions
-    from noetic_py.core.control import Control
+    from noetic_py.core.control import Ask, Control
     from noetic_py.core.progress import ProgressKeeper
-    from noetic_py.core.requests import Ask
     from noetic_py.core.state import LayerStates
     from noetic_py.core.types import ShareState
     from noetic_py.engine.frame import Frame
     from noetic_py.engine.kind import Kinds, Node
     from noetic_py.engine.state import Execution, Run
     from noetic_py.memory.functions import Called
-    from noetic_py.memory.layer import MemoryLayer
+    from noetic_py.memory.layer import AnyLayer
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
-
-__all__ = ["Beside", "Giver", "Interpreter", "LayerStore", "UnackedDelivery"]
-
-AnyStep = Step[Any, Any, Any, Any]
 
 
 class Interpreter(Protocol):
@@ -53,16 +49,16 @@ class Interpreter(Protocol):
         ...
 
     def send(
-        self, frame: Frame, channel: Channel[Any], value: object, timeout: float | None, /
+        self, frame: Frame, channel: AnyChannel, value: object, timeout: float | None, /
     ) -> Coroutine[Any, Any, None]:
         """Send a message from a body."""
         ...
 
-    def receive(self, frame: Frame, channel: Channel[Any], timeout: float | None, /) -> Coroutine[Any, Any, Any]:
+    def receive(self, frame: Frame, channel: AnyChannel, timeout: float | None, /) -> Coroutine[Any, Any, Any]:
         """Wait for a message in a body."""
         ...
 
-    def receive_now(self, frame: Frame, channel: Channel[Any], /) -> Any:
+    def receive_now(self, frame: Frame, channel: AnyChannel, /) -> Any:
         """Take a message that is there."""
         ...
 
@@ -126,11 +122,11 @@ class LayerStore(Protocol):
     recalled: dict[str, Any]
     parents: dict[str, Any]
 
-    def storage(self, layer: MemoryLayer[Any], room: str = "data") -> LayerStorage:
+    def storage(self, layer: AnyLayer, room: str = "data") -> LayerStorage:
         """The layer's part of the store."""
         ...
 
-    async def load(self, layer: MemoryLayer[Any]) -> Any:
+    async def load(self, layer: AnyLayer) -> Any:
         """The state that the store has of a layer, or its first one."""
         ...
 
@@ -142,18 +138,18 @@ class LayerStore(Protocol):
         """Store what has changed."""
         ...
 
-    def note(self, layer: MemoryLayer[Any], call: Called) -> None:
+    def note(self, layer: AnyLayer, call: Called) -> None:
         """A function has changed the state."""
         ...
 
-    async def call(self, frame: Frame, layer: MemoryLayer[Any], step: AnyStep, value: object) -> Any:
+    async def call(self, frame: Frame, layer: AnyLayer, step: AnyStep, value: object) -> Any:
         """Run a step for a layer."""
         ...
 
     async def ask(
         self,
         frame: Frame,
-        layer: MemoryLayer[Any],
+        layer: AnyLayer,
         model: str | Model | None,
         instructions: str,
         text: str,

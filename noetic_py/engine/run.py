@@ -6,37 +6,42 @@ import json
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from logging import ERROR, INFO
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from attrs import evolve, frozen
 
-from noetic_py.context.scope import ContextScope
-from noetic_py.context.step import SequenceSpec, Step, asks_model
+from noetic_py.context.read import ContextScope
+from noetic_py.context.step import AnyStep, SequenceSpec, Step, asks_model
 from noetic_py.core.budget import Budget, BudgetLease
-from noetic_py.core.control import Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.control import AnyResult, Checkpoint, Control, LoopStop, RunResult, RunStatus, Transcript, no_value
+from noetic_py.core.diagnostics import Where, log, trim
 from noetic_py.core.events import RunFinished
 from noetic_py.core.events import RunStarted as RunStartedEvent
 from noetic_py.core.items import ID_SOURCE, Item
 from noetic_py.core.log import ItemLog
-from noetic_py.core.logs import Where, log
-from noetic_py.core.runtime import SYSTEM
-from noetic_py.core.trace import place_of, recorded_span
-from noetic_py.core.tracebacks import trim
-from noetic_py.engine.cancellation import Waiting, failure_of, is_late
-from noetic_py.engine.execute import AnyStep, as_error, execute, open_wrap_up, restore, settle_failure
-from noetic_py.engine.frame import Frame
+from noetic_py.core.runtime import SYSTEM, place_of, recorded_span
+from noetic_py.engine import hooks, stops
+from noetic_py.engine.detached import detach, recover_detached
+from noetic_py.engine.execute import as_error, call_from_body, execute, open_wrap_up, restore, settle_failure
+from noetic_py.engine.frame import Frame, Waiting, failure_of, is_late
 from noetic_py.engine.journaling.fold import CLOSE, OPEN, items_below, visible
-from noetic_py.engine.journaling.ledger import discarded
-from noetic_py.engine.journaling.replay import NOTHING, count_turns, put_state, recorded, recover, stop_again
+from noetic_py.engine.journaling.ledger import RunStorage, checkpoint, count_turns, discarded, recover
+from noetic_py.engine.journaling.replay import NOTHING, put_state, recorded, stop_again
 from noetic_py.engine.journaling.run_history import RunHistory, open_requests, request_of, summary_of
-from noetic_py.engine.journaling.writer import RunStorage
-from noetic_py.engine.kinds.model import input_items, unsaid
-from noetic_py.engine.kinds.model_round import known_of
-from noetic_py.engine.kinds.spawn import head
+from noetic_py.engine.kinds import KINDS
+from noetic_py.engine.kinds.channels import receive, receive_now, send
+from noetic_py.engine.kinds.derived import derived_step
+from noetic_py.engine.kinds.flow import gather_step
+from noetic_py.engine.kinds.loop import cut_short
+from noetic_py.engine.kinds.model import input_items, known_of, unsaid
+from noetic_py.engine.kinds.suspension import ask
+from noetic_py.engine.layers.handles import bind
 from noetic_py.engine.layers.lifecycle import close_layers, open_layers
-from noetic_py.engine.limits import wrap_up_step
-from noetic_py.engine.state import Execution, Run
+from noetic_py.engine.layers.store import StoredLayers
+from noetic_py.engine.progress import Keeper
+from noetic_py.engine.protocol import Interpreter
+from noetic_py.engine.state import Execution, Run, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import BudgetExceeded, CheckpointError, NoeticError
 from noetic_py.journal.records import (
@@ -52,8 +57,6 @@ from noetic_py.steps.flow import BranchSpec, ParallelSpec
 from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import MemorySpec
-
-__all__ = ["Run", "RunPlan", "run_flow"]
 
 
 @frozen(eq=False)
@@ -77,7 +80,7 @@ _SCALARS = (str, bool, int, float)
 _ROOT: AnyStep = Step(id="run", kind="run")
 
 
-async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
+async def run_flow(run: Run, plan: RunPlan) -> AnyResult:
     """Run a flow to its end; never raises for what happens in it, only for a cancellation from outside."""
     now = run.runtime.monotonic()
     lease = BudgetLease(plan.budget, run.resources.lease, now=now)
@@ -99,7 +102,7 @@ async def run_flow(run: Run, plan: RunPlan) -> RunResult[Any, Any]:
     try:
         await _begin(x, root, plan, lease, len(history))
         output, stop, error = await _outcome(x, root, plan, lease)
-        if stop is None or not stop.rule.waits:
+        if root.scope.layer_states and (stop is None or not stop.rule.waits):
             await close_layers(x, root)
         return await _result(run, x, plan, history, _Ending(output, stop, error), now)
     except BaseException as cancelled:
@@ -260,8 +263,9 @@ def _has_gone_on(journal: Sequence[JournalRecord]) -> bool:
 
 async def _whole(x: Execution, root: Frame, plan: RunPlan) -> Any:
     """The flow, and all that it has started beside itself."""
-    await open_layers(x, root, plan.step.id)
-    asked = asked_again(root.node, x.run, x.run.flow)
+    if x.layers:
+        await open_layers(x, root, plan.step.id)
+    asked = None if root.node is None else asked_again(root.node, x.run, x.run.flow)
     if asked is not None:
         # Of the flow nothing is run any more, and the wrap-up has the layers as the flow would have them.
         x.request(asked)
@@ -429,9 +433,7 @@ def _why(run: Run, plan: RunPlan, ending: _Ending) -> tuple[str | None, LoopStop
     return _verdict(run, plan.step) if ending.error is None else (ending.error.message, None)
 
 
-async def _result(
-    run: Run, x: Execution, plan: RunPlan, history: ItemLog, ending: _Ending, began: float
-) -> RunResult[Any, Any]:
+async def _result(run: Run, x: Execution, plan: RunPlan, history: ItemLog, ending: _Ending, began: float) -> AnyResult:
     output, stop, error = ending.output, ending.stop, ending.error
     status: RunStatus = "failed" if error is not None else "completed" if stop is None else stop.status
     reason, loop_stop = _why(run, plan, ending)
@@ -462,7 +464,7 @@ async def _result(
         view = log.rendered(f"{status}: {why}" if why else status)
         return Transcript(view, view[len(history) :])
 
-    result: RunResult[Any, Any] = RunResult(
+    result: AnyResult = RunResult(
         run_id=run.run_id,
         status=status,
         output=output,
@@ -486,3 +488,28 @@ async def _result(
     if broken is not None:
         broken.result = result
     return result
+
+
+class _Interpreter:
+    kinds = KINDS
+    # Every call of a step from a body comes by here: a static function is not bound anew each time.
+    call = staticmethod(call_from_body)
+    section = staticmethod(gather_step)
+    derived = staticmethod(derived_step)
+    send = staticmethod(send)
+    receive = staticmethod(receive)
+    receive_now = staticmethod(receive_now)
+    ask = staticmethod(ask)
+    checkpoint = staticmethod(checkpoint)
+    detach = staticmethod(detach)
+    recover_detached = staticmethod(recover_detached)
+    with_hooks = staticmethod(hooks.with_hooks)
+    cut_short = staticmethod(cut_short)
+    note_stop = staticmethod(stops.note)
+    progress = staticmethod(Keeper)
+    bind = staticmethod(bind)
+    layer_store = staticmethod(StoredLayers)
+
+
+INTERPRETER: Final[Interpreter] = _Interpreter()
+"""It holds nothing of a run, so that all runs share it."""

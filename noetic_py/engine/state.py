@@ -14,50 +14,136 @@ import anyio
 import anyio.from_thread
 from attrs import evolve, frozen
 
-from noetic_py.channels import Board, Channel, Entry, LiveChannel, log_lost
-from noetic_py.context.context import Context, Derived, Services, StepMeta
+from noetic_py.channels import Board, Entry, LiveChannel, log_lost
+from noetic_py.channels.declared import AnyChannel
+from noetic_py.context.context import AnyContext, Derived
 from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.context.protocol import CURRENT
-from noetic_py.core.attributes import Attributes
-from noetic_py.core.budget import NOTHING_USED, BudgetLease, Remaining, TokenUsage, Usage
-from noetic_py.core.control import Control, LoopStop, Partial, RunResult, StopKind
+from noetic_py.context.read import ContextScope, Services, StepMeta
+from noetic_py.context.step import AnyStep, require_step
+from noetic_py.core.allowance import Remaining
+from noetic_py.core.budget import NOTHING_USED, Budget, BudgetLease, TokenUsage, Usage
+from noetic_py.core.control import AnyResult, Control, LoopStop, Partial, StopKind
 from noetic_py.core.derivation import ContextMemory
+from noetic_py.core.diagnostics import is_verbose
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
-from noetic_py.core.logs import is_verbose
-from noetic_py.core.state import NO_LAYER_STATES, LayerStates, SavedState
-from noetic_py.core.trace import Trace, trace_of_run
+from noetic_py.core.runtime import Trace, trace_of_run
+from noetic_py.core.state import NO_LAYER_STATES, Attributes, LayerStates, SavedState
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, acting, frame_around, frame_of, unfinished
-from noetic_py.engine.limits import RunLimits
-from noetic_py.errors import BudgetExceeded, ConfigError, NoeticError, WrongThread
-from noetic_py.journal.delta import known_fields
+from noetic_py.errors import BudgetExceeded, ConfigError, LimitExceeded, NoeticError, WrongThread
 from noetic_py.journal.layer_states import StoredLayerStates
+from noetic_py.journal.values import known_fields
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.context.hooks import Hook
-    from noetic_py.context.step import Step
+    from noetic_py.context.hooks import AnyHook
+    from noetic_py.core.control import Ask, SessionKey
+    from noetic_py.core.items import JsonValue
     from noetic_py.core.progress import ProgressEntry, ProgressKeeper
-    from noetic_py.core.requests import Ask
     from noetic_py.core.runtime import Runtime
-    from noetic_py.core.session_key import SessionKey
     from noetic_py.core.view import LayerUsage, View
-    from noetic_py.engine.journaling.writer import RunWriter
-    from noetic_py.engine.layers.bundle import Layers
+    from noetic_py.engine.journaling.ledger import RunWriter
+    from noetic_py.engine.layers.handles import Layers
     from noetic_py.engine.protocol import Beside, Interpreter, LayerStore, UnackedDelivery
     from noetic_py.journal.records import AttemptFailed, Intent, JournalRecord, StepFinished
-    from noetic_py.models.model import JsonValue, Model, ModelSettings
+    from noetic_py.models.model import Model, ModelSettings
 
-__all__ = ["UNTIMED", "Bare", "Execution", "Resources", "Run"]
+
+def limits_of(budget: Budget | None) -> dict[str, Any] | None:
+    """A budget as JSON; a wrap-up step is named, and has to be given again."""
+    if budget is None:
+        return None
+    limits = {name: str(limit) for name, limit in budget.limits.items() if not name.startswith("per_tool:")}
+    return {
+        "limits": limits,
+        "per_tool": dict(budget.per_tool),
+        "seconds": budget.seconds,
+        "depth": budget.depth,
+        "warn_at": budget.warn_at,
+        "wrap_up": None if budget.wrap_up is None else budget.wrap_up.id,
+        "reserve": limits_of(budget.reserve),
+    }
+
+
+def budget_of(tree: Any, given: Budget | None) -> Budget | None:
+    """The budget that a run goes on with: the one given now, or the one it began with.
+
+    Raises:
+        ConfigError: That one had a wrap-up step, which no journal can hold; code `"budget"`.
+    """
+    if given is not None or tree is None:
+        return given
+    if tree["wrap_up"] is not None:
+        raise ConfigError(
+            f"the run's budget had wrap_up={tree['wrap_up']}, which has to be given again",
+            code="budget",
+            hint="resume(..., budget=Budget(..., wrap_up=...))",
+        )
+    numbers: dict[str, Any] = {name: limit if name == "cost" else int(limit) for name, limit in tree["limits"].items()}
+    return Budget(
+        **numbers,
+        per_tool=tree["per_tool"] or None,
+        seconds=tree["seconds"],
+        depth=tree["depth"],
+        warn_at=tree["warn_at"],
+        reserve=budget_of(tree["reserve"], None),
+    )
+
+
+MAX_DEPTH = 16
+"""Spawns below one another."""
+MAX_CHILDREN = 256
+"""Spawns of one run in flight at once, and runs that its steps have started."""
+MAX_ITERATIONS = 50_000
+"""Iterations of all loops of one run, whatever each of them allows; likewise."""
+
+
+class RunLimits:
+    """What a run and all runs that its steps have started use up together.
+
+    Attributes:
+        children: Spawns and started runs in flight.
+        iterations: Iterations of loops, those of earlier processes counted in.
+    """
+
+    __slots__ = ("children", "iterations")
+
+    def __init__(self) -> None:
+        self.children = self.iterations = 0
+
+    def check(self, depth: int) -> None:
+        """Check that one more child may start at a depth.
+
+        Raises:
+            LimitExceeded: Too deep, or too many in flight.
+        """
+        if depth > MAX_DEPTH:
+            raise LimitExceeded("spawn depth", MAX_DEPTH, hint="spawn less deeply, or loop instead")
+        if self.children >= MAX_CHILDREN:
+            raise LimitExceeded("live children", MAX_CHILDREN, hint="use concurrency= to run fewer spawns at once")
+
+
+def too_many_iterations() -> LimitExceeded:
+    """Why there is no further iteration in a run that has had `MAX_ITERATIONS`."""
+    return LimitExceeded(
+        "iterations of a run", MAX_ITERATIONS, hint="end loops sooner, or start a run for each part of the work"
+    )
+
+
+def wrap_up_step(budget: Budget | None) -> AnyStep | None:
+    """The step that finishes with the reserve of a budget, `None` where there is none."""
+    return None if budget is None or budget.wrap_up is None else require_step(budget.wrap_up, "wrap_up")
+
 
 Bare: TypeAlias = bool | Literal["untimed"]
 """Whether a step runs without anything around its body, and then whether it is not even timed."""
 UNTIMED: Final = "untimed"
 
-Launch: TypeAlias = "Callable[[Run, Step[Any, Any, Any, Any], object, DetachOptions, str | None], DetachedWork]"
+Launch: TypeAlias = "Callable[[Run, AnyStep, object, DetachOptions, str | None], DetachedWork]"
 
 
 class Resources:
@@ -79,7 +165,7 @@ class Resources:
         tools: Sequence[Any],
         lease: BudgetLease,
         settings: ModelSettings,
-        hooks: tuple[Hook[Any, Any], ...] = (),
+        hooks: tuple[AnyHook, ...] = (),
         max_parallel_tools: int = 16,
     ) -> None:
         self.runtime = runtime
@@ -182,7 +268,7 @@ class Run:
         self._thread = get_ident()
         self._board: Board | None = None
         # How it ended when it was cancelled from outside, where no caller is told; and the steps in flight then.
-        self.left: RunResult[Any, Any] | None = None
+        self.left: AnyResult | None = None
         self.cancelled: tuple[tuple[str, ...], ...] = ()
         # Messages from before this process had the run, by channel and as stored; those that were taken are not placed.
         self.mail: dict[str, list[Entry]] = {}
@@ -194,7 +280,7 @@ class Run:
         self.recovered_work: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.
         self.early: Control | None = None
-        self.flow: Step[Any, Any, Any, Any] | None = None
+        self.flow: AnyStep | None = None
         self.session: SessionKey | None = None
 
     def has_deadline(self) -> None:
@@ -252,7 +338,7 @@ class Run:
             value = self.store.codec.decode(entry.value, live.channel.schema)
             live.reader(lambda: True).give_back(evolve(entry, value=value))
 
-    def _lost(self, channel: Channel[Any], dropped: int) -> None:
+    def _lost(self, channel: AnyChannel, dropped: int) -> None:
         log_lost(channel, dropped, self.run_id)
         if self.bus.active:
             self.bus.publish(ChannelDropped((), channel.name, dropped))
@@ -429,11 +515,11 @@ class Execution:
         return self if self._whole is None else self._whole
 
     @property
-    def parent_context(self) -> Context[Any, Any] | None:
+    def parent_context(self) -> AnyContext | None:
         return self.whole._parent
 
     @property
-    def root_context(self) -> Context[Any, Any]:
+    def root_context(self) -> AnyContext:
         root = self.run.root
         frame = self.frame if root is None else root.frame
         if frame is None:
@@ -469,17 +555,17 @@ class Execution:
         """Model calls of the whole run."""
         return self.run.turns
 
-    def remaining(self, ctx: Context[Any, Any], /) -> Remaining:
+    def remaining(self, ctx: AnyContext, /) -> Remaining:
         """What the leases in force for a step still allow."""
         used = {**self.whole.lease.used(), "seconds": self.elapsed, "depth": self.depth}
         return frame_around(ctx).lease.remaining(self.run.runtime.monotonic(), self.depth, used)
 
-    def memory_of(self, ctx: Context[Any, Any], /) -> ContextMemory:
+    def memory_of(self, ctx: AnyContext, /) -> ContextMemory:
         """Where layers of scope thread keep what is the run's own, as it is now."""
         own = self.run.memory
         return evolve(own, states=self.layers.of_thread(frame_around(ctx).scope.layer_states))
 
-    def bind(self, ctx: Context[Any, Any], /, *, reads: bool) -> Any:
+    def bind(self, ctx: AnyContext, /, *, reads: bool) -> Any:
         frame = frame_around(ctx)
         if reads or not self.layers:
             return self.run.interpreter.bind(frame, reads)
@@ -516,7 +602,7 @@ class Execution:
 
     # -- what a context asks for
 
-    def touch(self, ctx: Context[Any, Any], /) -> None:
+    def touch(self, ctx: AnyContext, /) -> None:
         """A body looks at the state: remember what it was, so that a body that does not finish leaves it as it was."""
         frame = frame_around(ctx)
         scope = frame.scope
@@ -537,7 +623,7 @@ class Execution:
             node.base_layer_states = scope.layer_states
             node = node.up
 
-    def complete(self, ctx: Context[Any, Any], value: object, /) -> None:
+    def complete(self, ctx: AnyContext, value: object, /) -> None:
         store = self.run.store
         if store is not None:
             try:
@@ -547,7 +633,7 @@ class Execution:
                 raise error.at(ctx.path) from None
         self.request(Control("complete", value=copy_value(value), path=ctx.path, at=self.at), frame_around(ctx))
 
-    def abort(self, ctx: Context[Any, Any], reason: str, /) -> None:
+    def abort(self, ctx: AnyContext, reason: str, /) -> None:
         self.request(Control("abort", reason=reason, path=ctx.path, at=self.at), frame_around(ctx))
 
     @property
@@ -603,7 +689,7 @@ class Execution:
             self.run.has_stopped(1)
         return self.stop
 
-    def stop_loop(self, ctx: Context[Any, Any], value: object, /, *, now: bool = False) -> None:
+    def stop_loop(self, ctx: AnyContext, value: object, /, *, now: bool = False) -> None:
         loop, value = self.stop_loop_around(frame_around(ctx), value)
         if now:
             self.run.in_its_thread(partial(self.run.interpreter.cut_short, loop, value, acting(frame_around(ctx))))
@@ -625,27 +711,27 @@ class Execution:
             "stop_loop() was called outside a loop", code="no-loop", hint="complete(value) ends the execution"
         )
 
-    def emit(self, ctx: Context[Any, Any], event: object, /) -> None:
+    def emit(self, ctx: AnyContext, event: object, /) -> None:
         if self.run.bus.active:
             frame = frame_around(ctx)
             source = frame.source or frame.find_source()
             tagged = Emitted(ctx.path, copy_value(event)).tagged(source._replace(branch=ctx.branch))
             self.run.in_its_thread(partial(self.run.bus.publish, tagged))
 
-    def span(self, ctx: Context[Any, Any], /) -> Span:
-        from noetic_py.core.trace import current_span
+    def span(self, ctx: AnyContext, /) -> Span:
+        from noetic_py.core.runtime import current_span
 
         span = frame_around(ctx).own_span
         return current_span() if span is None else span
 
-    def trace(self, ctx: Context[Any, Any], /) -> Trace:
+    def trace(self, ctx: AnyContext, /) -> Trace:
         """The place of the step's span, or of the run when nothing records it."""
-        from noetic_py.core.trace import place_of
+        from noetic_py.core.runtime import place_of
 
         span = None if self.run.tracer is None else frame_around(ctx).own_span
         return self.run.place if span is None else place_of(span)
 
-    def idempotency_key(self, ctx: Context[Any, Any], /) -> str:
+    def idempotency_key(self, ctx: AnyContext, /) -> str:
         from hashlib import sha256
 
         # Hashed frame by frame with lengths: ids are data, and no two paths may meet in one key.
@@ -655,9 +741,7 @@ class Execution:
             digest.update(len(part).to_bytes(4, "big") + part)
         return digest.hexdigest()
 
-    def call(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, /
-    ) -> Coroutine[Any, Any, Any]:
+    def call(self, ctx: AnyContext, step: AnyStep, value: object, /) -> Coroutine[Any, Any, Any]:
         if ctx.__class__ is not Frame and isinstance(ctx, Derived):
             step, ctx = self.run.interpreter.derived(step, ctx), frame_around(ctx)
         frame: Any = ctx if ctx.__class__ is Frame else frame_of(ctx)
@@ -672,40 +756,34 @@ class Execution:
         return made
 
     def note_call(
-        self, ctx: Context[Any, Any], made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
+        self, ctx: AnyContext, made: CoroutineType[Any, Any, Any], code: CodeType, instruction: int, /
     ) -> bool:
         frame = frame_around(ctx)
         if frame.running:
             frame.calls = (made, code, instruction, unfinished(frame.calls))
         return frame.running
 
-    def gather(
-        self, ctx: Context[Any, Any], steps: Sequence[Step[Any, Any, Any, Any]], state: ShareState, /
-    ) -> Awaitable[list[Any]]:
+    def gather(self, ctx: AnyContext, steps: Sequence[AnyStep], state: ShareState, /) -> Awaitable[list[Any]]:
         interpreter = self.run.interpreter
         entered: Awaitable[list[Any]] = interpreter.call(frame_of(ctx), interpreter.section(steps, state), None)
         return entered
 
-    def send(
-        self, ctx: Context[Any, Any], channel: Channel[Any], value: object, timeout: float | None, /
-    ) -> Awaitable[None]:
+    def send(self, ctx: AnyContext, channel: AnyChannel, value: object, timeout: float | None, /) -> Awaitable[None]:
         return self.run.interpreter.send(frame_around(ctx), channel, value, timeout)
 
-    def receive(self, ctx: Context[Any, Any], channel: Channel[Any], timeout: float | None, /) -> Awaitable[Any]:
+    def receive(self, ctx: AnyContext, channel: AnyChannel, timeout: float | None, /) -> Awaitable[Any]:
         return self.run.interpreter.receive(frame_around(ctx), channel, timeout)
 
-    def receive_now(self, ctx: Context[Any, Any], channel: Channel[Any], /) -> Any:
+    def receive_now(self, ctx: AnyContext, channel: AnyChannel, /) -> Any:
         return self.run.in_its_thread(partial(self.run.interpreter.receive_now, frame_around(ctx), channel))
 
-    def ask(self, ctx: Context[Any, Any], question: Ask[Any], /) -> Awaitable[Any]:
+    def ask(self, ctx: AnyContext, question: Ask[Any], /) -> Awaitable[Any]:
         return self.run.interpreter.ask(frame_around(ctx), question)
 
-    def checkpoint(self, ctx: Context[Any, Any], /) -> Awaitable[None]:
+    def checkpoint(self, ctx: AnyContext, /) -> Awaitable[None]:
         return self.run.interpreter.checkpoint(frame_around(ctx))
 
-    def spawn_detached(
-        self, ctx: Context[Any, Any], step: Step[Any, Any, Any, Any], value: object, options: DetachOptions, /
-    ) -> DetachedWork:
+    def spawn_detached(self, ctx: AnyContext, step: AnyStep, value: object, options: DetachOptions, /) -> DetachedWork:
         own = self.run.is_here()
         return self.run.in_its_thread(
             partial(self.run.interpreter.detach, frame_around(ctx), step, value, options, own)
@@ -738,3 +816,14 @@ def _place() -> tuple[int, RunLimits]:
     if isinstance(asking, Frame) and asking.running:
         return asking.x.run.depth + asking.x.depth + 1, asking.x.run.limits
     return 0, RunLimits()
+
+
+def head(x: Execution, frame: Frame | None, step: Any, scope: ContextScope) -> Frame:
+    """The frame that an execution hangs from; it writes no records of its own."""
+    root = Frame(step, frame, x, () if frame is None else frame.path, scope, x.lease, len(scope.log))
+    root.virtual = True
+    if frame is not None and frame.node is not None:
+        root.node = frame.node
+        root.visited = frame.visited = set()
+    x.frame = root
+    return root

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, field, fields, frozen
 
 from noetic_py.access import current_principal
-from noetic_py.context.step import SequenceSpec, Step
+from noetic_py.context.step import AnyStep, SequenceSpec
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import dump
+from noetic_py.core.codec.structure import dump
 from noetic_py.core.control import STOPS, Control, StopKind, StopRule, no_value
 from noetic_py.core.spelling import text_or_none
+from noetic_py.engine.fingerprint import expected_output
 from noetic_py.engine.journaling.fold import tree
 from noetic_py.engine.journaling.replay import output_of
 from noetic_py.engine.kind import Node
-from noetic_py.engine.limits import wrap_up_step
-from noetic_py.engine.state import Run
-from noetic_py.engine.types import expected_output
+from noetic_py.engine.state import Run, wrap_up_step
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.errors.redaction import without_secrets
 from noetic_py.journal.records import Decision
@@ -33,24 +32,6 @@ if TYPE_CHECKING:
 
     from noetic_py.journal.records import JournalRecord
 
-__all__ = [
-    "ASKED",
-    "COMPLETED",
-    "VALUELESS",
-    "Asked",
-    "asked_again",
-    "asked_by",
-    "asked_in",
-    "asked_of",
-    "check_value",
-    "control_of",
-    "decision_of",
-    "note",
-    "note_valueless",
-    "value_of",
-    "value_so_far",
-    "wrap_up_of",
-]
 
 ASKED = "asked"
 """The key of the decision, which is the run's own."""
@@ -92,7 +73,7 @@ def asked_by() -> str | None:
     return None if principal is None else principal.user_id
 
 
-def check_value(value: object, flow: Step[Any, Any, Any, Any] | None, codec: Codec | None) -> None:
+def check_value(value: object, flow: AnyStep | None, codec: Codec | None) -> None:
     """Refuse a value that the run could not have given.
 
     Raises:
@@ -140,7 +121,7 @@ def _adapter(kind: Any) -> Any:
     return None
 
 
-def value_of(tree: Any, flow: Step[Any, Any, Any, Any] | None, codec: Codec) -> Any:
+def value_of(tree: Any, flow: AnyStep | None, codec: Codec) -> Any:
     """A value that was stored by a process that did not know the flow's type, as one of that type.
 
     Raises:
@@ -216,7 +197,7 @@ def asked_in(journal: Sequence[JournalRecord], path: Path = ()) -> Asked | None:
     return None
 
 
-def asked_again(root: Node | None, run: Run, flow: Step[Any, Any, Any, Any] | None) -> Control | None:
+def asked_again(root: Node | None, run: Run, flow: AnyStep | None) -> Control | None:
     """The stop that was asked for before this process had the run.
 
     Raises:
@@ -226,7 +207,7 @@ def asked_again(root: Node | None, run: Run, flow: Step[Any, Any, Any, Any] | No
     return None if fields is None or run.store is None else control_of(asked_of(fields), flow, run.store.codec)
 
 
-def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec) -> Control:
+def control_of(asked: Asked, flow: AnyStep | None, codec: Codec) -> Control:
     """What stops a run, or work beside its flow.
 
     Raises:
@@ -235,9 +216,6 @@ def control_of(asked: Asked, flow: Step[Any, Any, Any, Any] | None, codec: Codec
     if not asked.rule.completes:
         return Control(asked.kind, reason=asked.reason, by=asked.by)
     return Control("complete", value=value_of(asked.value, flow, codec), reason=asked.reason, by=asked.by)
-
-
-AnyStep = Step[Any, Any, Any, Any]
 
 
 def wrap_up_of(run: Run, flow: AnyStep, path: Path = ()) -> AnyStep | None:

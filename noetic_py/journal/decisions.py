@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noetic_py.core.codec.text import is_list
 from noetic_py.core.control import SETTLING
 from noetic_py.core.items import FunctionCallOutput, Item, ItemBase
+from noetic_py.core.types import is_list
 from noetic_py.journal.fields import Fits, or_none, refuse
 from noetic_py.journal.values import (
     Path,
@@ -25,8 +25,6 @@ from noetic_py.journal.values import (
     object_of,
     pair_of,
 )
-
-__all__ = ["check_decision", "check_output"]
 
 
 def _anything(_: Any) -> bool:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import inside
+from noetic_py.core.codec.structure import inside
 from noetic_py.core.state import NO_LAYER_STATES, LayerStates
 from noetic_py.errors import CodecError
-from noetic_py.journal.delta import (
+from noetic_py.journal.values import (
     WHOLE,
+    Change,
     Known,
+    LayerDeltas,
     apply_changes,
     changed_fields,
     changes,
@@ -25,9 +27,6 @@ from noetic_py.journal.delta import (
     known_fields,
     state_tree,
 )
-from noetic_py.journal.values import Change, LayerDeltas
-
-__all__ = ["StoredLayerStates", "apply_layer_states", "changed_tree", "unlike"]
 
 _MISSING = object()
 

@@ -11,25 +11,13 @@ from attrs import frozen
 
 from noetic_py.core.codec import Codec
 from noetic_py.errors import CodecError
-from noetic_py.journal.envelope import beside_card, opened, plain_card, sealed_around
-from noetic_py.journal.record_codec import load_record
-from noetic_py.journal.records import JournalRecord
+from noetic_py.journal.fields import beside_card, opened, plain_card, sealed_around
+from noetic_py.journal.records import JournalRecord, load_record
 from noetic_py.journal.stored import Record
 from noetic_py.journal.transforms import JournalEnd
 
 if TYPE_CHECKING:
     from noetic_py.core.control import RunStatus
-
-__all__ = [
-    "CardParts",
-    "PlainCodec",
-    "PlannedStep",
-    "ResumePlan",
-    "Seals",
-    "load_records",
-    "sealed_card",
-    "sealed_parts",
-]
 
 
 class PlainCodec(Codec):

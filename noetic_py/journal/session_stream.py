@@ -13,39 +13,28 @@ from typing import Any, Protocol
 from attrs import define, evolve, field, frozen
 
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import dump, parse
+from noetic_py.core.codec.structure import dump, parse
 from noetic_py.core.control import RunStatus
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
-from noetic_py.journal.delta import changed_fields, changes, field_trees, known_fields, known_of, state_tree
-from noetic_py.journal.envelope import card_fields, refuse_sealed
+from noetic_py.journal.fields import card_fields, refuse_sealed
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.values import (
     Change,
+    changed_fields,
+    changes,
+    field_trees,
+    known_fields,
+    known_of,
     read_changes,
     read_items,
     read_origins,
+    state_tree,
     write_changes,
     write_items,
     write_origins,
 )
-
-__all__ = [
-    "OpenTurn",
-    "ShutTurn",
-    "StoredConversation",
-    "StoredState",
-    "begins_at",
-    "deltas_change",
-    "discarded",
-    "edited",
-    "ended",
-    "loaded",
-    "read_conversation",
-    "started",
-    "state_change",
-]
 
 _STARTED, _ENDED, _EDITED, _LOADED = "TurnStarted", "TurnEnded", "SessionEdited", "SessionLoaded"
 _MAX_BYTES = 64 * 1024 * 1024
@@ -225,7 +214,9 @@ def _states(before: Mapping[str, StoredState], given: Mapping[str, Any]) -> dict
 class StreamReader(Protocol):
     """The part of a backend that reads records; see `CheckpointBackend.read`."""
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int = ...) -> Sequence[Record]: ...
+    async def read(self, run_id: str, *, after: int = 0, limit: int = ...) -> Sequence[Record]:
+        """The records after a position, in order."""
+        ...
 
 
 async def read_conversation(

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve, frozen
 
 from noetic_py.errors import CheckpointFailed, ConfigError
-from noetic_py.journal.envelope import opened, sealed
-from noetic_py.journal.packing import pack
+from noetic_py.journal.fields import opened, sealed
 from noetic_py.journal.run_summary import Seals, sealed_card, sealed_parts
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.transforms import (
@@ -20,9 +19,8 @@ from noetic_py.journal.transforms import (
     RecordPlace,
     RecordTransform,
     Unsealed,
+    pack,
 )
-
-__all__ = ["NOTHING", "Opened", "Sealing", "Seen", "digest_of", "is_name", "origins_at"]
 
 NOTHING = bytes(32)
 """The digest before the first record."""

@@ -11,7 +11,6 @@ from attrs import frozen
 if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord
 
-__all__ = ["Head", "Lease", "Record", "RunEntry", "Stats", "StoredValue", "Transaction"]
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ import re
 from math import isfinite
 from typing import Any, Final
 
+from noetic_py.core.diagnostics import warn
 from noetic_py.core.memory import Memory
-from noetic_py.core.tracebacks import warn
 from noetic_py.core.types import version_order
 from noetic_py.errors import ConfigError
 from noetic_py.memory.functions import functions_of

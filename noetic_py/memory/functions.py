@@ -13,8 +13,7 @@ from attrs import define, field, frozen
 from noetic_py.context.protocol import CURRENT, noted
 from noetic_py.errors import ConfigError
 from noetic_py.memory.binding import Draft
-from noetic_py.tools.calling import MISSING, inject_missing
-from noetic_py.tools.definition import AnyTool, Tool
+from noetic_py.tools.definition import MISSING, AnyTool, Tool, inject_missing
 from noetic_py.tools.signature import Signature, read_docs, read_signature
 
 if TYPE_CHECKING:

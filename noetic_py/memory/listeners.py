@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 
 from noetic_py.context.hooks import inner_of, is_async, name_of
 from noetic_py.errors import ConfigError, NoContextError, StateTypeError
-from noetic_py.tools.calling import MISSING
+from noetic_py.tools.definition import MISSING
 from noetic_py.tools.signature import Injected, Parameter
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import Final, Self
 from attrs import evolve, field, frozen
 
 from noetic_py.core.budget import TokenUsage
-from noetic_py.core.items import Item
+from noetic_py.core.items import Item, JsonValue
 from noetic_py.core.tokens import TokenCounter
 from noetic_py.core.view import Dropped, LayerUsage, View, ViewBlock
 from noetic_py.errors import LimitExceeded
 from noetic_py.memory.blocks import LayerBlock
 from noetic_py.memory.history import MISSED, SUPERSEDES_PERCENT, Anchors, HistoryIndex, narrowed, paired
 from noetic_py.memory.parts import Part, Parts, first_other, part_of, superseding, total
-from noetic_py.models.model import JsonValue, OutputSchema
+from noetic_py.models.model import OutputSchema
 
 
 def _system(head: RequestHead) -> int:

@@ -12,7 +12,7 @@ from noetic_py.errors import ConfigError, NoeticError, StateTypeError
 from noetic_py.memory.layer import MemoryLayer, answers, layers_of
 from noetic_py.memory.layers.context_pool import check_for_pool
 from noetic_py.memory.listeners import ContextItem
-from noetic_py.tools.calling import MISSING
+from noetic_py.tools.definition import MISSING
 
 Keeper: TypeAlias = Callable[[ContextItem[Any]], Awaitable[object]]
 

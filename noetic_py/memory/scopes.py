@@ -185,7 +185,7 @@ class LayerStorage:
         Raises:
             CodecError: What is stored is no JSON.
         """
-        from noetic_py.core.codec.text import parse
+        from noetic_py.core.codec.structure import parse
 
         found = await self._backend.get(self._scope, key)
         return None if found is None else parse(found.value, self._codec.max_bytes, "value size")
@@ -195,7 +195,7 @@ class LayerStorage:
             return self._codec.loads(data, type)
         except CodecError as error:
             # With the codec comes what it is made with, which a program that stores nothing does not need.
-            from noetic_py.core.codec.text import inside
+            from noetic_py.core.codec.structure import inside
 
             raise inside(error, f"{self._scope[-1]}: {key}") from None
 

@@ -1,10 +1,10 @@
 """Models: the interface that providers implement, wrappers around models, prices, and the guard for tests."""
 
-from noetic_py.models.fallback import FallbackModel
-from noetic_py.models.limited import LimitedModel
+from noetic_py.core.items import JsonValue
 from noetic_py.models.model import (
+    MAX_ANSWER_BYTES,
+    AnswerSize,
     ItemDone,
-    JsonValue,
     Model,
     ModelEvent,
     ModelProfile,
@@ -14,6 +14,7 @@ from noetic_py.models.model import (
     ModelStream,
     OutputSchema,
     Price,
+    PriceSource,
     ProfiledModel,
     ReasoningPart,
     StopReason,
@@ -21,11 +22,13 @@ from noetic_py.models.model import (
     ToolCallPart,
     allow_real_models,
     check_real_model,
+    genai_prices,
+    price_of,
+    profile_of,
+    set_price,
+    set_price_source,
 )
-from noetic_py.models.price_table import PriceSource, genai_prices, price_of, profile_of, set_price, set_price_source
-from noetic_py.models.retry import RetryModel
-from noetic_py.models.timed import MAX_ANSWER_BYTES, AnswerSize, TimedModel
-from noetic_py.models.wrapper import ModelWrapper
+from noetic_py.models.wrapper import FallbackModel, LimitedModel, ModelWrapper, RetryModel, TimedModel
 
 __all__ = [
     "MAX_ANSWER_BYTES",

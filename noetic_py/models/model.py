@@ -2,47 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import field, frozen
 from typing_extensions import TypedDict
 
+from noetic_py.core.budget import MOST, TokenUsage
+from noetic_py.core.diagnostics import NOWHERE, Where
 from noetic_py.core.items import Item, ItemBase, JsonValue
-from noetic_py.core.logs import NOWHERE, Where
 from noetic_py.core.runtime import SYSTEM, Runtime
 from noetic_py.core.secrets import Secret
-from noetic_py.core.usage import TokenUsage
-from noetic_py.errors import RealModelRefused
-from noetic_py.models.price import Price
+from noetic_py.core.spelling import suggestion
+from noetic_py.core.types import is_mapping
+from noetic_py.core.values import size_of
+from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, MissingExtra, RealModelRefused, UnknownKeyword
 
-__all__ = [
-    "CALLS",
-    "Calls",
-    "ItemDone",
-    "JsonValue",
-    "Model",
-    "ModelEvent",
-    "ModelProfile",
-    "ModelRequest",
-    "ModelResponse",
-    "ModelSettings",
-    "ModelStream",
-    "OutputSchema",
-    "Price",
-    "ProfiledModel",
-    "ReasoningPart",
-    "StopReason",
-    "TextPart",
-    "ToolCallPart",
-    "allow_real_models",
-    "check_real_model",
-    "current_runtime",
-    "current_where",
-]
+_Part: TypeAlias = tuple[int, Decimal]
+# A prompt may be larger than it was counted, and so cost what one of a larger size does.
+_MARGIN = Decimal("1.25")
+
+
+def _usd(value: str | int | Decimal) -> Decimal:
+    given: object = value
+    try:
+        amount = Decimal(given) if isinstance(given, (str, int, Decimal)) and not isinstance(given, bool) else None
+    except InvalidOperation:
+        amount = None
+    if amount is None or not amount.is_finite() or not 0 <= amount <= MOST:
+        raise ConfigError(
+            f"{value!r:.60} is not a valid price; expected a finite amount of USD from 0 to 2**53",
+            code="price",
+            hint='a text or a Decimal, which are exact: Price(input="0.50")',
+        )
+    return amount
+
+
+def _usd_or_none(value: str | int | Decimal | None) -> Decimal | None:
+    return None if value is None else _usd(value)
+
+
+def _tiers(given: Mapping[int, Price] | Iterable[tuple[int, Price]]) -> tuple[tuple[int, Price], ...]:
+    pairs: list[tuple[Any, Any]] = list(given.items() if is_mapping(given) else given)
+    for above, price in pairs:
+        if isinstance(above, bool) or not isinstance(above, int) or above < 1:
+            raise _wrong_tier(f"{above!r} is not a valid size of a prompt; expected tokens above 0")
+        if not isinstance(price, Price) or price.tiers:
+            raise _wrong_tier(f"{price!r:.60} is not a valid tier; expected a Price without tiers of its own")
+    return tuple(sorted(pairs, key=lambda pair: pair[0]))
+
+
+def _wrong_tier(what: str) -> ConfigError:
+    return ConfigError(what, code="price", hint="Price(..., tiers={200_000: Price(...)})")
+
+
+@frozen
+class Price:
+    """USD a model costs; exact, so that a bill adds up.
+
+    A part of the tokens that has no price of its own costs what the others do. Where parts overlap, as cached sound
+    does, the dearer price holds.
+
+    Attributes:
+        input: USD for a million input tokens.
+        output: USD for a million output tokens.
+        cached_input: USD for a million input tokens served from cache; the input price when `None`.
+        per_call: USD for each call besides.
+        cache_write: USD for a million input tokens written to a cache for minutes; the input price when `None`.
+        cache_write_1h: USD for a million input tokens written to a cache for an hour; `cache_write` when `None`.
+        reasoning: USD for a million output tokens of reasoning; the output price when `None`.
+        input_audio: USD for a million input tokens of sound; the input price when `None`.
+        output_audio: USD for a million output tokens of sound; the output price when `None`.
+        input_image: USD for a million input tokens of pictures; the input price when `None`.
+        output_image: USD for a million output tokens of pictures; the output price when `None`.
+        tiers: The prices of prompts of more input tokens than a number: `{200_000: Price(...)}`. The price of the
+            largest number that a prompt passes holds for the whole call.
+
+    Raises:
+        ConfigError: A price is negative, not finite, or of the wrong type; code `"price"`.
+    """
+
+    input: Decimal = field(default=Decimal(0), converter=_usd)
+    output: Decimal = field(default=Decimal(0), converter=_usd)
+    cached_input: Decimal | None = field(default=None, converter=_usd_or_none)
+    per_call: Decimal = field(default=Decimal(0), converter=_usd)
+    cache_write: Decimal | None = field(default=None, converter=_usd_or_none)
+    cache_write_1h: Decimal | None = field(default=None, converter=_usd_or_none)
+    reasoning: Decimal | None = field(default=None, converter=_usd_or_none)
+    input_audio: Decimal | None = field(default=None, converter=_usd_or_none)
+    output_audio: Decimal | None = field(default=None, converter=_usd_or_none)
+    input_image: Decimal | None = field(default=None, converter=_usd_or_none)
+    output_image: Decimal | None = field(default=None, converter=_usd_or_none)
+    tiers: tuple[tuple[int, Price], ...] = field(default=(), converter=_tiers)
+
+    def cost(self, usage: TokenUsage) -> Decimal:
+        """USD for a usage."""
+        price = self._of_prompt(usage.input) if self.tiers else self
+        if usage.is_plain:
+            return (usage.input * price.input + usage.output * price.output) / 1_000_000 + price.per_call
+        hour = usage.cache_write_1h or 0
+        read = [
+            (usage.cached_input or 0, price.cached_input),
+            (hour, price._an_hour),
+            ((usage.cache_write or 0) - hour, price.cache_write),
+            (usage.input_audio or 0, price.input_audio),
+            (usage.input_image or 0, price.input_image),
+        ]
+        written = [
+            (usage.reasoning or 0, price.reasoning),
+            (usage.output_audio or 0, price.output_audio),
+            (usage.output_image or 0, price.output_image),
+        ]
+        tokens = _sum(usage.input, price.input, read) + _sum(usage.output, price.output, written)
+        return tokens / 1_000_000 + price.per_call
+
+    def most(self, read: int, written: int) -> Decimal:
+        """USD that a call of so many input and output tokens costs at the most, whatever the tokens are."""
+        near = [price for above, price in self.tiers if above < read * _MARGIN]
+        return max(price._most_here(read, written) for price in (self, *near))
+
+    def _most_here(self, read: int, written: int) -> Decimal:
+        reads = (self.cached_input, self.cache_write, self._an_hour, self.input_audio, self.input_image)
+        writes = (self.reasoning, self.output_audio, self.output_image)
+        dearest = max([self.input, *[each for each in reads if each is not None]])
+        dearest_output = max([self.output, *[each for each in writes if each is not None]])
+        return (read * dearest + written * dearest_output) / 1_000_000 + self.per_call
+
+    @property
+    def _an_hour(self) -> Decimal | None:
+        return self.cache_write if self.cache_write_1h is None else self.cache_write_1h
+
+    def _of_prompt(self, read: int) -> Price:
+        """The price of the tier that a prompt belongs to."""
+        found = self
+        for above, price in self.tiers:
+            if read > above:
+                found = price
+        return found
+
+
+def _sum(total: int, price: Decimal, parts: Iterable[tuple[int, Decimal | None]]) -> Decimal:
+    """What tokens come to: those of parts that cost something else, the dearest first, and the rest of them."""
+    found = Decimal(0)
+    own = sorted(((rate, count) for count, rate in parts if rate is not None and count), reverse=True)
+    for rate, count in own:
+        taken = min(count, total)
+        found += taken * rate
+        total -= taken
+    return found + total * price
+
 
 _allowed: ContextVar[bool | None] = ContextVar("noetic_real_models", default=None)
 _default = True
@@ -329,3 +441,253 @@ class ProfiledModel(Protocol):
     def profile(self) -> ModelProfile:
         """What is known of it."""
         ...
+
+
+PriceSource: TypeAlias = Callable[[str], Price | None]
+"""Tells the price of a model by its name, `None` when it does not know it."""
+
+_NONE = ModelProfile()
+# No provider's list is shipped: a price that is not kept up to date is worse than `UnknownPrice`, which says how to
+# register one.
+_prices: dict[str, Price] = {}
+_FREE = Price()
+_source: PriceSource | None = None
+
+
+def set_price(
+    model: str,
+    price: Price | None = None,
+    *,
+    input: str | Decimal = "0",
+    output: str | Decimal = "0",
+    cached_input: str | Decimal | None = None,
+    per_call: str | Decimal = "0",
+) -> None:
+    """Tell what a model costs; the newest price that fits a name holds.
+
+    Args:
+        model: A model's name, or a pattern such as `"openai:gpt-5*"`.
+        price: The price, in place of the other arguments.
+        input: USD for a million input tokens.
+        output: USD for a million output tokens.
+        cached_input: USD for a million cached input tokens; the input price when `None`.
+        per_call: USD for each call besides.
+
+    Raises:
+        ConfigError: A price is negative, not finite, or of the wrong type; code `"price"`.
+    """
+    own = Price(input, output, cached_input, per_call)
+    given: object = own if price is None else price
+    if not isinstance(given, Price) or (price is not None and own != _FREE):
+        raise ConfigError(
+            f"set_price got {price!r:.60} as the price of {model!r}; expected a Price, or its parts by name",
+            code="price",
+            hint='set_price("acme:*", input="0.50", output="2.00")',
+        )
+    _prices.pop(model, None)
+    _prices[model] = given
+
+
+def set_price_source(source: PriceSource | None) -> PriceSource | None:
+    """Say where the prices of models come from that neither the table nor the model itself knows.
+
+    Args:
+        source: Is asked for each call, by the model's name; `None` for no source.
+
+    Returns:
+        The source that was there before.
+    """
+    global _source
+    before, _source = _source, source
+    return before
+
+
+def genai_prices() -> PriceSource:
+    """The prices of the package genai-prices, as a source: `set_price_source(genai_prices())`.
+
+    A name such as `"anthropic:claude-sonnet-4-5"` is looked up as that provider's model. What the package knows only by
+    hours, pages, characters or the like has no price here.
+
+    Raises:
+        MissingExtra: The package is not installed.
+    """
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+    except ImportError as error:
+        raise MissingExtra("genai-prices", install='pip install "noetic-py[prices]"') from error
+
+    def source(model: str) -> Price | None:
+        provider, _, name = model.rpartition(":")
+        try:
+            _, found = get_snapshot().find_provider_model(name, None, provider or None, None)
+        except LookupError:
+            return None
+        return _from_rates(vars(found.get_prices(SYSTEM.now())))
+
+    return source
+
+
+_RATES: Mapping[str, str] = {
+    "input_mtok": "input",
+    "output_mtok": "output",
+    "cache_read_mtok": "cached_input",
+    "cache_write_5m_mtok": "cache_write",
+    "cache_write_mtok": "cache_write",
+    "cache_write_1h_mtok": "cache_write_1h",
+    "output_reasoning_mtok": "reasoning",
+    "input_audio_mtok": "input_audio",
+    "output_audio_mtok": "output_audio",
+    "input_image_mtok": "input_image",
+    "output_image_mtok": "output_image",
+    "requests_kcount": "per_call",
+}
+# Tools of the provider's own, which a request of ours does not ask for, and what is cheaper than the price of its kind.
+_LEFT_OUT = frozenset(
+    {
+        "web_searches_kcount",
+        "social_searches_kcount",
+        "storage_searches_kcount",
+        "code_executions_kcount",
+        "cache_audio_read_mtok",
+        "cache_image_read_mtok",
+    }
+)
+
+
+def _from_rates(given: Mapping[str, object]) -> Price | None:
+    """A price of genai-prices as one of ours; `None` for one that has more to it than tokens and calls."""
+    rates = {name: rate for name, rate in given.items() if rate is not None and name not in _LEFT_OUT}
+    if "input_mtok" not in rates or not rates.keys() <= _RATES.keys():
+        return None
+    starts = sorted({tier.start for rate in rates.values() for tier in getattr(rate, "tiers", ())})
+    return Price(**_at(rates, None), tiers={start: Price(**_at(rates, start)) for start in starts})
+
+
+def _at(rates: Mapping[str, Any], start: int | None) -> dict[str, Any]:
+    """The rates of prompts behind the start of a tier, or before all tiers."""
+    found: dict[str, Any] = {}
+    for name, rate in rates.items():
+        usd = getattr(rate, "base", rate)
+        for tier in getattr(rate, "tiers", ()) if start is not None else ():
+            usd = tier.price if tier.start <= start else usd
+        found[_RATES[name]] = usd / 1000 if name == "requests_kcount" else usd
+    return found
+
+
+def profile_of(model: Model) -> ModelProfile:
+    """What the model says of itself, empty when it says nothing."""
+    # Not by isinstance with the protocol: that walks its attributes, and this is asked for every call.
+    profile = getattr(model, "profile", None)
+    return profile if isinstance(profile, ModelProfile) else _NONE
+
+
+_SETTINGS = frozenset(ModelSettings.__annotations__)
+
+
+def check_settings(settings: Mapping[str, object], model: Model | None, where: str, path: tuple[str, ...] = ()) -> None:
+    """Refuse settings that would be dropped without a word, because no model reads them.
+
+    Args:
+        settings: The settings.
+        model: The model, which may take settings of its own.
+        where: Who takes them: `"call_model()"`.
+        path: The step that asks.
+
+    Raises:
+        UnknownKeyword: One is neither of `ModelSettings` nor of the model's own; code `"model-settings"`.
+    """
+    if _SETTINGS.issuperset(settings):
+        return
+    known = _SETTINGS if model is None else _SETTINGS | profile_of(model).settings
+    for name in settings:
+        if name not in known:
+            hint = f"{suggestion(str(name), known)}; a field of the provider's own goes into extra={{...}}"
+            raise UnknownKeyword(f"{where} got a setting {name!r}", code="model-settings", hint=hint, path=path)
+
+
+def price_of(model: Model) -> Price | None:
+    """The model's price: the table's, its own, nothing for a local model, the source's; `None` when all are silent."""
+    name = model.name
+    exact = _prices.get(name)
+    if exact is not None:
+        return exact
+    for pattern in reversed(_prices):
+        if fnmatchcase(name, pattern):
+            return _prices[pattern]
+    own = profile_of(model).price
+    if own is None and name.startswith("local:"):
+        return _FREE
+    return _source(name) if own is None and _source is not None else own
+
+
+async def close_events(events: AsyncIterator[ModelEvent]) -> None:
+    """End an iterator that may have been left in the middle; most have nothing to end."""
+    if isinstance(events, AsyncGenerator):
+        await events.aclose()
+
+
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""How many bytes the pieces of an answer may have together: text, reasoning and arguments of calls."""
+
+
+_SMALLEST: Final = 16
+"""What a piece counts at the least, since each is an object."""
+
+
+class AnswerSize:
+    """Counts the bytes of one answer.
+
+    Args:
+        model: The model's name, for the error.
+    """
+
+    __slots__ = ("_items", "_model", "_size")
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._size = 0
+        # Whole items repeat the pieces, so they are counted apart.
+        self._items = 0
+
+    def add(self, event: ModelEvent) -> None:
+        """Count an event.
+
+        Raises:
+            AnswerTooLarge: It is one too many.
+        """
+        if isinstance(event, ItemDone):
+            self._items += size_of(event.item)
+        else:
+            delta = event.delta
+            self.count(len(delta) if delta.isascii() else len(delta.encode(errors="surrogatepass")))
+        if self._items > 2 * MAX_ANSWER_BYTES:
+            raise AnswerTooLarge(MAX_ANSWER_BYTES, model=self._model)
+
+    def count(self, size: int) -> None:
+        """Count a piece of so many bytes.
+
+        Raises:
+            AnswerTooLarge: It is one too many.
+        """
+        self._size += max(_SMALLEST, size)
+        if self._size > MAX_ANSWER_BYTES:
+            raise AnswerTooLarge(MAX_ANSWER_BYTES, model=self._model)
+
+
+def check_answer(items: Iterable[Item], model: str) -> None:
+    """Refuse an answer of which an item, or all together, are larger than an item may be.
+
+    Raises:
+        AnswerTooLarge: It is.
+    """
+    # Loaded here: a program that only defines tools does not load the codec.
+    from noetic_py.core.codec.wire import check_size
+
+    total = 0
+    try:
+        for item in items:
+            total += check_size(item)
+    except LimitExceeded:
+        total = MAX_ANSWER_BYTES + 1
+    if total > MAX_ANSWER_BYTES:
+        raise AnswerTooLarge(MAX_ANSWER_BYTES, model=model)

@@ -12,8 +12,7 @@ from attrs import define, field
 from noetic_py.core.items import ID_SOURCE
 from noetic_py.core.types import is_list, is_mapping
 from noetic_py.errors import ModelError, ModelStreamError
-from noetic_py.models.model import ModelEvent, ModelResponse
-from noetic_py.models.timed import AnswerSize
+from noetic_py.models.model import AnswerSize, ModelEvent, ModelResponse
 
 __all__ = [
     "AnswerReading",

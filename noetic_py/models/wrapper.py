@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from logging import WARNING
 from types import TracebackType
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
-from noetic_py.errors import ConfigError, ModelNotFound, ModelStreamError
-from noetic_py.models.model import CALLS, Model, ModelEvent, ModelProfile, ModelRequest, ModelResponse, ModelStream
-from noetic_py.models.price_table import profile_of
+import anyio
+from anyio import CancelScope
+from attrs import define, field
+
+from noetic_py.core.diagnostics import log
+from noetic_py.core.runtime import Runtime
+from noetic_py.errors import (
+    AllModelsFailed,
+    ConfigError,
+    ContextOverflow,
+    ModelBusy,
+    ModelError,
+    ModelNotFound,
+    ModelStatusError,
+    ModelStreamError,
+    ModelUnavailable,
+    RateLimited,
+)
+from noetic_py.models.model import (
+    CALLS,
+    Model,
+    ModelEvent,
+    ModelProfile,
+    ModelRequest,
+    ModelResponse,
+    ModelStream,
+    close_events,
+    current_runtime,
+    current_where,
+    profile_of,
+)
 
 Part: TypeAlias = ModelEvent | ModelResponse
 """What comes in with an answer: its events, and then the whole."""
@@ -158,12 +188,6 @@ async def parts_of(stream: ModelStream) -> AsyncGenerator[Part]:
     yield await stream.response()
 
 
-async def close_events(events: AsyncIterator[ModelEvent]) -> None:
-    """End an iterator that may have been left in the middle; most have nothing to end."""
-    if isinstance(events, AsyncGenerator):
-        await events.aclose()
-
-
 def name_of(model: Model | str) -> str:
     """The name of a model, or the name itself."""
     return model if isinstance(model, str) else model.name
@@ -214,3 +238,558 @@ def checked_seconds(value: Any, name: str, *, code: str, zero: bool = False) -> 
         return float(value)
     bound = "0 or more" if zero else "above 0"
     raise ConfigError(f"{name}={value!r} is not a finite number of seconds, {bound}", code=code, hint=f"{name}=30.0")
+
+
+_TIMED = "timed-model"
+_T = TypeVar("_T")
+
+Limit: TypeAlias = Literal["begin", "idle", "total"]
+_NEVER = float("inf")
+
+
+class TimedModel(ModelWrapper):
+    """Gives up on an answer that takes too long, which is then an error that another try may mend.
+
+    The seconds count while the answer is waited for, and not while its reader is busy. What the models inside of it
+    wait for counts as well: a place in a `LimitedModel`, a budget that others have to give something back to first, the
+    pauses of a `RetryModel`.
+
+    As with `anyio.fail_after`, the block of the answer is cancelled, and the error is raised where the block is left.
+
+    Args:
+        model: The model to ask, or its name.
+        begin: Seconds to the first event of the answer; to the whole, for a model that streams none.
+        idle: Seconds from one event to the next.
+        total: Seconds to the end of the answer.
+
+    Raises:
+        ConfigError: A number is out of range, or no time is given; code `"timed-model"`.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        begin: float | None = None,
+        idle: float | None = None,
+        total: float | None = None,
+    ) -> None:
+        super().__init__(model)
+        given: dict[Limit, float | None] = {"begin": begin, "idle": idle, "total": total}
+        self.seconds: dict[Limit, float] = {
+            name: checked_seconds(value, name, code=_TIMED) for name, value in given.items() if value is not None
+        }
+        if not self.seconds:
+            raise ConfigError("no time is given", code=_TIMED, hint="TimedModel(model, begin=60.0, idle=30.0)")
+
+    @asynccontextmanager
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+        """Ask, and wait for the first event.
+
+        Raises:
+            ModelUnavailable: On entering: the answer did not begin in time.
+            ModelStreamError: On leaving: it did not go on, or did not end, in time.
+            ModelError: The model behind failed.
+            BudgetExceeded: In a run: the budget does not allow the call.
+        """
+        watch = _Watch(self.seconds)
+        # One scope around all of it, and not one around each wait: the model behind may open scopes of its own in one
+        # wait and close them in another, and scopes have to be closed in the reverse order.
+        with watch.scope:
+            watch.start("begin")
+            async with self.ask(self.model, request) as stream:
+                timed = _TimedStream(stream, watch)
+                try:
+                    await timed.begin()
+                    if watch.late:
+                        raise watch.error(self.name)
+                    yield timed
+                finally:
+                    await timed.close()
+        if watch.scope.cancelled_caught or watch.late:
+            raise watch.error(self.name)
+
+
+class _Watch:
+    """Cancels its scope when something that is waited for does not come in time."""
+
+    __slots__ = ("_end", "_limit", "_seconds", "begun", "late", "scope")
+
+    def __init__(self, seconds: Mapping[Limit, float]) -> None:
+        self._seconds = seconds
+        self._end = anyio.current_time() + seconds.get("total", _NEVER)
+        self._limit: Limit = "total"
+        self.begun = False
+        # Whether something came when its time was over, from a model that blocks or catches its cancellation.
+        self.late = False
+        self.scope = CancelScope()
+
+    def start(self, limit: Limit) -> None:
+        """Something is waited for."""
+        if self.late:
+            return
+        deadline = anyio.current_time() + self._seconds.get(limit, _NEVER)
+        self._limit = limit if deadline < self._end else "total"
+        self.scope.deadline = min(deadline, self._end)
+
+    def stop(self) -> None:
+        """It has come."""
+        if anyio.current_time() >= self.scope.deadline:
+            self.late = True
+        else:
+            self.scope.deadline = _NEVER
+
+    async def wait(self, awaited: Awaitable[_T]) -> _T:
+        """Wait for a part of an answer that has begun."""
+        self.start("idle")
+        try:
+            return await awaited
+        finally:
+            self.stop()
+
+    def error(self, model: str) -> ModelError:
+        """What to say when the time was over."""
+        seconds = self._seconds[self._limit]
+        what = {
+            "begin": f"the answer did not begin within {seconds:g} s",
+            "idle": f"the stream stalled: nothing came for {seconds:g} s",
+            "total": f"the answer took longer than {seconds:g} s",
+        }
+        kind = ModelStreamError if self.begun else ModelUnavailable
+        return kind(what[self._limit], model=model, hint=f"raise {self._limit}= of the TimedModel, or try again")
+
+
+class _TimedStream:
+    """A stream that is watched, and that reads by itself when it is not iterated."""
+
+    __slots__ = ("_events", "_first", "_stream", "_watch", "_whole")
+
+    def __init__(self, stream: ModelStream, watch: _Watch) -> None:
+        self._stream = stream
+        self._watch = watch
+        self._events = aiter(stream)
+        self._first: ModelEvent | None = None
+        self._whole: ModelResponse | None = None
+
+    async def begin(self) -> None:
+        """Wait for the first event; without one for the whole."""
+        self._first = await anext(self._events, None)
+        if self._first is None:
+            self._whole = await self._stream.response()
+        self._watch.stop()
+        self._watch.begun = not self._watch.late
+
+    async def close(self) -> None:
+        """End the iteration, which may have been left in the middle."""
+        await close_events(self._events)
+
+    def __aiter__(self) -> AsyncIterator[ModelEvent]:
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        event, self._first = self._first, None
+        return event if event is not None else await self._watch.wait(anext(self._events))
+
+    async def response(self) -> ModelResponse:
+        """The whole answer; reads what was not iterated, one event after the other, since each has its time."""
+        async for _ in self:
+            pass
+        if self._whole is None:
+            self._whole = await self._watch.wait(self._stream.response())
+        return self._whole
+
+
+_LIMITED = "limited-model"
+_MINUTE = 60.0
+_ROUNDING = 1e-6
+
+
+class LimitedModel(ModelWrapper):
+    """Lets only so many requests be with its model at once, and only so many begin within a minute; the others wait.
+
+    Who came first goes first. A request has its place from the moment it goes through until its stream is closed, and
+    it waits before anything is reserved for it in a budget. All that use one `LimitedModel` share its places: the paths
+    of a run, and all runs of one event loop.
+
+    It counts the requests that come to it. Put it inside of a `RetryModel`, and every try waits for its turn; put it
+    around one, and a request keeps its place over all its tries.
+
+    Args:
+        model: The model to ask, or its name.
+        concurrency: Requests at once; `None` for any number.
+        requests_per_minute: Requests that may begin within any 60 seconds; `None` for any number.
+        max_waiting: Requests that may wait; one more is refused. `None` lets any number wait.
+
+    Raises:
+        ConfigError: A number is out of range, or neither limit is given; code `"limited-model"`.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        max_waiting: int | None = None,
+    ) -> None:
+        super().__init__(model)
+        if concurrency is None and requests_per_minute is None:
+            raise ConfigError("nothing is limited", code=_LIMITED, hint="LimitedModel(model, concurrency=4)")
+        for name, value, least in (
+            ("concurrency", concurrency, 1),
+            ("requests_per_minute", requests_per_minute, 1),
+            ("max_waiting", max_waiting, 0),
+        ):
+            if value is not None:
+                checked_count(value, name, code=_LIMITED, least=least)
+        self.concurrency: int | None = concurrency
+        self.requests_per_minute: int | None = requests_per_minute
+        self.max_waiting: int | None = max_waiting
+        self._gate = _Gate(concurrency, requests_per_minute)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait now."""
+        return len(self._gate.line)
+
+    @property
+    def running(self) -> int:
+        """Requests that have a place now."""
+        return self._gate.running
+
+    @asynccontextmanager
+    async def respond(self, request: ModelRequest, /) -> AsyncGenerator[ModelStream]:
+        """Wait for a place, and ask.
+
+        Raises:
+            ModelBusy: On entering: too many wait already.
+            ModelError: The model behind failed.
+            BudgetExceeded: In a run: the budget does not allow the call.
+        """
+        gate, runtime = self._gate, current_runtime()
+        if not gate.try_enter(runtime):
+            if self.max_waiting is not None and len(gate.line) >= self.max_waiting:
+                raise ModelBusy(len(gate.line), model=self.name)
+            await gate.wait(runtime)
+        try:
+            async with self.ask(self.model, request) as stream:
+                yield stream
+        finally:
+            gate.leave()
+
+
+@define(eq=False)
+class _WaitingCall:
+    """A place in the line; `called` when the waiter should look again."""
+
+    called: anyio.Event = field(factory=anyio.Event)
+
+
+@define(eq=False)
+class _Gate:
+    """Who goes through, and who waits.
+
+    A waiter is not let in by another one: the first of the line is called, looks for itself and goes in without waiting
+    in between, so a request that is cancelled at any time has taken nothing that it would have to hand on.
+    """
+
+    concurrency: int | None
+    per_minute: int | None
+    running: int = 0
+    line: deque[_WaitingCall] = field(factory=deque[_WaitingCall])
+    # When the latest requests began: as many as a minute allows, the oldest first, and by whose clock.
+    _begun: deque[float] = field(init=False)
+    _clock: Runtime | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self._begun = deque(maxlen=self.per_minute or 0)
+
+    def try_enter(self, runtime: Runtime) -> bool:
+        """Go through, when the line is empty and there is room."""
+        if self.line or self._is_full or self._pause(runtime):
+            return False
+        self._take(runtime)
+        return True
+
+    async def wait(self, runtime: Runtime) -> None:
+        """Stand in line, and go through when it is one's turn."""
+        place = _WaitingCall()
+        self.line.append(place)
+        try:
+            while True:
+                if self.line[0] is not place or self._is_full:
+                    await place.called.wait()
+                    place.called = anyio.Event()
+                elif pause := self._pause(runtime):
+                    await runtime.sleep(pause)
+                else:
+                    break
+            self._take(runtime)
+        finally:
+            self.line.remove(place)
+            self._call_first()
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self.running -= 1
+        self._call_first()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.concurrency is not None and self.running >= self.concurrency
+
+    def _take(self, runtime: Runtime) -> None:
+        self.running += 1
+        self._begun.append(runtime.monotonic())
+
+    def _call_first(self) -> None:
+        if self.line:
+            self.line[0].called.set()
+
+    def _pause(self, runtime: Runtime) -> float:
+        """Seconds until another request may begin."""
+        if self.per_minute is None:
+            return 0.0
+        if runtime is not self._clock:
+            # Times of two clocks have nothing to do with each other.
+            self._clock = runtime
+            self._begun.clear()
+        if len(self._begun) < self.per_minute:
+            return 0.0
+        left = self._begun[0] + _MINUTE - runtime.monotonic()
+        # Less is what adding and subtracting has left.
+        return left if left > _ROUNDING else 0.0
+
+
+_FALLBACK = "fallback-model"
+_Candidate = TypeVar("_Candidate", bound=Hashable)
+
+# No key or a wrong one, nothing paid, not allowed, not known, no longer there: all of that is about one provider.
+_OF_THE_PROVIDER = frozenset({401, 402, 403, 404, 410})
+
+
+class FallbackModel(ModelWrapper):
+    """Asks its models one after the other, until one answers.
+
+    The next model is asked when one fails with an error that it may not have: every `retryable` one, every rate limit,
+    a name that cannot be resolved, a key that is not accepted, a model that the provider does not have. A model that
+    refuses, a request that is wrong or too large, and an answer that does not fit would be the same everywhere, and are
+    raised as they are. What was streamed of a failed answer is void, and the events of the next model follow.
+
+    Each model's calls have its own price and its own tokenizer. `ModelResponse.model` says who has answered.
+
+    Args:
+        models: The models, or their names, the best first.
+        when: Whether the next model is asked after an error; only errors of models are asked about.
+
+    Raises:
+        ConfigError: There are no models, one is none, or `when` is no function; code `"fallback-model"`.
+    """
+
+    def __init__(self, *models: Model | str, when: Callable[[ModelError], bool] | None = None) -> None:
+        if not models:
+            raise ConfigError(
+                "() is not a valid list of models; expected at least one",
+                code=_FALLBACK,
+                hint="FallbackModel(first, second)",
+            )
+        if when is not None and not callable(when):
+            raise ConfigError(
+                f"when={when!r} is not a valid condition; expected a function of an error",
+                code=_FALLBACK,
+                hint="when=lambda error: error.retryable",
+            )
+        self.models: tuple[Model | str, ...] = tuple(checked_model(model, code=_FALLBACK) for model in models)
+        super().__init__(self.models[0])
+        self.when: Callable[[ModelError], bool] = may_differ if when is None else when
+
+    @property
+    def name(self) -> str:
+        """The names of all models, such as `"openai:gpt-5-mini|local:smollm2"`."""
+        return "|".join(map(name_of, self.models))
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What holds for all models: the smallest window, and price and tokenizer where they have the same."""
+        profiles = [ModelProfile() if isinstance(model, str) else profile_of(model) for model in self.models]
+        return ModelProfile(
+            context_window=_least(profile.context_window for profile in profiles),
+            max_output_tokens=_least(profile.max_output_tokens for profile in profiles),
+            price=_common(profile.price for profile in profiles),
+            encoding=_common(profile.encoding for profile in profiles),
+            settings=frozenset[str]().union(*(profile.settings for profile in profiles)),
+        )
+
+    def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+        """Ask the models in order.
+
+        Raises:
+            AllModelsFailed: Every model failed.
+            ModelError: A model failed in a way for which `when` asks no other.
+            BudgetExceeded: In a run: the budget does not allow the next call.
+        """
+        return GeneratedAnswer(self.name, self._parts(request))
+
+    async def _parts(self, request: ModelRequest) -> AsyncGenerator[Part]:
+        failures: list[tuple[str, ModelError]] = []
+        for model in self.models:
+            try:
+                async with self.ask(model, request) as stream, aclosing(parts_of(stream)) as parts:
+                    async for part in parts:
+                        yield part
+                return
+            except ModelError as error:
+                if not self.when(error):
+                    raise
+                failures.append((name_of(model), error))
+                left = len(self.models) - len(failures)
+                if left:
+                    name = name_of(model)
+                    message = "%s failed, the next of %d others is asked: %s"
+                    log("models", WARNING, message, name, left, error.message, where=current_where())
+        raise AllModelsFailed(failures, model=self.name) from failures[-1][1]
+
+
+def may_differ(error: ModelError) -> bool:
+    """Whether another model may answer where one failed so."""
+    if isinstance(error, AllModelsFailed):
+        return True
+    if isinstance(error, ModelStatusError) and error.status in _OF_THE_PROVIDER:
+        return True
+    # An account that is empty answers with a rate limit that no waiting lifts.
+    return is_retryable(error) or isinstance(error, (ModelNotFound, RateLimited))
+
+
+def _least(values: Iterable[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _common(values: Iterable[_Candidate | None]) -> _Candidate | None:
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
+
+
+_RETRY = "retry-model"
+
+
+class RetryModel(ModelWrapper):
+    """Asks its model again when a call failed in a way that another try may mend.
+
+    That is every error whose `retryable` is true: rate limits, errors of the server, a provider that cannot be reached,
+    a stream that was cut, stalled or is malformed. What was streamed of a failed try is void, and the events of the
+    next one follow; a run says so with [`ModelFailed`][noetic_py.core.events.ModelFailed]. Each try is a
+    call of its own in the budget, and nothing is held while the wrapper waits.
+
+    The waits grow from `initial` seconds, twice as long each time, up to `max`, and each is a random part of that. A
+    provider that says how long to wait is heard: the wait begins when that time is over.
+
+    When the last try fails, its error is raised.
+
+    Args:
+        model: The model to ask, or its name.
+        attempts: Tries in all, at least 1.
+        initial: The most seconds to wait after the first try.
+        max: The most seconds to wait after any.
+        jitter: Whether each wait is a random part of what it may be, or all of it.
+        max_wait: The most seconds that a provider may ask to wait; one that asks for more is not waited for, and its
+            error is raised at once.
+        on: The errors worth another try: classes, or a function of the error. Only errors of models are tried again,
+            whatever it says.
+
+    Raises:
+        ConfigError: An argument is of the wrong kind or out of range; code `"retry-model"`.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        attempts: int = 3,
+        *,
+        initial: float = 0.5,
+        max: float = 30.0,
+        jitter: bool = True,
+        max_wait: float = 60.0,
+        on: tuple[type[ModelError], ...] | Callable[[ModelError], bool] | None = None,
+    ) -> None:
+        super().__init__(model)
+        self.attempts: int = checked_count(attempts, "attempts", code=_RETRY)
+        self.initial: float = checked_seconds(initial, "initial", code=_RETRY, zero=True)
+        self.max: float = checked_seconds(max, "max", code=_RETRY, zero=True)
+        self.max_wait: float = checked_seconds(max_wait, "max_wait", code=_RETRY, zero=True)
+        self.jitter: bool = jitter
+        self.on: Callable[[ModelError], bool] = _chooser(on)
+
+    def respond(self, request: ModelRequest, /) -> AbstractAsyncContextManager[ModelStream]:
+        """Ask, and ask again.
+
+        Raises:
+            ModelError: The last try's, or one that another try cannot mend.
+            BudgetExceeded: In a run: the budget does not allow another try.
+        """
+        return GeneratedAnswer(self.name, self._parts(request))
+
+    async def _parts(self, request: ModelRequest) -> AsyncGenerator[Part]:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                async with self.ask(self.model, request) as stream, aclosing(parts_of(stream)) as parts:
+                    async for part in parts:
+                        yield part
+                return
+            except ModelError as error:
+                asked = waiting_time(error)
+                if attempt == self.attempts or asked > self.max_wait or not self.on(error):
+                    raise
+                failure = error
+            await self._wait(attempt, asked, failure)
+
+    async def _wait(self, attempt: int, asked: float, failure: ModelError) -> None:
+        runtime = current_runtime()
+        longest = min(self.initial * (1 << min(attempt - 1, 62)), self.max)
+        seconds = asked + (longest * runtime.random() if self.jitter else longest)
+        log(
+            "models",
+            WARNING,
+            "try %d of %d of %s failed, the next follows in %.3g s: %s",
+            attempt,
+            self.attempts,
+            self.name,
+            seconds,
+            failure.message,
+            where=current_where(),
+        )
+        await runtime.sleep(seconds)
+
+
+def is_retryable(error: ModelError) -> bool:
+    """Whether the same request may succeed later."""
+    # A request stays too large, even where a server says so with a status of 500.
+    return error.retryable and not isinstance(error, ContextOverflow)
+
+
+def waiting_time(error: ModelError) -> float:
+    """Seconds that the provider asks to wait; of several, the one that asks for the least."""
+    if isinstance(error, AllModelsFailed):
+        return min((waiting_time(each) for _, each in error.failures if is_retryable(each)), default=0.0)
+    asked = error.retry_after if isinstance(error, RateLimited) else None
+    return asked if asked is not None and asked > 0 else 0.0
+
+
+_Errors: TypeAlias = tuple[type[ModelError], ...] | Callable[[ModelError], bool]
+
+
+def _chooser(on: _Errors | None) -> Callable[[ModelError], bool]:
+    if on is None:
+        return is_retryable
+    if isinstance(on, tuple) and _are_errors(on):
+        return lambda error: isinstance(error, on)
+    if isinstance(on, (tuple, type)) or not callable(on):
+        raise ConfigError(
+            f"on={on!r} is neither a tuple of model errors nor a function", code=_RETRY, hint="on=(RateLimited,)"
+        )
+    return on
+
+
+def _are_errors(kinds: Any) -> bool:
+    return all(isinstance(each, type) and issubclass(each, ModelError) for each in kinds)

@@ -13,25 +13,24 @@ import anyio
 from attrs import evolve, frozen
 
 from noetic_py.checkpoints.contract import CheckpointBackend
-from noetic_py.context.scope import ContextScope
-from noetic_py.context.step import Step
+from noetic_py.context.read import ContextScope
+from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.stored import unreadable
-from noetic_py.core.codec.text import dump, inside
-from noetic_py.core.control import RunResult
+from noetic_py.core.codec.structure import dump, inside
+from noetic_py.core.control import Answer, AnyResult, stream_of
+from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.items import Item, ItemBase, Opaque
 from noetic_py.core.log import ItemLog
-from noetic_py.core.logs import Where, log
-from noetic_py.core.requests import Answer
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.session_key import stream_of
 from noetic_py.core.state import StateBag
 from noetic_py.core.types import T, is_array
 from noetic_py.core.values import copy_value
-from noetic_py.engine.fingerprint import fingerprint
+from noetic_py.engine.fingerprint import declared_input, fingerprint, known_types, one_value, read_as
 from noetic_py.engine.journaling.dry_run import check
 from noetic_py.engine.journaling.fold import tree, visible
-from noetic_py.engine.journaling.migrate import as_stored, decoded, replaced, stored_type, version_of
+from noetic_py.engine.journaling.ledger import TTL, RunStorage, RunWriter
+from noetic_py.engine.journaling.replay import as_stored, decoded, replaced, stored_type, version_of
 from noetic_py.engine.journaling.run_history import (
     RunHistory,
     answer,
@@ -43,41 +42,18 @@ from noetic_py.engine.journaling.run_history import (
     summary_of,
     take_over,
 )
-from noetic_py.engine.journaling.writer import TTL, RunStorage, RunWriter
 from noetic_py.engine.kinds import KINDS
 from noetic_py.engine.layers.versions import revise_layers
-from noetic_py.engine.limits import budget_of, limits_of
 from noetic_py.engine.run import RunPlan
-from noetic_py.engine.state import Run
-from noetic_py.engine.types import declared_input, known_types, one_value, read_as
+from noetic_py.engine.state import Run, budget_of, limits_of
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
-from noetic_py.journal.delta import field_trees
-from noetic_py.journal.envelope import refuse_sealed
-from noetic_py.journal.record_codec import dump_record
-from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded
+from noetic_py.journal.fields import refuse_sealed
+from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.session_stream import StoredState, read_conversation
 from noetic_py.journal.stored import Head, Lease, Record
-from noetic_py.journal.values import Change, Stored
+from noetic_py.journal.values import Change, Stored, field_trees
 from noetic_py.steps.flow import Settled
-
-__all__ = [
-    "PlannedFork",
-    "RunStorage",
-    "beating",
-    "begin_stored_run",
-    "beside",
-    "codec_for",
-    "fork_at",
-    "go_on",
-    "left_of",
-    "load_run_history",
-    "when_free",
-    "write_answers",
-]
-
-AnyStep = Step[Any, Any, Any, Any]
-
 
 # Seconds between two looks at a run that another owner has.
 _FIRST_PAUSE = 0.05
@@ -436,9 +412,9 @@ def _input(started: RunBegun, step: AnyStep, codec: Codec) -> Any:
     return read_as(declared_input(step), value.tree, codec) if isinstance(value, Stored) else value
 
 
-async def beating(run: Run, work: Callable[[], Awaitable[RunResult[Any, Any]]]) -> RunResult[Any, Any]:
+async def beating(run: Run, work: Callable[[], Awaitable[AnyResult]]) -> AnyResult:
     """Do the work, and keep the run's lease meanwhile."""
-    from noetic_py.runner.stop_requests import hear
+    from noetic_py.runner.registry import hear
 
     if run.store is None:
         return await work()

@@ -2,33 +2,388 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, frozen
+from typing_extensions import TypedDict
 
 from noetic_py.access import AccessRequest, Authorizer, Resource, current_principal
+from noetic_py.checkpoints.checks import check_shared
 from noetic_py.context.artifacts import StoredArtifacts
-from noetic_py.context.context import Services
-from noetic_py.context.scope import unanswered
-from noetic_py.context.step import Step, require_step
-from noetic_py.core.attributes import Attributes
+from noetic_py.context.context import AnyContext, Context
+from noetic_py.context.read import ContextScope, Services, unanswered
+from noetic_py.context.step import AnyStep, is_seconds, require_step
+from noetic_py.context.unbound import UnboundEngine
+from noetic_py.core.budget import Budget
+from noetic_py.core.control import SessionKey, check_callers_id, is_stream
+from noetic_py.core.diagnostics import where_defined
 from noetic_py.core.events import Bus
-from noetic_py.core.session_key import SessionKey
-from noetic_py.core.trace import Trace, tracer
+from noetic_py.core.items import ItemBase
+from noetic_py.core.log import ItemLog, admit
+from noetic_py.core.memory import Memory
+from noetic_py.core.runtime import Trace, tracer
+from noetic_py.core.spelling import unknown_keyword
+from noetic_py.core.state import Attributes, StateBag
+from noetic_py.core.types import Durability, OnDiverge
 from noetic_py.core.values import copy_value
+from noetic_py.errors import ConfigError, InvalidId, RunBusy
+from noetic_py.memory.layer import layers_of
 from noetic_py.models.model import ModelSettings
-from noetic_py.runner.options import check_options, outside_of, scope_of
 from noetic_py.runner.registry import Living
+from noetic_py.steps.model import check_parallel_tools
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
+    from noetic_py.core.control import Answer
+    from noetic_py.core.items import Item, JsonValue
+    from noetic_py.engine.journaling.ledger import RunStorage
     from noetic_py.engine.journaling.run_history import RunHistory
     from noetic_py.engine.protocol import Interpreter
     from noetic_py.engine.state import Run
-    from noetic_py.runner.lease import RunStorage
+    from noetic_py.plugins import Plugins
 
-__all__ = ["Planner", "at_home"]
+__all__ = [
+    "ResumeOptions",
+    "RunOptions",
+    "adopting",
+    "check_options",
+    "check_parts",
+    "check_resume_options",
+    "checked_backend",
+    "conversation_of",
+    "launch_options",
+    "outside_of",
+    "scope_of",
+]
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of one run.
+
+    Attributes:
+        history: Items the conversation begins with: a whole one, every call with its output.
+        run_id: The run's id; made when left out.
+        request_id: A correlation id of the caller's.
+        traceparent: The place in a distributed trace that the run belongs below, as the header of a request; the active
+            span of OpenTelemetry when left out.
+        thread_id: The conversation's id; made when left out.
+        user_id: The user or tenant the run belongs to.
+        session: The session that the run is a turn of; it says whose it is, and what was said before.
+        delivery_id: What the message was delivered as. A turn of the session that was delivered as the same before is
+            not done again: its result is given once more.
+        on_error: Whether a run that broke raises, or returns a result whose status is `"failed"`.
+        model_settings: Settings that hold for every model call of the run.
+        budget: Limits of the run, besides the harness's.
+        deadline: Seconds after which the run ends as `"budget_exceeded"`.
+        services: Services by type, nearer than the harness's.
+        attrs: What `ctx.attrs` holds at first, by name, [`Key`][noetic_py.Key] or class; never stored.
+        metadata: JSON that travels with the run.
+        durability: When a kept run is committed: after each `"step"`, at its `"exit"`, or `"manual"`ly, by
+            `ctx.checkpoint()` and at its end.
+        source: Where the flow is found again, such as `"agents.py:triage"`; its name in `flows` when left out.
+    """
+
+    history: Iterable[Item]
+    run_id: str
+    request_id: str
+    traceparent: str
+    thread_id: str
+    user_id: str
+    session: SessionKey
+    delivery_id: str
+    on_error: Literal["raise", "result"]
+    model_settings: ModelSettings
+    budget: Budget
+    deadline: float
+    services: Mapping[type[Any], object]
+    attrs: Mapping[Any, object]
+    metadata: Mapping[str, JsonValue]
+    durability: Durability
+    source: str
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Options of a run that goes on.
+
+    Attributes:
+        on_error: Whether a run that breaks raises, or returns a result whose status is `"failed"`.
+        model_settings: Settings that hold for every model call of the run from now on.
+        budget: Limits of the run, what was used before counted in; the run's own when left out.
+        deadline: Seconds after which the run ends as `"budget_exceeded"`.
+        services: Services by type, nearer than the harness's.
+        attrs: What `ctx.attrs` holds at first, by name, key or class; what it held in another process is gone.
+        durability: When the run is committed.
+        on_diverge: What happens where the flow does something else than the journal says: `"fail"` raises
+            `ReplayDiverged`, `"adopt"` runs the step anew, `"pin"` keeps what is recorded.
+        answers: To what the run waits for; all are taken or none.
+        wait: How many seconds to wait for a run that another process holds, before `RunBusy`; none when left out.
+    """
+
+    on_error: Literal["raise", "result"]
+    model_settings: ModelSettings
+    budget: Budget
+    deadline: float
+    services: Mapping[type[Any], object]
+    attrs: Mapping[Any, object]
+    durability: Durability
+    on_diverge: OnDiverge
+    answers: Iterable[Answer]
+    wait: float
+
+
+_OPTIONS = frozenset(RunOptions.__annotations__)
+_RESUME = frozenset(ResumeOptions.__annotations__)
+_KINDS: Mapping[str, type[Any]] = {
+    "budget": Budget,
+    "services": Mapping,
+    "attrs": Mapping,
+    "metadata": Mapping,
+    "model_settings": Mapping,
+    "traceparent": str,
+    "source": str,
+}
+
+
+def check_options(options: Mapping[str, Any], state: Any, ctx: Any) -> None:
+    """Refuse options that are unknown, of the wrong kind, or at odds.
+
+    Raises:
+        ConfigError: Code `"run-option"`.
+        InvalidId: An id cannot be one.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            raise unknown_keyword("run()", name, (*_OPTIONS, "state", "ctx"), code="run-option")
+    if ctx is not None and (state is not None or options.get("history") is not None):
+        raise ConfigError(
+            "ctx= brings its own state and history", code="run-option", hint="leave out state= and history="
+        )
+    if options.get("on_error", "raise") not in ("raise", "result"):
+        raise ConfigError(f"on_error={options['on_error']!r} is unknown", code="run-option", hint='"raise" or "result"')
+    _check_kinds(options)
+    _check_session(options, ctx)
+    for name in ("run_id", "thread_id", "user_id", "request_id", "delivery_id"):
+        if name in options:
+            check_callers_id(options[name], name)
+    if is_stream(options.get("run_id", "")):
+        raise InvalidId("run_id begins as the streams of sessions do", hint="use a UUID, or a short name")
+
+
+def _check_session(options: Mapping[str, Any], ctx: Any) -> None:
+    session = options.get("session")
+    if session is None:
+        if "delivery_id" in options:
+            raise ConfigError("delivery_id= is of sessions", code="run-option", hint="add session=")
+        return
+    if not isinstance(session, SessionKey):
+        raise ConfigError(
+            f"session={session!r} is not a valid session; expected a SessionKey",
+            code="run-option",
+            hint='SessionKey("ada", "trip")',
+        )
+    given = [name for name in ("history", "thread_id", "user_id") if name in options] + ["ctx"] * (ctx is not None)
+    if given:
+        raise ConfigError(
+            f"session= brings its own {', '.join(given)}", code="run-option", hint=f"leave out {given[0]}="
+        )
+
+
+def check_resume_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that a run that goes on does not take.
+
+    Raises:
+        ConfigError: Code `"run-option"`.
+    """
+    for name in options:
+        if name not in _RESUME:
+            raise unknown_keyword("resume()", name, _RESUME, code="run-option")
+    if options.get("on_diverge", "fail") not in ("fail", "adopt", "pin"):
+        raise ConfigError(
+            f"on_diverge={options['on_diverge']!r} is unknown", code="run-option", hint='"fail", "adopt" or "pin"'
+        )
+    wait = options.get("wait", 0.0)
+    if not is_seconds(wait):
+        raise ConfigError(f"wait={wait!r} is not a number of seconds", code="run-option", hint="wait=30.0")
+    own = ("on_diverge", "answers", "wait")
+    check_options({name: options[name] for name in options if name not in own}, None, None)
+
+
+def _check_kinds(options: Mapping[str, Any]) -> None:
+    deadline = options.get("deadline")
+    if deadline is not None and not is_seconds(deadline):
+        raise ConfigError(f"deadline={deadline!r} is not a number of seconds", code="run-option", hint="deadline=30.0")
+    if options.get("durability", "step") not in ("step", "exit", "manual"):
+        raise ConfigError(
+            f"durability={options['durability']!r} is unknown", code="run-option", hint='"step", "exit" or "manual"'
+        )
+    for name, kind in _KINDS.items():
+        value = options.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(
+                f"{name}={value!r} is of the wrong kind", code="run-option", hint=f"{name}= takes a {kind.__name__}"
+            )
+    odd = next((key for key in options.get("metadata") or () if not isinstance(key, str)), None)
+    if odd is not None:
+        raise ConfigError(
+            f"{odd!r:.80} is not a valid key of metadata=; expected text", code="run-option", hint="JSON has no others"
+        )
+    history = options.get("history")
+    if isinstance(history, (str, ItemBase)) or (history is not None and not isinstance(history, Iterable)):
+        raise ConfigError(
+            f"history={history!r} is not a valid history; expected a list of items",
+            code="run-option",
+            hint="history=result.items",
+        )
+
+
+def outside_of(ctx: object) -> UnboundEngine:
+    """What a context made outside a run knows of itself.
+
+    Raises:
+        ConfigError: It is no context, or a step's own; code `"run-option"`.
+    """
+    engine = ctx.engine if isinstance(ctx, Context) else None
+    if not isinstance(engine, UnboundEngine):
+        raise ConfigError(
+            f"ctx={ctx!r} is not a valid ctx; expected a Context made outside a run",
+            code="run-option",
+            hint="make one: Context(items=...)",
+        )
+    return engine
+
+
+def launch_options(run: Any, budget: Budget | None, run_id: str | None) -> dict[str, Any]:
+    """The options of a run that another one starts."""
+    given = {"user_id": run.user_id, "request_id": run.request_id, "budget": budget, "run_id": run_id}
+    set_options = {name: value for name, value in given.items() if value is not None}
+    if run.tracer is None:
+        set_options["traceparent"] = run.place.traceparent
+    return {**set_options, "on_error": "result", "services": run.services.by_type, "attrs": run.attrs.given}
+
+
+@contextmanager
+def adopting(ctx: object, log: ItemLog, run: Any) -> Generator[UnboundEngine]:
+    """A run goes on with a context; gives what that knows of itself.
+
+    Raises:
+        RunBusy: Another one does.
+    """
+    outside = outside_of(ctx)
+    if outside.adopted:
+        raise RunBusy(
+            "the context is in another run", hint="await that run first, or give each run a context of its own"
+        )
+    outside.adopted = True
+    try:
+        yield outside
+    finally:
+        # What is added between two runs is of neither.
+        log.origin = None
+        outside.adopted, outside.trusted, outside.turns = False, len(log), run.context_turns
+        outside.place = outside.place or run.place
+
+
+def conversation_of(ctx: AnyContext | None, options: Mapping[str, Any]) -> ItemLog:
+    """The conversation that a run begins with, once what comes from outside in it was looked at.
+
+    Raises:
+        ForgedEvent: It holds an item that only a run makes.
+        ConfigError: `history=` holds something that is no item; code `"run-option"`.
+    """
+    if ctx is not None:
+        items = ctx.scope.log.snapshot()
+        admit(items, entry="context", known=items[: outside_of(ctx).trusted])
+        return ctx.scope.log
+    history = tuple(options.get("history") or ())
+    admit(history, entry="history")
+    try:
+        return ItemLog(history)
+    except TypeError as error:
+        raise ConfigError(
+            f"history= is not a valid conversation; expected a list of items: {error}",
+            code="run-option",
+            hint="history=result.items",
+        ) from error
+
+
+def check_parts(
+    memory: object, model: object, budget: object, tools: Sequence[object], max_parallel_tools: object
+) -> None:
+    """Refuse what a harness cannot be made of.
+
+    Raises:
+        ConfigError: One is of the wrong kind.
+    """
+    if memory is not None and not isinstance(memory, Memory):
+        raise ConfigError(
+            f"memory={memory!r} is not a valid memory; expected an instance of a Memory subclass",
+            code="memory",
+            hint="class Mem(Memory): notes: WorkingMemory = WorkingMemory()",
+        )
+    if model is not None and not isinstance(model, str) and not hasattr(model, "respond"):
+        raise ConfigError(
+            f"model={model!r} is not a valid model; expected a model or its name",
+            code="model",
+            hint='model="openai:gpt-5-mini"',
+        )
+    if budget is not None and not isinstance(budget, Budget):
+        raise ConfigError(
+            f"budget={budget!r} is not a valid budget; expected a Budget",
+            code="budget",
+            hint='budget=Budget(cost="5.00")',
+        )
+    for tool in tools:
+        if not hasattr(tool, "definition") and not hasattr(tool, "tools"):
+            raise ConfigError(
+                f"{where_defined(tool)} in tools= is not a valid tool; expected a function with @tool",
+                code="tools",
+                hint="put @tool on the function",
+            )
+    check_parallel_tools(max_parallel_tools)
+
+
+def checked_backend(
+    backend: CheckpointBackend | None,
+    plugins: Plugins,
+    sessions: object,
+    memory: Memory | None,
+    parts: Sequence[object],
+    services: Mapping[type[Any], object] | None,
+) -> CheckpointBackend | None:
+    """The backend, when it is one for all that the harness is made of.
+
+    Raises:
+        ConfigError: A part works across machines, and others do not see the backend; code `"not-shared"`.
+    """
+    layers = {} if memory is None else layers_of(memory)
+    known = {**plugins.services.by_type, **(services or {})}
+    check_shared(
+        backend,
+        [
+            ("SessionPolicy(shared=True)", sessions),
+            *((f"memory layer {layer.id!r}", layer) for layer in layers.values()),
+            *((f"{type(part).__name__} {getattr(part, 'name', '')}".rstrip(), part) for part in parts),
+            *((f"service {kind.__name__}", service) for kind, service in known.items()),
+        ],
+    )
+    return backend
+
+
+def scope_of(run_id: str, step: AnyStep, state: Any, ctx: Any, options: Mapping[str, Any]) -> ContextScope:
+    """The conversation and the state that a run begins with.
+
+    Raises:
+        ConfigError: The history is none; code `"run-option"`.
+    """
+    log = conversation_of(ctx, options)
+    if ctx is not None:
+        state = ctx.state
+    elif state is None:
+        state = StateBag()
+    log.origin = (run_id, step.id)
+    return ContextScope(log, state, step.id)
 
 
 def at_home(services: Mapping[type[Any], object], resources: Any) -> dict[type[Any], object]:
@@ -61,7 +416,7 @@ class Planner:
     access: Authorizer
     services: tuple[Mapping[type[Any], object], ...]
     backend: CheckpointBackend | None
-    flows: Mapping[str, Step[Any, Any, Any, Any]]
+    flows: Mapping[str, AnyStep]
 
     def authorize(self, options: Mapping[str, Any], ctx: Any) -> tuple[Mapping[str, Any], AccessRequest | None]:
         """The options of a new run with those that follow from its principal, and what `access.approve` has to ask.
@@ -93,7 +448,8 @@ class Planner:
             AccessDenied: It has not.
         """
         options, request = self.authorize(options, ctx)
-        await self.access.approve(request)
+        if request is not None:
+            await self.access.approve(request)
         return self.new(step, input, state, ctx, options)
 
     def new(self, step: Any, input: Any, state: Any, ctx: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -177,11 +533,11 @@ class Planner:
         run.attrs = Attributes(options.get("attrs"))
         return run
 
-    def _run_storage(self, step: Step[Any, Any, Any, Any], options: Mapping[str, Any]) -> RunStorage | None:
+    def _run_storage(self, step: AnyStep, options: Mapping[str, Any]) -> RunStorage | None:
         """How the run is to be kept, when it is."""
         if self.backend is None:
             return None
-        from noetic_py.runner.lease import RunStorage
+        from noetic_py.engine.journaling.ledger import RunStorage
 
         named = next((name for name, flow in self.flows.items() if flow is step), None)
         return RunStorage(self.backend, options.get("durability", "step"), options.get("source", named))

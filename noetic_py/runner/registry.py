@@ -1,29 +1,309 @@
-"""The end of a harness: the runs that go on in it, and how they come to theirs when it is shut down."""
+"""The runs that go on in this process: their registry, what stops them, and the streams of their events."""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import sys
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from logging import ERROR
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, overload
 
 import anyio
 from anyio.lowlevel import current_token
+from attrs import asdict
+from typing_extensions import Unpack
 
 from noetic_py.access import Authorizer, Resource
+from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.step import Step, is_seconds
-from noetic_py.core.control import Partial
+from noetic_py.context.step import AnyStep, is_seconds
+from noetic_py.context.unawaited import awaited
+from noetic_py.core.codec.structure import dump, parse
+from noetic_py.core.control import AnyResult, Control, Partial, RunResult
+from noetic_py.core.diagnostics import HIDING, Where, called_at, log, trim, warn
+from noetic_py.core.events import Event, EventT, ItemsAppended, ReasoningDelta, TextDelta
 from noetic_py.core.interruption import Interruption
-from noetic_py.core.tracebacks import called_at, warn
-from noetic_py.errors import ConfigError, RunBusy, RunNotFound, ShuttingDown, WrongThread
-from noetic_py.runner.signals import Signals
+from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, Selection, SelectOptions, Snapshots
+from noetic_py.core.types import O_co, S_co, T
+from noetic_py.core.values import copy_value
+from noetic_py.engine.frame import waited
+from noetic_py.engine.journaling.run_history import OVER, read_journal
+from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
+from noetic_py.errors import (
+    CodecError,
+    ConfigError,
+    NoeticError,
+    RunBusy,
+    RunNotFound,
+    RunOver,
+    ShuttingDown,
+    StepFailed,
+    VersionConflict,
+    WrongThread,
+)
+from noetic_py.errors.redaction import without_secrets
+from noetic_py.journal.decisions import check_decision
+from noetic_py.journal.records import RunEnded, dump_record
+from noetic_py.journal.run_summary import PlainCodec
+from noetic_py.journal.stored import StoredValue
+from noetic_py.runner.lease import give_up, owned
 
 if TYPE_CHECKING:
+    from noetic_py.channels import Channel, ChannelHandle
+    from noetic_py.channels.declared import AnyChannel
+    from noetic_py.core.control import RunStatus
+    from noetic_py.core.items import Item
+    from noetic_py.core.runtime import Runtime
     from noetic_py.core.view import View
+    from noetic_py.engine.state import Run
+    from noetic_py.journal.records import JournalRecord
 
 __all__ = ["Home", "Living", "Stopping", "check_shutdown", "note_cancelled", "stopping_on_signals"]
+
+
+class Signals:
+    """Handles SIGINT and SIGTERM inside its block.
+
+    The handlers are Python's own and not the event loop's: asyncio knows SIGINT only, and a step that never lets the
+    loop run would keep the loop's from being called, while the second signal has to work then, too. On Windows, and
+    outside the main thread, nothing is handled, and Ctrl-C raises `KeyboardInterrupt`.
+
+    Args:
+        farewell: Written to standard error when the process is ended at once.
+        most: Seconds after the first signal in which the block has to be left, or the process is ended all the same;
+            `None` waits for ever.
+
+    Attributes:
+        received: The first signal that came, `None` before.
+    """
+
+    def __init__(self, farewell: str = "", *, most: float | None = None) -> None:
+        self.received: signal.Signals | None = None
+        self._farewell = farewell.encode()
+        self._most = most
+        self._watchdog: threading.Timer | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._reader, self._writer = socket.socketpair()
+
+    def __enter__(self) -> Self:
+        for each in (self._reader, self._writer):
+            each.setblocking(False)
+        if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._reader.close()
+        self._writer.close()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self._end_now(number)
+        self.received = signal.Signals(number)
+        with suppress(OSError):
+            self._writer.send(b"!")
+        if self._most is not None:
+            # A thread of its own: what blocks the event loop blocks every timer of that.
+            self._watchdog = threading.Timer(self._most, self._end_now, (number,))
+            self._watchdog.daemon = True
+            self._watchdog.start()
+
+    def _end_now(self, number: int) -> None:
+        with suppress(OSError):
+            os.write(2, self._farewell)
+        os._exit(128 + number)
+
+    async def wait(self) -> signal.Signals:
+        """Wait for the first signal."""
+        while self.received is None:
+            await anyio.wait_readable(self._reader)
+        return self.received
+
+
+_SCOPE: Scope = ("run stops",)
+_MAX_BYTES = 32 * 1024 * 1024
+# Seconds between two looks at what the owner of a run has answered.
+_PAUSE = 0.1
+
+
+async def hear(run: Run) -> None:
+    """Store a stop that this process has asked for; look whether another one asks for a stop, and answer it."""
+    store = run.store
+    if store is None:
+        return
+    try:
+        if store.hurried.is_set():
+            # What stops the run is stored at once: a body may take its time to end, and its process may die meanwhile.
+            store.hurried = anyio.Event()
+            await store.commit(run.journal, force=True)
+        found = await store.backend.get(_SCOPE, run.run_id)
+        if found is None or (letter := _letter(found))["taken"] is not None:
+            return
+        if letter["until"] >= run.runtime.now().timestamp():
+            await _answer(run, found, letter)
+    except Exception:  # noqa: BLE001 # whatever a backend's client raises
+        # A store that cannot be reached is asked again; one that does not take the decision has ended the run.
+        return
+
+
+async def _answer(run: Run, found: StoredValue, letter: dict[str, Any]) -> None:
+    store = run.store
+    if store is None:
+        return
+    why = ""
+    try:
+        asked = asked_of(letter["asked"])
+        taken = run.take_stop(control_of(asked, run.flow, store.codec), key=asked.key)
+        if taken:
+            await store.commit(run.journal, force=True)
+    except (ConfigError, CodecError) as error:
+        taken, why = False, error.message
+    answer = {**letter, "taken": taken, "why": why}
+    await store.backend.put(_SCOPE, run.run_id, dump(answer), expected=found.version)
+
+
+def _letter(found: StoredValue) -> dict[str, Any]:
+    fields: Any = parse(found.value, _MAX_BYTES, "stop request")
+    try:
+        check_decision(ASKED, fields["asked"], ())
+        if not isinstance(fields["until"], float) or fields["taken"] not in (None, True, False):
+            raise TypeError("until and taken")
+    except (LookupError, TypeError, CodecError) as error:
+        raise CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
+    letter: dict[str, Any] = fields
+    return letter
+
+
+async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wait: float, runtime: Runtime) -> None:
+    """Have a run stopped, whichever process runs it: return once the decision is in its journal.
+
+    Args:
+        backend: Where it is kept.
+        run_id: The run.
+        asked: What is asked for.
+        wait: How many seconds its owner has to take it.
+        runtime: The clock.
+
+    Raises:
+        RunOver: It has ended, or is being stopped in another way.
+        RunBusy: Its owner has not answered in time; then nothing is asked for any more.
+        ConfigError: The value is not of the flow's type; code `"complete"`.
+    """
+    ends = runtime.monotonic() + wait
+    until = runtime.now().timestamp() + wait
+    posted: int | None = None
+    try:
+        while True:
+            try:
+                return await _write(backend, run_id, asked)
+            except RunBusy:
+                if posted is None:
+                    posted = await _post(backend, run_id, asked, until)
+                elif await _taken(backend, run_id, asked):
+                    return None
+                left = ends - runtime.monotonic()
+                if left <= 0:
+                    # What is taken back is not heard later; otherwise the owner was faster, and has answered.
+                    late = posted is not None and not await _take_back(backend, run_id, posted)
+                    if late and await _taken(backend, run_id, asked):
+                        return None
+                    raise
+            await runtime.sleep(min(_PAUSE, left))
+    finally:
+        if posted is not None:
+            with anyio.CancelScope(shield=True):
+                await _clear(backend, run_id, asked)
+
+
+async def _post(backend: CheckpointBackend, run_id: str, asked: Asked, until: float) -> int | None:
+    """Leave the request for the run's owner; `None` while another one is there."""
+    letter = {"asked": asdict(asked, recurse=False), "until": until, "taken": None}
+    found = await backend.get(_SCOPE, run_id)
+    try:
+        if found is not None and _letter(found)["until"] >= until:
+            return None
+        return await backend.put(_SCOPE, run_id, dump(letter), expected=0 if found is None else found.version)
+    except VersionConflict:
+        return None
+
+
+async def _taken(backend: CheckpointBackend, run_id: str, asked: Asked) -> bool:
+    """Whether the owner has taken the request.
+
+    Raises:
+        RunOver: It has not, and says so.
+        ConfigError: It has not for the value; code `"complete"`.
+    """
+    found = await backend.get(_SCOPE, run_id)
+    letter = None if found is None else _letter(found)
+    if letter is None or letter["asked"].get("key") != asked.key or letter["taken"] is None:
+        return False
+    if letter["taken"]:
+        return True
+    if letter.get("why"):
+        raise ConfigError(str(letter["why"]), code="complete", hint="give a value of the type that the flow returns")
+    raise _over(run_id, "it is being stopped already")
+
+
+async def _take_back(backend: CheckpointBackend, run_id: str, posted: int) -> bool:
+    """Take a request back that has no answer yet; says whether it had none."""
+    try:
+        return await backend.remove(_SCOPE, run_id, expected=posted)
+    except VersionConflict:
+        return False
+
+
+async def _clear(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
+    """Leave nothing of a request behind."""
+    found = await backend.get(_SCOPE, run_id)
+    if found is not None and _letter(found)["asked"].get("key") == asked.key:
+        with suppress(VersionConflict):
+            await backend.remove(_SCOPE, run_id, expected=found.version)
+
+
+async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
+    """Stop a run that no process has.
+
+    Raises:
+        RunBusy: One has it.
+        RunOver: It has ended.
+    """
+    lease, _ = await owned(backend, run_id)
+    try:
+        codec = PlainCodec()
+        journal = await read_journal(backend, run_id, codec)
+        known = asked_in(journal)
+        if known is not None and asked.key and known.key == asked.key:
+            return
+        last = journal[-1] if journal else None
+        if isinstance(last, RunEnded) and last.status in OVER:
+            raise _over(run_id, f"it has {last.status}")
+        if known is not None and (not known.rule.wraps_up or asked.rule.wraps_up):
+            raise _over(run_id, "it is being stopped already")
+        status: RunStatus = "completed" if asked.rule.completes else "interrupted"
+        reason = asked.reason if asked.rule.completes else f"to be wrapped up when it is resumed: {asked.reason}"
+        written: list[JournalRecord] = [decision_of(asked), RunEnded((), status, without_secrets(reason), None)]
+        records = [dump_record(each, codec) for each in written]
+        await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records, status=status)
+    finally:
+        await give_up(backend, lease)
+
+
+def _over(run_id: str, why: str) -> RunOver:
+    return RunOver(f"run {run_id!r} cannot be stopped any more: {why}", hint="look at harness.runs.get(run_id).status")
+
 
 REASON = "shutdown"
 """Why a run has ended that a shutdown has interrupted."""
@@ -33,7 +313,6 @@ _VIEWS = 100
 """How many ended runs' views are kept."""
 
 
-AnyStep: TypeAlias = "Step[Any, Any, Any, Any]"
 _Shown: TypeAlias = "tuple[View | None, Resource]"
 
 
@@ -312,3 +591,354 @@ async def stopping_on_signals(shut_down: Callable[[], Awaitable[None]], grace: f
         raise failure
     if signals.received is not None:
         raise SystemExit(128 + signals.received)
+
+
+_SELECTED: Mapping[str, tuple[type[Event], ...]] = {
+    "events": (),
+    "text": (TextDelta,),
+    "reasoning": (ReasoningDelta,),
+    "items": (ItemsAppended,),
+}
+
+
+@awaited("stream")
+class RunStream(Generic[O_co, S_co]):
+    """A run under way: its events, its text, its items, and at the end its result.
+
+    Each of `events`, `text`, `reasoning` and `items` has a buffer of its own, so they can be read side by side, each by
+    one task; they begin with the run. Events of spawns, of parallel paths and of steps that tools call are among them.
+    """
+
+    def __init__(self, run: Any, access: Authorizer) -> None:
+        self._run: Run = run
+        self._access = access
+        self._outcome: RunResult[O_co, S_co] | NoeticError | None = None
+        # Whether anything has asked how the run ended, and so knows of a failure.
+        self._reported = False
+        self._done = anyio.Event()
+        self._views: dict[str, Selection[Event]] = {
+            name: Selection(run.bus, Choice(kinds)) for name, kinds in _SELECTED.items()
+        }
+        self._read: set[str] = set()
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._run.run_id
+
+    @property
+    def dropped(self) -> int:
+        """Events that the slowest reader of these four has lost because it did not read them in time."""
+        return max((self._views[name].dropped for name in self._read), default=0)
+
+    def _view(self, name: str) -> Selection[Event]:
+        self._read.add(name)
+        return self._views[name]
+
+    @property
+    def events(self) -> AsyncIterator[Event]:
+        """Every event in order, `RunFinished` last."""
+        return self._view("events")
+
+    @property
+    def text(self) -> AsyncIterator[str]:
+        """The answers' text, piece by piece."""
+        return Deltas(self._view("text"), TextDelta)
+
+    @property
+    def reasoning(self) -> AsyncIterator[str]:
+        """The models' visible reasoning, piece by piece."""
+        return Deltas(self._view("reasoning"), ReasoningDelta)
+
+    @property
+    def items(self) -> AsyncIterator[Item]:
+        """Items as they are committed, of every step, in the order of the commits."""
+        return CommittedItems(self._view("items"))
+
+    @overload
+    def select(self, **options: Unpack[SelectOptions]) -> Selection[Event]: ...
+    @overload
+    def select(self, *kinds: type[EventT], **options: Unpack[SelectOptions]) -> Selection[EventT]: ...
+    def select(self, *kinds: type[Any], **options: Unpack[SelectOptions]) -> Selection[Any]:
+        """Some of the events, from now on: `async for event in stream.select(ToolStarted, depth=0)`.
+
+        With `overflow="wait"` nothing is lost: while the buffer is full, the run waits before its next step and behind
+        each piece of an answer or of what a tool yields. It does so until the iterator is closed, left by its loop, or
+        garbage; a reader that holds it and does not read holds the run up, and the log says so after half a minute.
+
+        Args:
+            *kinds: Events of these classes; of any when left out.
+            **options: Which of them, and how many may wait: see
+                [`SelectOptions`][noetic_py.core.selections.SelectOptions].
+
+        Raises:
+            ConfigError: An option cannot be met, or a kind is no class of events; code `"stream"`.
+        """
+        return Selection(self._run.bus, Choice(kinds, **options))
+
+    def snapshots(self, **options: Unpack[SelectOptions]) -> Snapshots:
+        """Items while they grow, each time whole, and as they are committed; from now on.
+
+        A snapshot takes the place of the one before that has the same `key`. What a failed call had said so far comes
+        once more as `"void"`.
+
+        Args:
+            **options: As for `select`.
+
+        Raises:
+            ConfigError: As for `select`.
+        """
+        return Snapshots(self._run.bus, Choice(**options))
+
+    def partial(self, type: type[T], **options: Unpack[SelectOptions]) -> Partials[T]:
+        """The typed output of `call_model(..., output=type)` while it comes in, and at last as it is committed.
+
+        It begins now. Each value fits the type. A text may still grow, and the last entry of a list may be missing; a
+        class has to have all the fields that it requires, so give those a default, or use a `TypedDict` whose keys may
+        be missing. Nothing of it is final before its step is committed: a failed call begins anew. Values of answers
+        elsewhere that fit the type come too, unless `path=` or another option says which are meant.
+
+        Args:
+            type: What the answers are.
+            **options: As for `select`.
+
+        Raises:
+            ConfigError: The type has no JSON schema, code `"output-type"`; or as for `select`.
+        """
+        from noetic_py.engine.kinds.output import output_plan
+
+        plan = output_plan((type,))
+        return Partials(self._run.bus, Choice(**options), plan.partial, plan.parse)
+
+    async def result(self) -> RunResult[O_co, S_co]:
+        """Wait for the end.
+
+        Raises:
+            NoeticError: The run broke, and `on_error` is `"raise"`.
+        """
+        await self._done.wait()
+        self._reported = True
+        if isinstance(self._outcome, NoeticError):
+            with HIDING:
+                raise self._outcome
+        if self._outcome is None:
+            raise RunBusy("the run was left before its end", hint="await stream.result() inside the async with")
+        return self._outcome
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self._done.is_set()
+
+    @property
+    def outcome(self) -> RunResult[O_co, S_co] | None:
+        """How the run ended, `None` before; of a run that was cancelled or that raised, too."""
+        self._reported = self._reported or self.done
+        if isinstance(self._outcome, NoeticError):
+            left: Any = self._outcome.result
+            result: RunResult[O_co, S_co] | None = left
+            return result
+        return self._run.left if self._outcome is None else self._outcome
+
+    async def ended(self) -> RunResult[O_co, S_co]:
+        """Wait for the end, whatever it is."""
+        await self._done.wait()
+        if self.outcome is None:
+            if isinstance(self._outcome, NoeticError):
+                raise self._outcome
+            raise RunBusy("the run was left before it began", hint="await it inside the async with")
+        return self.outcome
+
+    def finish(self, outcome: AnyResult | NoeticError | None) -> None:
+        """Say how the run ended; the harness does."""
+        if isinstance(outcome, NoeticError):
+            # Its frames hold on to the stream, which could not be collected then.
+            trim(outcome, causes=True)
+        self._outcome = outcome
+        self._done.set()
+
+    def __del__(self) -> None:
+        """Log a failure of which nothing has heard: that is known once nothing can ask for it any more."""
+        outcome = self._outcome
+        error = outcome.error if isinstance(outcome, RunResult) and outcome.status == "failed" else outcome
+        if isinstance(error, NoeticError) and not self._reported:
+            message = "run %s failed, and nothing asked for its result: %s"
+            log("runs", ERROR, message, self.run_id, error.message, where=Where(self.run_id), error=error)
+
+    def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
+        """A handle of one of the run's external channels, to send and to read.
+
+        Raises:
+            ConfigError: The channel is not external; code `"channel"`.
+        """
+        self._access.require_now("send", on=Resource.of_run(self._run))
+        return handle_of(self._run, channel)
+
+    def complete(self, value: object) -> bool:
+        """End the run with a value: its status becomes `"completed"`, and what runs in it is cancelled.
+
+        Returns:
+            Whether this has ended it: `False` when it had ended, or when something else had stopped it before.
+
+        Raises:
+            ConfigError: The value is not of the type that the flow is annotated with; code `"complete"`.
+            CodecError: The run is stored, and the value cannot be.
+        """
+        from noetic_py.engine.stops import COMPLETED, asked_by, check_value
+
+        self._access.require_now("complete", on=Resource.of_run(self._run))
+        check_value(value, self._run.flow, None if self._run.store is None else self._run.store.codec)
+        return self._run.take_stop(Control("complete", value=copy_value(value), reason=COMPLETED, by=asked_by()))
+
+    def wrap_up(self, reason: str) -> bool:
+        """Have the run finish with what it has: its status becomes `"completed"`, and what runs in it is cancelled.
+
+        The value is that of the budget's `wrap_up` step, which is run now. Without one it is the last value of the
+        loop in flight that would have given the flow's output, if there is one.
+
+        Returns:
+            Whether it finishes for this: `False` when it had ended, or when something else had stopped it before.
+        """
+        from noetic_py.engine.stops import asked_by
+
+        self._access.require_now("complete", on=Resource.of_run(self._run))
+        return self._run.take_stop(Control("wrap_up", reason=reason, by=asked_by()))
+
+    def abort(self, reason: str) -> bool:
+        """Stop the run: its status becomes `"aborted"`; says whether nothing else had ended or stopped it."""
+        from noetic_py.engine.stops import asked_by
+
+        self._access.require_now("abort", on=Resource.of_run(self._run))
+        return self._run.take_stop(Control("abort", reason=reason, by=asked_by()))
+
+    def interrupt(self, reason: str = "interrupted") -> bool:
+        """Stop the run: its status becomes `"interrupted"`; says whether nothing else had ended or stopped it."""
+        self._access.require_now("abort", on=Resource.of_run(self._run))
+        return self._run.stop_from_outside("interrupt", reason)
+
+
+@awaited("handle")
+class RunHandle(Generic[O_co, S_co]):
+    """A run that was started and goes on beside its caller; the harness owns its task."""
+
+    def __init__(self, run: Any, stream: RunStream[O_co, S_co]) -> None:
+        self._run: Run = run
+        self.stream: RunStream[O_co, S_co] = stream
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._run.run_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the run is over."""
+        return self.stream.done
+
+    async def result(self) -> RunResult[O_co, S_co]:
+        """Wait for the end.
+
+        Raises:
+            NoeticError: The run broke, and `on_error` is `"raise"`.
+        """
+        with HIDING:
+            return await self.stream.result()
+
+    def channel(self, channel: Channel[T]) -> ChannelHandle[T]:
+        """A handle of one of the run's external channels, to send and to read.
+
+        Raises:
+            ConfigError: The channel is not external; code `"channel"`.
+        """
+        return self.stream.channel(channel)
+
+    def complete(self, value: object) -> bool:
+        """End the run with a value; see [`RunStream.complete`][noetic_py.RunStream.complete].
+
+        Raises:
+            ConfigError: The value is not of the type that the flow is annotated with; code `"complete"`.
+            CodecError: The run is stored, and the value cannot be.
+        """
+        return self.stream.complete(value)
+
+    def wrap_up(self, reason: str) -> bool:
+        """Have the run finish with what it has; see [`RunStream.wrap_up`][noetic_py.RunStream.wrap_up]."""
+        return self.stream.wrap_up(reason)
+
+    def abort(self, reason: str) -> bool:
+        """Stop the run: its status becomes `"aborted"`; says whether nothing else had ended or stopped it."""
+        return self.stream.abort(reason)
+
+    def interrupt(self, reason: str = "interrupted") -> bool:
+        """Stop the run: its status becomes `"interrupted"`; says whether nothing else had ended or stopped it."""
+        return self.stream.interrupt(reason)
+
+
+class Launched:
+    """A run that a step has started: what its `DetachedRun` stands for."""
+
+    def __init__(self, handle: RunHandle[Any, Any]) -> None:
+        self._handle = handle
+        self.run_id: str = handle.run_id
+        self.path: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> AnyResult | None:
+        """How it ended, `None` while it goes on."""
+        return self._handle.stream.outcome
+
+    async def wait(self) -> AnyResult:
+        """Wait for its end."""
+        return await waited(CURRENT.get(), self.run_id, self._handle.stream.ended)
+
+    def complete(self, value: object) -> bool:
+        """End it with a value."""
+        return self._handle.complete(value)
+
+    def wrap_up(self, reason: str) -> bool:
+        """Have it finish with what it has."""
+        return self._handle.wrap_up(reason)
+
+    def abort(self, reason: str) -> None:
+        """Stop it."""
+        if not self._handle.done:
+            self._handle.abort(reason)
+
+    def channel(self, channel: AnyChannel) -> ChannelHandle[Any]:
+        """A handle of one of its channels."""
+        return self._handle.channel(channel)
+
+
+@asynccontextmanager
+async def beside(follow: Callable[[], Coroutine[Any, Any, None]], over: Callable[[], bool]) -> AsyncGenerator[None]:
+    """Carry a run beside a block, for as long as that lasts; one that is over by then still says how it has ended."""
+    failure: Exception | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 # it is raised below, outside the group, which would wrap it
+            failure = error
+        if failure is not None or not over():
+            group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def deliver(result: AnyResult, on_error: str) -> AnyResult:
+    """Return a result, or raise what broke its run."""
+    if result.status != "failed" or on_error == "result":
+        return result
+    error = result.error
+    if error is None:
+        raise StepFailed(path=(), error_type="unknown", error_message="the run failed without an error")
+    if isinstance(error, StepFailed) and error.__cause__ is not None:
+        raise error from error.__cause__
+    raise error
+
+
+def handle_of(run: Any, channel: Channel[T]) -> ChannelHandle[T]:
+    """A handle of one of a run's external channels."""
+    from noetic_py.engine.detached import external_handle
+
+    return external_handle(run, channel)

@@ -13,9 +13,8 @@ from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.unawaited import awaited
-from noetic_py.core.control import Checkpoint, RunStatus
+from noetic_py.core.control import Checkpoint, RunStatus, SessionKey, is_stream
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.session_key import SessionKey, is_stream
 from noetic_py.errors import (
     AnswerInvalid,
     CodecError,
@@ -29,14 +28,14 @@ from noetic_py.errors import (
     StoreUnavailable,
     TransformMissing,
 )
-from noetic_py.journal.envelope import card_fields
+from noetic_py.journal.fields import card_fields
 from noetic_py.journal.run_summary import PlannedStep, ResumePlan
 from noetic_py.journal.stored import RunEntry, Stats
 
 if TYPE_CHECKING:
-    from noetic_py.context.step import Step
+    from noetic_py.context.step import AnyStep
+    from noetic_py.core.control import Answer, PendingRequest
     from noetic_py.core.progress import ProgressEntry
-    from noetic_py.core.requests import Answer, PendingRequest
     from noetic_py.engine.stops import Asked
     from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.transforms import Anchor, VerificationReport
@@ -70,7 +69,7 @@ DONE: tuple[RunStatus, ...] = ("completed",)
 _OF_ONE_FILE = frozenset({"permission", "directory", "link", "io"})
 
 
-FlowOf: TypeAlias = "Callable[[str, str], Step[Any, Any, Any, Any] | None]"
+FlowOf: TypeAlias = "Callable[[str, str], AnyStep | None]"
 """Gives the flow of a run by the run's id and the flow's, `None` where it is not known."""
 
 
@@ -181,9 +180,7 @@ class Runs:
         await when_free(lambda: write_answers(self._backend, run_id, given, now), wait, self._runtime)
         return await self._get(run_id)
 
-    async def complete(
-        self, run_id: str, value: object, *, step: Step[Any, Any, Any, Any] | None = None, wait: float = 10.0
-    ) -> RunInfo:
+    async def complete(self, run_id: str, value: object, *, step: AnyStep | None = None, wait: float = 10.0) -> RunInfo:
         """End a run with a value, whatever process has it: one that goes on is stopped, one that waits is over.
 
         Args:
@@ -236,7 +233,7 @@ class Runs:
 
     async def _stop(self, run_id: str, asked: Asked, wait: float) -> RunInfo:
         from noetic_py.engine.stops import asked_by
-        from noetic_py.runner.stop_requests import request_stop
+        from noetic_py.runner.registry import request_stop
 
         await self._get(run_id)
         asked = evolve(asked, by=asked_by(), key=self._runtime.new_id())

@@ -11,20 +11,17 @@ from attrs import field, frozen
 
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.codec import MAX_NESTING, MAX_VALUE_BYTES, Codec
-from noetic_py.core.codec.text import dump, inside, is_dict, is_list, parse
-from noetic_py.core.control import RunStatus
+from noetic_py.core.codec.structure import dump, inside, parse
+from noetic_py.core.control import RunStatus, SessionKey
 from noetic_py.core.items import Item
-from noetic_py.core.log import ItemLog, Origin
-from noetic_py.core.session_key import SessionKey
-from noetic_py.core.types import Version, version_order
-from noetic_py.core.validation import admit
+from noetic_py.core.log import ItemLog, Origin, admit
+from noetic_py.core.types import Version, is_dict, is_list, version_order
+from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.layers.store import state_key, version_of_key, written_state
 from noetic_py.engine.layers.versions import is_older, migrated, newest
-from noetic_py.engine.types import types_in
 from noetic_py.errors import CodecError, ConfigError, ForgedEvent, LogError, SessionConflict, SessionLoadError
-from noetic_py.journal.delta import state_tree
 from noetic_py.journal.session_stream import StoredConversation, loaded
-from noetic_py.journal.values import read_items, write_items
+from noetic_py.journal.values import read_items, state_tree, write_items
 from noetic_py.memory.layer import AnyLayer
 from noetic_py.memory.scopes import Scope, forget, place_of
 from noetic_py.sessions.store import SessionLease, SessionStore

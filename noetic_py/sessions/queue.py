@@ -7,8 +7,9 @@ rounds. So whatever dies in between, the message is there or it is taken, and ne
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from hashlib import sha256
 from logging import WARNING
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -16,22 +17,129 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import anyio
 from attrs import evolve, frozen
 
-from noetic_py.checkpoints.contract import CheckpointBackend, Scope
+from noetic_py.checkpoints.contract import CheckpointBackend
+from noetic_py.checkpoints.contract import Scope as LeaseScope
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import dump, parse
+from noetic_py.core.codec.structure import dump, parse
+from noetic_py.core.control import SessionKey
+from noetic_py.core.diagnostics import log
 from noetic_py.core.items import Item, Message
-from noetic_py.core.logs import log
+from noetic_py.core.log import admit
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.session_key import SessionKey
-from noetic_py.core.validation import admit
-from noetic_py.errors import CodecError, ConfigError, InvalidId, LimitExceeded, NoeticError, VersionConflict
+from noetic_py.errors import (
+    CodecError,
+    ConfigError,
+    InvalidId,
+    LimitExceeded,
+    NoeticError,
+    Overloaded,
+    ShuttingDown,
+    VersionConflict,
+)
 from noetic_py.journal.session_stream import StoredConversation
 from noetic_py.journal.stored import StoredValue
 from noetic_py.journal.values import read_items, write_items
-from noetic_py.sessions.lock import SessionLock
 from noetic_py.sessions.policy import SessionPolicy
 
 __all__ = ["NEXT", "Delivery", "MessageGone", "MessageQueue", "NothingQueued", "QueuedMessage", "Sent"]
+
+
+class _Place:
+    """A place in the line."""
+
+    def __init__(self, new: bool) -> None:
+        self.new = new
+        self.called = anyio.Event()
+        self.refused = False
+
+
+class SessionLock:
+    """Lets one in at a time for each key, in the order of arrival; an unused key takes no room."""
+
+    def __init__(self) -> None:
+        self._lines: dict[SessionKey, deque[_Place]] = {}
+        self.is_closed: bool = False
+
+    def __len__(self) -> int:
+        """How many keys are in use."""
+        return len(self._lines)
+
+    def is_locked(self, key: SessionKey) -> bool:
+        """Whether it is locked."""
+        return key in self._lines
+
+    @asynccontextmanager
+    async def acquire(self, key: SessionKey, *, limit: int | None = None, new: bool = False) -> AsyncGenerator[None]:
+        """Wait for one's turn, and have it for as long as the block lasts.
+
+        Args:
+            key: What is to be had.
+            limit: How many may wait.
+            new: Whether it is new work, which does not begin once the lock is closed.
+
+        Raises:
+            Overloaded: So many wait already.
+            ShuttingDown: The lock is closed, or was while this waited.
+        """
+        if new:
+            self.check()
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = deque()
+        else:
+            if limit is not None and len(line) >= limit:
+                raise Overloaded(
+                    f"{len(line)} turns of session {key.session!r} wait already",
+                    waiting=len(line),
+                    hint="try again later, or raise max_waiting=",
+                )
+            await self._wait(key, line, new=new)
+        try:
+            yield
+        finally:
+            self._pass_on(key)
+
+    def check(self) -> None:
+        """Refuse new work once the lock is closed.
+
+        Raises:
+            ShuttingDown: It is.
+        """
+        if self.is_closed:
+            raise ShuttingDown
+
+    def close(self) -> None:
+        """Let no new work begin, and refuse what waits; what is to be written still comes in."""
+        self.is_closed = True
+        for line in self._lines.values():
+            for place in [place for place in line if place.new]:
+                line.remove(place)
+                place.refused = True
+                place.called.set()
+
+    async def _wait(self, key: SessionKey, line: deque[_Place], *, new: bool) -> None:
+        place = _Place(new)
+        line.append(place)
+        try:
+            await place.called.wait()
+        except BaseException:
+            if place.refused:
+                raise
+            if place.called.is_set():
+                # It has come in the moment in which the wait was cancelled: it is the next one's.
+                self._pass_on(key)
+            else:
+                line.remove(place)
+            raise
+        if place.refused:
+            raise ShuttingDown
+
+    def _pass_on(self, key: SessionKey) -> None:
+        line = self._lines[key]
+        if line:
+            line.popleft().called.set()
+        else:
+            del self._lines[key]
 
 
 Delivery: TypeAlias = Literal["next_turn", "between_rounds", "interrupt"]
@@ -316,7 +424,7 @@ class MessageQueue:
                 event.set()
 
 
-def _scope(key: SessionKey) -> Scope:
+def _scope(key: SessionKey) -> LeaseScope:
     return ("session queue", key.stream)
 
 

@@ -20,17 +20,15 @@ from noetic_py.errors import CodecError, ConfigError, RunBusy, SessionSuspended,
 
 if TYPE_CHECKING:
     from noetic_py.context.step import Step
-    from noetic_py.runner.options import RunOptions
-    from noetic_py.runner.streams import RunStream
+    from noetic_py.runner.plan import RunOptions
+    from noetic_py.runner.registry import RunStream
     from noetic_py.sessions.export import SessionData
 
 from noetic_py.context.step import is_seconds
-from noetic_py.core.session_key import SessionKey
-from noetic_py.core.tracebacks import HIDING
-from noetic_py.core.unawaited import must_enter
+from noetic_py.core.control import SessionKey
+from noetic_py.core.diagnostics import HIDING, must_enter
 from noetic_py.sessions.queue import NEXT, Delivery, MessageGone, NothingQueued, QueuedMessage, Sent
-from noetic_py.sessions.store import SessionEdit, SessionStore, state_of
-from noetic_py.sessions.watch import SessionStream
+from noetic_py.sessions.store import SessionEdit, SessionStore, SessionStream, state_of
 
 __all__ = ["Delivery", "QueuedMessage", "Sent", "Session", "SessionEdit", "SessionStream", "Sessions"]
 
@@ -79,7 +77,7 @@ class Session(Generic[M_co]):
         Args:
             step: The step.
             input: Its input.
-            **options: See [`RunOptions`][noetic_py.runner.options.RunOptions]. `state=` is what the first turn begins
+            **options: See [`RunOptions`][noetic_py.runner.plan.RunOptions]. `state=` is what the first turn begins
                 with; each later one begins with what the one before has left, and `result.state` is that object.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,18 @@ from attrs import frozen
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import dump
-from noetic_py.core.control import RunStatus
+from noetic_py.core.codec.structure import dump
+from noetic_py.core.control import SESSION, RunStatus, SessionKey
+from noetic_py.core.events import CAPACITY, Backlog, Event, ReasoningDelta, Subscription, TextDelta
 from noetic_py.core.items import Item, Message
-from noetic_py.core.log import ItemLog, ItemView
+from noetic_py.core.log import ItemLog, ItemView, admit
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import Runtime
-from noetic_py.core.session_key import SESSION, SessionKey
+from noetic_py.core.selections import CommittedItems, Deltas
 from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import T
-from noetic_py.core.validation import admit
-from noetic_py.engine.journaling.migrate import decoded, migrate_fields, version_of
-from noetic_py.engine.journaling.writer import TTL
+from noetic_py.engine.journaling.ledger import TTL
+from noetic_py.engine.journaling.replay import decoded, migrate_fields, version_of
 from noetic_py.errors import (
     CheckpointError,
     CodecError,
@@ -36,7 +36,6 @@ from noetic_py.errors import (
     SessionLoadError,
     StoreUnavailable,
 )
-from noetic_py.journal.delta import state_tree
 from noetic_py.journal.session_stream import (
     StoredConversation,
     StoredState,
@@ -47,18 +46,149 @@ from noetic_py.journal.session_stream import (
     state_change,
 )
 from noetic_py.journal.stored import Lease, Record
+from noetic_py.journal.values import state_tree
 from noetic_py.memory.layer import AnyLayer, layers_of
 from noetic_py.memory.scopes import Scope, forget
 from noetic_py.runner.lease import beside, give_up, owned, when_free
-from noetic_py.sessions.lock import SessionLock
 from noetic_py.sessions.policy import SessionPolicy
-from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent
-from noetic_py.sessions.watch import SessionWatchers
+from noetic_py.sessions.queue import Delivery, MessageQueue, QueuedMessage, Sent, SessionLock
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Resources, Run
 
-__all__ = ["FinishedTurn", "SessionEdit", "SessionLease", "SessionStore", "state_of"]
+__all__ = [
+    "FinishedTurn",
+    "SessionEdit",
+    "SessionLease",
+    "SessionStore",
+    "SessionStream",
+    "SessionWatchers",
+    "state_of",
+]
+
+
+class SessionStream:
+    """A session as it is watched: first what is remembered of its turns, and then what happens.
+
+    Each of `events`, `text`, `reasoning` and `items` has a buffer of its own, so they can be read side by side, each by
+    one task. They end when the watcher leaves, or the session is deleted.
+
+    Attributes:
+        missed: Events that were forgotten before the watcher came; the oldest go first.
+    """
+
+    def __init__(self, missed: int, subscriptions: dict[str, Subscription]) -> None:
+        self.missed: int = missed
+        self._subscriptions = subscriptions
+        self._read: set[str] = set()
+
+    @property
+    def dropped(self) -> int:
+        """Events that the slowest reader has lost because it did not read them in time."""
+        return max((self._subscriptions[name].dropped for name in self._read), default=0)
+
+    @property
+    def events(self) -> AsyncIterator[Event]:
+        """Every event in order; a `RunStarted` begins each turn, and a `RunFinished` ends it."""
+        return self._subscription("events")
+
+    @property
+    def text(self) -> AsyncIterator[str]:
+        """The answers' text, piece by piece."""
+        return Deltas(self._subscription("text"), TextDelta)
+
+    @property
+    def reasoning(self) -> AsyncIterator[str]:
+        """The models' visible reasoning, piece by piece."""
+        return Deltas(self._subscription("reasoning"), ReasoningDelta)
+
+    @property
+    def items(self) -> AsyncIterator[Item]:
+        """Items as they are committed, of every step, in the order of the commits."""
+        return CommittedItems(self._subscription("items"))
+
+    def _subscription(self, name: str) -> Subscription:
+        self._read.add(name)
+        return self._subscriptions[name]
+
+
+class _WatchedSession:
+    """What is remembered of one session, and who watches it."""
+
+    def __init__(self, limit: int) -> None:
+        self.history: Backlog[Event] = Backlog(limit)
+        self.watchers: list[Subscription] = []
+
+    def put(self, event: Event) -> None:
+        size = event.size
+        self.history.put(event, size)
+        for watcher in self.watchers:
+            watcher.put(event, size)
+
+    def close(self) -> None:
+        for watcher in self.watchers:
+            watcher.close()
+
+
+class SessionWatchers:
+    """What is remembered of the sessions of one harness; of those that were quiet longest nothing is."""
+
+    def __init__(self, policy: SessionPolicy) -> None:
+        self._history = policy.history
+        self._limit = policy.cache_size
+        self._watched: OrderedDict[SessionKey, _WatchedSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Of how many sessions something is remembered."""
+        return len(self._watched)
+
+    def observe(self, run: Any) -> None:
+        """Remember what happens in a turn's run."""
+        key: SessionKey = run.session
+        if self._history or key in self._watched:
+            run.bus.watch(self._session(key).put)
+
+    def forget(self, key: SessionKey) -> None:
+        """Forget a session, and let those go who watch it."""
+        watched = self._watched.pop(key, None)
+        if watched is not None:
+            watched.close()
+
+    @contextmanager
+    def watch(self, key: SessionKey) -> Generator[SessionStream]:
+        """Watch a session for as long as the block lasts."""
+        watched = self._session(key)
+        names = ("events", "text", "reasoning", "items")
+        made = {name: Subscription(max(CAPACITY, self._history)) for name in names}
+        for each in made.values():
+            for event, size in watched.history:
+                each.put(event, size)
+        watched.watchers += made.values()
+        try:
+            yield SessionStream(watched.history.dropped, made)
+        finally:
+            for each in made.values():
+                watched.watchers.remove(each)
+                each.close()
+            if not self._history and not watched.watchers and self._watched.get(key) is watched:
+                del self._watched[key]
+            self._trim()
+
+    def _session(self, key: SessionKey) -> _WatchedSession:
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _WatchedSession(self._history)
+        self._watched.move_to_end(key)
+        self._trim(key)
+        return watched
+
+    def _trim(self, kept: SessionKey | None = None) -> None:
+        spare = len(self._watched) - self._limit
+        if spare <= 0:
+            return
+        idle = [key for key, watched in self._watched.items() if not watched.watchers and key != kept]
+        for key in idle[:spare]:
+            del self._watched[key]
 
 
 class SessionLease:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 from attrs import evolve
 
-from noetic_py.context.scope import ContextScope, unanswered
-from noetic_py.core.codec.text import is_dict, is_list
+from noetic_py.context.read import ContextScope, unanswered
 from noetic_py.core.control import AnyResult, RunStatus
+from noetic_py.core.diagnostics import Where, log
 from noetic_py.core.items import FunctionCallOutput, Item, Message
 from noetic_py.core.log import ItemView
-from noetic_py.core.logs import Where, log
 from noetic_py.core.state import StateBag, class_of
-from noetic_py.engine.journaling.migrate import stored_type
-from noetic_py.engine.journaling.writer import TTL
+from noetic_py.core.types import is_dict, is_list
+from noetic_py.engine.journaling.ledger import TTL
+from noetic_py.engine.journaling.replay import stored_type
 from noetic_py.engine.kinds.model import unsaid
 from noetic_py.engine.stops import asked_in
 from noetic_py.errors import (
@@ -31,7 +31,6 @@ from noetic_py.errors import (
     SessionConflict,
     SessionSuspended,
 )
-from noetic_py.journal.delta import state_tree
 from noetic_py.journal.records import Base
 from noetic_py.journal.session_stream import (
     StoredConversation,
@@ -41,7 +40,7 @@ from noetic_py.journal.session_stream import (
     ended,
     started,
 )
-from noetic_py.journal.values import Stored
+from noetic_py.journal.values import Stored, state_tree
 from noetic_py.runner.lease import codec_for, give_up, left_of, load_run_history, when_free
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Run
     from noetic_py.journal.session_stream import ShutTurn
 
-from noetic_py.core.session_key import SessionKey
+from noetic_py.core.control import SessionKey
 from noetic_py.sessions.queue import NEXT, MessageGone, NothingQueued, QueuedMessage
 from noetic_py.sessions.store import FinishedTurn, SessionLease, SessionStore, state_of
 

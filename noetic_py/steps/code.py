@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 from noetic_py.context.context import Context
 from noetic_py.context.step import AnyStep, Body, Step, StepOptions, check_id, function_of, read_options
 from noetic_py.core.codec.structure import type_name
-from noetic_py.core.tracebacks import where_defined
+from noetic_py.core.diagnostics import where_defined
 from noetic_py.core.types import M, R, S, T
 from noetic_py.errors import ConfigError
 from noetic_py.steps.handoff import MAX_HANDOFFS, Handoff, HandoffTargets, with_handoffs

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, get_args, get_ori
 from attrs import field, frozen
 from typing_extensions import override
 
-from noetic_py.context.context import Context, ReadContext
-from noetic_py.context.step import ADDED, HandOn, Spec, Step, check_id, in_sequence, require_step
+from noetic_py.context.context import Context
+from noetic_py.context.read import ReadContext
+from noetic_py.context.step import ADDED, AnyStep, HandOn, Spec, Step, check_id, in_sequence, require_step
 from noetic_py.core.spelling import known_keywords
 from noetic_py.core.types import A, B, C, D, E, K, M, O_co, R, S, ShareState, T
 from noetic_py.errors import ConfigError, NoeticError
 
 __all__ = ["Settled", "branch", "check_shared", "each", "parallel", "race", "sequence", "settle"]
 
-AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 Mode: TypeAlias = Literal["all", "race", "settle"]
 
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, overload
 from attrs import field, frozen
 from typing_extensions import override
 
-from noetic_py.context.context import AnyContext, ReadContext, current_context
+from noetic_py.context.context import AnyContext, current_context
 from noetic_py.context.hooks import Hook
+from noetic_py.context.read import ReadContext
 from noetic_py.context.step import AnyStep, Retry, Spec, Step, is_whole, read_options
 from noetic_py.core.budget import Budget
+from noetic_py.core.diagnostics import where_defined
 from noetic_py.core.items import ModelInput
 from noetic_py.core.spelling import known_keywords
-from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import MD, SD, A, B, C, R
 from noetic_py.errors import ConfigError, ModelRetry
 from noetic_py.memory.layers.context_pool import CatalogueView
 from noetic_py.memory.listeners import ContextItem
-from noetic_py.models.model import Model, ModelSettings
-from noetic_py.models.price_table import check_settings
+from noetic_py.models.model import Model, ModelSettings, check_settings
 from noetic_py.steps.handoff import MAX_HANDOFFS, HandoffTargets, Targets, Transfers, agent, check_limit, targets_of
 from noetic_py.steps.spawn import spawn
 

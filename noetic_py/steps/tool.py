@@ -10,7 +10,7 @@ from attrs import frozen
 
 from noetic_py.context.context import AnyContext, Context
 from noetic_py.context.step import AnyStep, Spec, Step, check_id, function_of, require_step
-from noetic_py.core.tracebacks import where_defined
+from noetic_py.core.diagnostics import where_defined
 from noetic_py.core.types import M, R, S, T
 from noetic_py.core.values import copy_value
 from noetic_py.errors import ConfigError, ToolFailed

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from noetic_py.core.codec import Codec, to_wire
-from noetic_py.core.codec.text import is_dict, is_list
 from noetic_py.core.items import Item
+from noetic_py.core.types import is_dict, is_list
 from noetic_py.errors import NoeticError
-from noetic_py.journal.delta import known_fields
+from noetic_py.journal.values import known_fields
 
 __all__ = ["Names"]
 

@@ -33,8 +33,8 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.context.context import Context
 from noetic_py.core.codec import Codec, from_wire, from_wire_json, to_wire, to_wire_json
+from noetic_py.core.control import Ask
 from noetic_py.core.items import Extension, extension_class
-from noetic_py.core.requests import Ask
 from noetic_py.core.types import is_dict, is_list, version_order
 from noetic_py.errors import ItemSchemaMismatch
 from noetic_py.harness import Harness

@@ -38,15 +38,15 @@ from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.checkpoints.memory import InMemoryBackend
 from noetic_py.context.context import Context
 from noetic_py.core.codec import Codec
+from noetic_py.core.control import Ask
 from noetic_py.core.events import LayerFailed
 from noetic_py.core.items import Item, Message
 from noetic_py.core.memory import Memory
-from noetic_py.core.requests import Ask
 from noetic_py.core.tokens import EstimatedCounter
 from noetic_py.core.types import version_order
 from noetic_py.core.values import alike, copy_private
+from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.layers.versions import migrated
-from noetic_py.engine.types import types_in
 from noetic_py.errors import ConfigError, NoContextError, StepFailed
 from noetic_py.harness import Harness
 from noetic_py.memory import function

@@ -37,9 +37,9 @@ import anyio.lowlevel
 import pytest
 from attrs import evolve, frozen
 
+from noetic_py.core.budget import TokenUsage
 from noetic_py.core.control import AnyResult
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Message, Refusal
-from noetic_py.core.usage import TokenUsage
 from noetic_py.errors import (
     ConfigError,
     ContextOverflow,
@@ -63,9 +63,9 @@ from noetic_py.models.model import (
     TextPart,
     ToolCallPart,
     allow_real_models,
+    close_events,
 )
-from noetic_py.models.timed import TimedModel
-from noetic_py.models.wrapper import close_events
+from noetic_py.models.wrapper import TimedModel
 from noetic_py.steps.loop import loop
 from noetic_py.steps.model import call_model
 from noetic_py.testing._conformance.base import equal

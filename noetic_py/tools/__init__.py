@@ -1,7 +1,20 @@
 """Tools: functions that a model may call, their schemas, and what is injected into them."""
 
-from noetic_py.tools.calling import MISSING, Emit, Injector, RunBinding, render_output, set_run_binding
-from noetic_py.tools.definition import Approval, Tool, ToolOptions, ToolSource, make_tool, tool, wire_name
+from noetic_py.tools.definition import (
+    MISSING,
+    Approval,
+    Emit,
+    Injector,
+    RunBinding,
+    Tool,
+    ToolOptions,
+    ToolSource,
+    make_tool,
+    render_output,
+    set_run_binding,
+    tool,
+    wire_name,
+)
 from noetic_py.tools.signature import INJECT, Inject, Injected
 
 __all__ = [

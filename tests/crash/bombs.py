@@ -10,7 +10,7 @@ import anyio
 
 from noetic_py import Context, Harness, Memory, StateBag, loop, spawn, step, until
 from noetic_py.checkpoints import SqliteBackend
-from noetic_py.engine import limits
+from noetic_py.engine import state as limits
 from noetic_py.errors import LimitExceeded
 from tests.crash.conversing import Book
 from tests.crash.jobs import Death, DyingBackend

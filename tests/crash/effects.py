@@ -15,7 +15,8 @@ from typing import Any
 from anyio.lowlevel import checkpoint
 
 from noetic_py import NOT_DONE, Retry, each, loop, parallel, sequence, step, until
-from noetic_py.testing._random_programs.building import AnyContext, AnyStep
+from noetic_py.context.step import AnyStep
+from noetic_py.testing._random_programs.building import AnyContext
 from noetic_py.testing._random_programs.numbers import mix
 from noetic_py.testing.ledger import attempt_of
 from tests.crash.ledger import Ledger, shown

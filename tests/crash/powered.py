@@ -12,7 +12,8 @@ from typing_extensions import TypedDict
 
 from noetic_py import Harness, Message, loop, parallel, sequence, step, until
 from noetic_py.checkpoints import Record, SqliteBackend
-from noetic_py.testing._random_programs.building import AnyContext, AnyStep
+from noetic_py.context.step import AnyStep
+from noetic_py.testing._random_programs.building import AnyContext
 from tests.crash.jobs import wait_for_tracer
 from tests.crash.power import ACKNOWLEDGED
 from tests.crash.server import Say

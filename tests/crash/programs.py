@@ -41,9 +41,10 @@ from noetic_py import (
     tool,
     until,
 )
+from noetic_py.context.step import AnyStep
 from noetic_py.steps.flow import Settled
 from noetic_py.testing import ScriptedModel
-from noetic_py.testing._random_programs.building import AnyContext, AnyStep
+from noetic_py.testing._random_programs.building import AnyContext
 from noetic_py.testing._random_programs.description import Share, ShareItems
 from noetic_py.testing._random_programs.numbers import mix
 from noetic_py.testing._random_programs.states import plain_state, read, write

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from noetic_py.engine.limits import MAX_CHILDREN, MAX_ITERATIONS
+from noetic_py.engine.state import MAX_CHILDREN, MAX_ITERATIONS
 from tests.crash.bombs import ROUNDS
 from tests.crash.children import Children
 from tests.crash.conftest import Figure

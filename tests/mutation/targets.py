@@ -37,9 +37,9 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "structure": ("noetic_py.core.codec.structure", CODEC),
     "stored": ("noetic_py.core.codec.stored", CODEC),
-    "text": ("noetic_py.core.codec.text", CODEC),
+    "text": ("noetic_py.core.codec.structure", CODEC),
     "validation": (
-        "noetic_py.core.validation",
+        "noetic_py.core.log",
         (
             "tests/test_validation.py",
             "tests/security/test_forged.py",
@@ -51,7 +51,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         "noetic_py.tools.permissions",
         ("tests/test_permissions.py", "tests/test_permissions_received.py"),
     ),
-    "lock": ("noetic_py.sessions.lock", ("tests/test_sessions_lock.py", "tests/test_sessions.py")),
+    "lock": ("noetic_py.sessions.queue", ("tests/test_sessions_lock.py", "tests/test_sessions.py")),
     "queue": (
         "noetic_py.sessions.queue",
         ("tests/test_sessions_queue.py", "tests/test_sessions.py", "tests/test_sessions_turn.py"),
@@ -67,7 +67,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
     "writer": (
-        "noetic_py.engine.journaling.writer",
+        "noetic_py.engine.journaling.ledger",
         (
             "tests/test_engine_store.py",
             "tests/test_engine_leases.py",

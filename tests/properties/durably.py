@@ -16,16 +16,15 @@ import anyio
 from attrs import define, field
 
 from noetic_py import Harness, InMemoryBackend, Item, RunResult, StateBag, current_context, errors
-from noetic_py.context.scope import ContextScope
+from noetic_py.context.read import ContextScope
 from noetic_py.core.codec import Codec
 from noetic_py.core.log import ItemLog
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.journaling.fold import items_below, tree, visible
 from noetic_py.engine.journaling.run_history import read_journal
 from noetic_py.engine.kinds import KINDS
-from noetic_py.journal.delta import apply_changes, known_fields, mismatch
 from noetic_py.journal.records import JournalRecord, RunBegun, RunEnded
-from noetic_py.journal.values import Path, Stored
+from noetic_py.journal.values import Path, Stored, apply_changes, known_fields, mismatch
 from noetic_py.runner.lease import codec_for
 from noetic_py.testing import Observations, RandomProgram, assert_expected_outcome
 from noetic_py.testing._random_programs.conversation import pairing_error, told

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from noetic_py.checkpoints import CheckpointBackend, FileBackend, Record, SqliteBackend
 from noetic_py.errors import CheckpointError, CorruptRecord
-from noetic_py.journal.packing import pack, pack_scope, unpack
+from noetic_py.journal.transforms import pack, pack_scope, unpack
 from noetic_py.testing import ReferenceContract
 from noetic_py.testing._conformance.base import SCOPE, everything
 from noetic_py.testing._conformance.lasting import Damaging

@@ -37,7 +37,7 @@ from noetic_py import (
     tool,
     until,
 )
-from noetic_py.context.context import StepMeta
+from noetic_py.context.read import StepMeta
 from noetic_py.core.events import TextDelta
 from noetic_py.core.log import ItemLog
 from noetic_py.core.runtime import Runtime

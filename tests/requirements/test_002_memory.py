@@ -363,7 +363,7 @@ def test_002_49_a_layer_stands_where_its_slot_says() -> None:
         late: Notes = Notes(slot=300)
         early: Notes = Notes(slot=100)
 
-    from noetic_py.engine.layers.bundle import layers_for
+    from noetic_py.engine.layers.handles import layers_for
 
     assert [layer.id for layer in layers_for(Ordered()).by_slot] == ["early", "late"]
 

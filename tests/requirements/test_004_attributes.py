@@ -9,7 +9,7 @@ import pytest
 from attrs import define
 
 from noetic_py import Context, FunctionCall, Harness, Key, Memory, StateBag, call_model, loop, step, tool, until
-from noetic_py.core.attributes import Attributes
+from noetic_py.core.state import Attributes
 from noetic_py.errors import AmbiguousAttribute, ConfigError
 from noetic_py.plugins import ServiceRegistry, hookimpl
 from noetic_py.testing import ScriptedModel

@@ -28,7 +28,7 @@ from noetic_py import (
 from noetic_py.checkpoints import CheckpointBackend, Record, SqliteBackend, backend_from
 from noetic_py.errors import ConfigError, LeaseLost, PositionConflict, SessionConflict, VersionConflict
 from noetic_py.memory import Plan
-from noetic_py.runner.options import RunOptions
+from noetic_py.runner.plan import RunOptions
 from noetic_py.testing import BackendContract
 from noetic_py.testing._conformance.ids import KEPT
 

@@ -40,11 +40,11 @@ from noetic_py.core.items import (
     Reasoning,
 )
 from noetic_py.errors import NoeticError
-from noetic_py.journal.packing import pack, unpack
-from noetic_py.journal.record_codec import load_record
 from noetic_py.journal.records import KINDS as RECORD_KINDS
+from noetic_py.journal.records import load_record
 from noetic_py.journal.session_stream import StoredConversation, edited, ended, started
 from noetic_py.journal.stored import Record
+from noetic_py.journal.transforms import pack, unpack
 
 HISTORIES = Path(__file__).resolve().parents[1] / "histories" / "recorded"
 HANG = 1.0

@@ -14,10 +14,10 @@ import pytest
 
 from noetic_py.checkpoints import Record
 from noetic_py.core.codec import Codec, from_wire, from_wire_json
-from noetic_py.core.codec.text import MAX_KEYS, parse
+from noetic_py.core.codec.structure import MAX_KEYS, parse
 from noetic_py.core.items import BUILTIN_TYPES, Extension, Message, Opaque, extension_item
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
-from noetic_py.journal.record_codec import load_record
+from noetic_py.journal.records import load_record
 from tests.properties.checks import FULL
 from tests.servers.figures import Figure
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = """
 import json, sys, itertools
 from noetic_py.checkpoints import Record
-from noetic_py.journal.record_codec import load_record
+from noetic_py.journal.records import load_record
 from noetic_py.core.codec import Codec, from_wire_json
 from noetic_py.errors import NoeticError
 import noetic_py.memory, noetic_py.sessions, cattrs.gen, pydantic, zoneinfo  # loaded before the watch begins
@@ -286,7 +286,7 @@ def test_colons_in_texts_are_no_keys() -> None:
 
 def test_a_size_that_is_only_claimed_is_not_believed() -> None:
     from noetic_py.errors import CorruptRecord
-    from noetic_py.journal.packing import unpack
+    from noetic_py.journal.transforms import unpack
 
     claims = [b"\xff" * 9, b"\xff" * 8 + b"\x01", b"\x80\x80\x80\x80\x04", b"\xff\xff\xff\xff\x7f" + b"x" * 10]
     before = resident()

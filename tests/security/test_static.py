@@ -179,7 +179,7 @@ def test_the_core_opens_no_connection_and_starts_no_process() -> None:
     }
     allowed = {
         # A pair of connected ends in this process, which wakes up what waits for a signal.
-        ("noetic_py/runner/signals.py", "socket"),
+        ("noetic_py/runner/registry.py", "socket"),
         # `noetic demo` runs the commands of this package that it prints.
         ("noetic_py/cli/demo.py", "subprocess"),
     }

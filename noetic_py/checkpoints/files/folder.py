@@ -18,26 +18,9 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from noetic_py.checkpoints.checks import RESTORE
 from noetic_py.checkpoints.locks import Locks, from_os, make_folder, sync_folder
-from noetic_py.checkpoints.rules import RESTORE
 from noetic_py.errors import CorruptRecord, StoreUnavailable
-
-__all__ = [
-    "VERSION",
-    "FileSettings",
-    "Folder",
-    "discard",
-    "is_blob",
-    "keep",
-    "link",
-    "naming",
-    "open_file",
-    "read_file",
-    "seal",
-    "unseal",
-    "write_all",
-    "write_new",
-]
 
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _SUM = 9

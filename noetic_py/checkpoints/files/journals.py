@@ -10,22 +10,11 @@ from typing import BinaryIO
 
 from attrs import frozen
 
+from noetic_py.checkpoints.checks import RESTORE, moment
 from noetic_py.checkpoints.files.folder import open_file, seal, unseal, write_all
-from noetic_py.checkpoints.rules import RESTORE, moment
 from noetic_py.errors import CorruptRecord
-from noetic_py.journal.packing import Packed
 from noetic_py.journal.stored import RunEntry
-
-__all__ = [
-    "FileTransaction",
-    "Journal",
-    "JournalDamaged",
-    "JournalPart",
-    "RunHead",
-    "framed",
-    "load_head",
-    "store_head",
-]
+from noetic_py.journal.transforms import Packed
 
 _HEAD = struct.Struct("<IIQII")
 _PLACE = struct.Struct("<Q")

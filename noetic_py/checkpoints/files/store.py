@@ -13,7 +13,20 @@ from typing import TypeVar
 from attrs import evolve
 
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
-from noetic_py.checkpoints.checks import no_run
+from noetic_py.checkpoints.checks import (
+    RESTORE,
+    Page,
+    Pruning,
+    check_turn,
+    check_version,
+    is_held,
+    is_owned,
+    is_taken,
+    micros,
+    no_end,
+    no_run,
+    not_held,
+)
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.files import folder
 from noetic_py.checkpoints.files.folder import Folder, read_file, seal, unseal, write_new
@@ -28,24 +41,9 @@ from noetic_py.checkpoints.files.journals import (
     store_head,
 )
 from noetic_py.checkpoints.locks import sync_folder
-from noetic_py.checkpoints.rules import (
-    RESTORE,
-    Page,
-    Pruning,
-    check_turn,
-    check_version,
-    is_held,
-    is_owned,
-    is_taken,
-    micros,
-    no_end,
-    not_held,
-)
 from noetic_py.errors import CorruptRecord
-from noetic_py.journal.packing import Packed, pack, pack_scope, unpack
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
-
-__all__ = ["FileStore", "FileValues"]
+from noetic_py.journal.transforms import Packed, pack, pack_scope, unpack
 
 
 def _hashed(packed: bytes) -> str:

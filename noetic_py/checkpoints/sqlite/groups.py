@@ -9,11 +9,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from noetic_py.checkpoints.adapter import Job
 from noetic_py.checkpoints.sqlite.schema import DRIVER_ERRORS, from_sqlite, is_broken, is_worth_retrying
 from noetic_py.checkpoints.sqlite.store import SqliteStore
-from noetic_py.checkpoints.threads import Job
-
-__all__ = ["GroupCommit"]
 
 _MAX_GROUP = 512
 

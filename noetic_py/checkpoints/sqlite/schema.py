@@ -19,29 +19,6 @@ from noetic_py.checkpoints.checks import NO_DESCRIPTORS, has_descriptors
 from noetic_py.checkpoints.locks import Locks, from_os, make_folder, sync_folder
 from noetic_py.errors import CheckpointError, CorruptRecord, StoreUnavailable
 
-__all__ = [
-    "DRIVER_ERRORS",
-    "LONGEST",
-    "MOST",
-    "POSITION_BITS",
-    "RUN",
-    "VERSION",
-    "Mode",
-    "OpenFile",
-    "RunRow",
-    "Settings",
-    "Sums",
-    "code_of",
-    "connect",
-    "from_sqlite",
-    "is_broken",
-    "is_worth_retrying",
-    "mode_of",
-    "open_database",
-    "place",
-    "wal_is_safe",
-]
-
 # Code: reason, what happened, what to do.
 _SQLITE: dict[int, tuple[str, str, str]] = {
     sqlite3.SQLITE_BUSY: (

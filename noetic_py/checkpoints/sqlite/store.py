@@ -12,9 +12,7 @@ from typing import Any
 from attrs import astuple, evolve
 
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
-from noetic_py.checkpoints.checks import no_run
-from noetic_py.checkpoints.contract import Scope
-from noetic_py.checkpoints.rules import (
+from noetic_py.checkpoints.checks import (
     Page,
     Pruning,
     check_turn,
@@ -25,8 +23,10 @@ from noetic_py.checkpoints.rules import (
     micros,
     moment,
     no_end,
+    no_run,
     not_held,
 )
+from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.sqlite.schema import (
     DRIVER_ERRORS,
     LONGEST,
@@ -41,10 +41,8 @@ from noetic_py.checkpoints.sqlite.schema import (
     place,
 )
 from noetic_py.errors import CorruptRecord, LimitExceeded, StoreUnavailable
-from noetic_py.journal.packing import Packed, pack, pack_scope, unpack
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
-
-__all__ = ["ConnectionLock", "SqliteStore"]
+from noetic_py.journal.transforms import Packed, pack, pack_scope, unpack
 
 SECONDS = 0.005
 """How long after a commit: longer than a step that does little, and nothing to a process that waits."""

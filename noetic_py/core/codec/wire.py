@@ -11,8 +11,7 @@ from typing import Any, Final, get_args
 
 import attrs
 
-from noetic_py.core.codec.structure import Structurer
-from noetic_py.core.codec.text import Unfit, check_nesting, dump, is_array, is_dict, is_mapping, kind_name, parse
+from noetic_py.core.codec.structure import Structurer, Unfit, check_nesting, dump, kind_name, parse
 from noetic_py.core.items import (
     ContentPart,
     Extension,
@@ -33,7 +32,7 @@ from noetic_py.core.items import (
     Status,
     extension_class,
 )
-from noetic_py.core.types import Version, version_order
+from noetic_py.core.types import Version, is_array, is_dict, is_mapping, version_order
 from noetic_py.core.values import size_of
 from noetic_py.errors import CodecError, ItemSchemaMismatch, LimitExceeded, NoeticError
 

@@ -21,8 +21,6 @@ from noetic_py.steps.loop import EverySpec, LoopSpec
 if TYPE_CHECKING:
     from noetic_py.channels import Entry, Reader
 
-__all__ = ["going_on", "nack", "note_delivery", "note_former_delivery", "release"]
-
 
 @frozen
 class Former:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from noetic_py.core.codec.text import dump
+from noetic_py.core.codec.structure import dump
 from noetic_py.core.state import StateBag
 from noetic_py.engine.fingerprint import fingerprint
-from noetic_py.engine.journaling.migrate import as_stored, version_of
-from noetic_py.engine.limits import limits_of
+from noetic_py.engine.journaling.replay import as_stored, version_of
+from noetic_py.engine.state import limits_of
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded
 from noetic_py.journal.records import Decision
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from noetic_py.context.detached import DetachOptions
-    from noetic_py.context.scope import ContextScope
-    from noetic_py.context.step import Step
+    from noetic_py.context.read import ContextScope
+    from noetic_py.context.step import AnyStep
     from noetic_py.core.types import Version
     from noetic_py.engine.state import Run
     from noetic_py.journal.values import Path
 
-__all__ = ["DETACHED_START", "note"]
 
 DETACHED_START = "launched"
 """The decision that says it."""
@@ -31,7 +30,7 @@ DETACHED_START = "launched"
 def note(
     run: Run,
     path: Path,
-    step: Step[Any, Any, Any, Any],
+    step: AnyStep,
     value: object,
     scope: ContextScope,
     options: DetachOptions,

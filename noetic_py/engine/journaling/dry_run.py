@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from noetic_py.context.step import SequenceSpec, Step
+from noetic_py.context.step import AnyStep, SequenceSpec
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.journaling.run_history import RunHistory
 from noetic_py.engine.kind import Kind, Node
@@ -19,9 +18,6 @@ from noetic_py.steps.handoff import HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import EverySpec, LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
 
-__all__ = ["check", "plan_of"]
-
-AnyStep = Step[Any, Any, Any, Any]
 Declared = tuple[str, AnyStep]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from noetic_py.context.context import StepMeta
+from noetic_py.context.read import StepMeta
 from noetic_py.core.control import LoopStop
 from noetic_py.engine.kind import BodySegment, Kinds, Node
 from noetic_py.errors import BudgetExceeded, NoeticError, ParallelFailed, StepOutcomeUnknown
@@ -31,22 +31,6 @@ if TYPE_CHECKING:
     from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.values import Path
 
-__all__ = [
-    "AT_LIMIT",
-    "BEGUN",
-    "CLOSE",
-    "OPEN",
-    "Begun",
-    "below",
-    "ended_with",
-    "inside",
-    "items_below",
-    "left_by",
-    "recall",
-    "recall_verdict",
-    "tree",
-    "visible",
-]
 
 OPEN, CLOSE = "memory[open]", "memory[close]"
 """The steps of the engine's own that open the layers of an execution, and close them whatever has ended it."""

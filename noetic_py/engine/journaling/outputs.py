@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from noetic_py.context.step import Step
+from noetic_py.context.step import AnyStep
 from noetic_py.core.codec import Codec
+from noetic_py.engine.fingerprint import declared_input, declared_output, known_types, read_as
 from noetic_py.engine.kind import Kind
-from noetic_py.engine.types import declared_input, declared_output, known_types, read_as
 from noetic_py.errors import CodecError
 from noetic_py.journal.values import Stored
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec
-
-__all__ = ["packed", "read_output", "read_value"]
-
-AnyStep = Step[Any, Any, Any, Any]
 
 
 def packed(output: Any) -> Any:

@@ -15,20 +15,17 @@ from noetic_py.channels import Entry
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.core.budget import NO_USAGE, TokenUsage, Usage
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import dump
-from noetic_py.core.control import Control
-from noetic_py.core.requests import Answer, PendingRequest
-from noetic_py.core.session_key import is_stream
+from noetic_py.core.codec.structure import dump
+from noetic_py.core.control import Answer, Control, PendingRequest, is_stream
+from noetic_py.engine.hooks import check_changed, plain
 from noetic_py.engine.journaling.deliveries import note_former_delivery
 from noetic_py.engine.journaling.fold import Begun, forget_failure, tree
 from noetic_py.engine.journaling.ledger import note_outcome
-from noetic_py.engine.journaling.migrate import migrated, revise
+from noetic_py.engine.journaling.replay import migrated, revise
 from noetic_py.engine.kind import Kinds, Node
 from noetic_py.engine.progress import progress_of
 from noetic_py.engine.state import RecordedUsage, Run
-from noetic_py.engine.tool_arguments import check_changed, plain
 from noetic_py.errors import AnswerConflict, AnswerInvalid, CodecError, RequestExpired, RequestNotFound, RunNotFound
-from noetic_py.journal.record_codec import check_journal
 from noetic_py.journal.records import (
     Answered,
     AttemptFailed,
@@ -43,27 +40,13 @@ from noetic_py.journal.records import (
     StepOpened,
     StepStopped,
     Voided,
+    check_journal,
 )
 from noetic_py.journal.run_summary import PlainCodec, load_records
 from noetic_py.journal.values import Path, Stored
 
 if TYPE_CHECKING:
     from noetic_py.core.items import JsonValue
-
-__all__ = [
-    "OVER",
-    "RunHistory",
-    "answer",
-    "answers_for",
-    "end_at",
-    "open_requests",
-    "read_journal",
-    "request_of",
-    "run_history_of",
-    "summary_of",
-    "take_over",
-    "waiting",
-]
 
 
 def open_requests(journal: Sequence[JournalRecord], kinds: Kinds) -> dict[int, Pending]:

@@ -6,7 +6,6 @@ from typing import Final
 
 from noetic_py.engine.kind import Kinds
 from noetic_py.engine.kinds import (
-    approval,
     channels,
     derived,
     every,
@@ -14,7 +13,6 @@ from noetic_py.engine.kinds import (
     handoff,
     loop,
     model,
-    model_round,
     plain,
     spawn,
     suspension,
@@ -24,7 +22,7 @@ from noetic_py.engine.kinds import (
 __all__ = ["KINDS"]
 
 _FILES = (
-    approval, channels, derived, every, flow, handoff, loop, model, model_round, plain, spawn, suspension, tool,
+    channels, derived, every, flow, handoff, loop, model, plain, spawn, suspension, tool,
 )  # fmt: skip
 
 KINDS: Final = Kinds({kind.name: kind for file in _FILES for kind in file.KINDS})

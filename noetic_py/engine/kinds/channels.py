@@ -14,9 +14,10 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import frozen
 
-from noetic_py.channels import Channel, LiveChannel, Reader
-from noetic_py.context.step import Step
-from noetic_py.core.tracebacks import warn
+from noetic_py.channels import LiveChannel, Reader
+from noetic_py.channels.declared import AnyChannel
+from noetic_py.context.step import AnyStep, Step
+from noetic_py.core.diagnostics import warn
 from noetic_py.core.values import copy_value
 from noetic_py.engine.execute import call_from_body
 from noetic_py.engine.frame import Frame, acting, waited
@@ -27,22 +28,20 @@ from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, No
 if TYPE_CHECKING:
     from noetic_py.channels import Entry
 
-__all__ = ["KINDS", "receive", "receive_now", "send", "take"]
-
 
 @frozen(eq=False)
 class Put:
     """What a send is asked to do."""
 
-    channel: Channel[Any]
+    channel: AnyChannel
     value: Any
     timeout: float | None
 
 
-SEND: Step[Any, Any, Any, Any] = Step(id="send", kind="send")
+SEND: AnyStep = Step(id="send", kind="send")
 
 
-async def send(frame: Frame, channel: Channel[Any], value: object, timeout: float | None) -> None:
+async def send(frame: Frame, channel: AnyChannel, value: object, timeout: float | None) -> None:
     """Send from a body."""
     frame = _acting(frame)
     _check_timeout(timeout, "send", frame)
@@ -77,7 +76,7 @@ def _may_come_again(frame: Frame) -> bool:
     return any(node.step.retry is not None for node in going_on(frame))
 
 
-async def receive(frame: Frame, channel: Channel[Any], timeout: float | None) -> Any:
+async def receive(frame: Frame, channel: AnyChannel, timeout: float | None) -> Any:
     """Wait for the next message."""
     frame = _acting(frame)
     _check_timeout(timeout, "recv", frame)
@@ -91,7 +90,7 @@ async def receive(frame: Frame, channel: Channel[Any], timeout: float | None) ->
     return take(frame, channel, frame.at, entry, reader)
 
 
-def receive_now(frame: Frame, channel: Channel[Any]) -> Any:
+def receive_now(frame: Frame, channel: AnyChannel) -> Any:
     """The next message if there is one."""
     frame = _acting(frame)
     with _named(frame):
@@ -104,7 +103,7 @@ def receive_now(frame: Frame, channel: Channel[Any]) -> Any:
     return None if entry is None else take(frame, channel, frame.at, entry, reader)
 
 
-def take(frame: Frame, channel: Channel[Any], path: tuple[str, ...], entry: Entry, reader: Reader) -> Any:
+def take(frame: Frame, channel: AnyChannel, path: tuple[str, ...], entry: Entry, reader: Reader) -> Any:
     """Note that the step at `path` has taken a message."""
     if channel.mode == "queue":
         note_delivery(frame, path, reader, entry)

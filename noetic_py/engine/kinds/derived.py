@@ -7,13 +7,11 @@ from typing import Any
 from attrs import frozen
 
 from noetic_py.context.context import Derived
-from noetic_py.context.scope import ContextScope
-from noetic_py.context.step import Step
-from noetic_py.engine.execute import AnyStep, execute
+from noetic_py.context.read import ContextScope
+from noetic_py.context.step import AnyStep, Step
+from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame, frame_around
 from noetic_py.engine.kind import Kind, Shared
-
-__all__ = ["KINDS", "derived_step"]
 
 
 @frozen(eq=False)

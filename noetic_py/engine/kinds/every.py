@@ -7,15 +7,13 @@ from typing import Any
 
 import anyio
 
-from noetic_py.context.scope import ContextScope, branch_at
+from noetic_py.context.read import ContextScope, branch_at
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.loop import Inbox, Rounds, on_error
 from noetic_py.engine.progress import forget_round
 from noetic_py.steps.loop import EverySpec
-
-__all__ = ["KINDS", "run_every"]
 
 
 async def run_every(value: Any, frame: Frame) -> None:

@@ -9,18 +9,17 @@ from typing import Any
 import anyio
 from attrs import define, field
 
-from noetic_py.context.scope import ContextScope, branch_at
-from noetic_py.context.step import SequenceSpec, Step, is_step, require_step
+from noetic_py.context.read import ContextScope, branch_at
+from noetic_py.context.step import AnyStep, SequenceSpec, Step, is_step, require_step
+from noetic_py.core.diagnostics import log
 from noetic_py.core.items import Message
-from noetic_py.core.logs import log
 from noetic_py.core.reducers import reducers_of
 from noetic_py.core.state import class_of, copy_state, restore_state
 from noetic_py.core.types import ShareState
 from noetic_py.core.values import copy_value
 from noetic_py.engine.body import call_apart
-from noetic_py.engine.cancellation import Waiting, failure_of, lost_task
-from noetic_py.engine.execute import AnyStep, as_error, execute, forget_loop_stops
-from noetic_py.engine.frame import Frame
+from noetic_py.engine.execute import as_error, execute, forget_loop_stops
+from noetic_py.engine.frame import Frame, Waiting, failure_of, lost_task
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.journaling.deliveries import nack
 from noetic_py.engine.kind import Kind
@@ -32,8 +31,6 @@ from noetic_py.steps.flow import BranchSpec, GatherSpec, Mode, ParallelSpec, Set
 
 _WITH_STATES = 3
 """How many arguments a `merge` takes that looks at the paths' states."""
-
-__all__ = ["KINDS", "Outcomes", "Path", "first_of", "gather_step", "run_paths"]
 
 
 async def run_sequence(value: Any, frame: Frame) -> Any:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.events import HandedOver
-from noetic_py.core.items import Item
-from noetic_py.core.log import ItemLog, ItemView
 from noetic_py.engine.execute import execute
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind
 from noetic_py.engine.kinds.loop import counted
 from noetic_py.errors import HandoffLimit
-from noetic_py.memory.history import paired
-from noetic_py.steps.handoff import HandoffOutput, HandoffSpec, HistoryFilter, members
-
-__all__ = ["KINDS", "run_agent", "run_handoff", "shown_history"]
+from noetic_py.steps.handoff import HandoffOutput, HandoffSpec, members
 
 
 async def run_handoff(value: Any, frame: Frame) -> Any:
@@ -52,24 +46,6 @@ async def run_agent(value: Any, frame: Frame) -> Any:
     inner = frame.step.spec.inner
     output = await execute(inner, value, frame, inner.id)
     return output if frame.handover is None else frame.handover
-
-
-def shown_history(frame: Frame) -> ItemView:
-    """The conversation as a model is shown it: of what was said before a handoff what its filter gives."""
-    whole = frame.log.rendered("interrupted")
-    filters: list[tuple[int, HistoryFilter]] = []
-    node, up = frame, frame.up
-    while up is not None and (up.x is node.x or up.log is node.log):
-        node, up = up, up.up
-        if node.narrowed is not None:
-            filters.append(node.narrowed)
-    items: Sequence[Item] = whole
-    for start, narrow in reversed(filters):
-        later = frame.log.since(start)
-        # A view closes calls that are still open, so places in it are not those of the log.
-        at = next((place for place, item in enumerate(items) if later and item is later[0]), len(items))
-        items = [*paired(list(narrow(tuple(items[:at])))), *items[at:]]
-    return ItemLog(items).rendered("interrupted") if filters else whole
 
 
 KINDS = (

@@ -11,14 +11,14 @@ from typing import Any
 
 import anyio
 
-from noetic_py.channels import Channel, Entry
+from noetic_py.channels import Entry
+from noetic_py.channels.declared import AnyChannel
+from noetic_py.core.diagnostics import log, where_defined
 from noetic_py.core.events import LoopIteration, LoopWaiting, UntilFailed
 from noetic_py.core.items import Message
-from noetic_py.core.logs import log
-from noetic_py.core.tracebacks import where_defined
 from noetic_py.core.types import OnError
 from noetic_py.core.values import ATOMS, copy_value
-from noetic_py.engine import limits as bounds
+from noetic_py.engine import state as bounds
 from noetic_py.engine.body import call_apart
 from noetic_py.engine.execute import as_error, execute, restore_log
 from noetic_py.engine.frame import Frame
@@ -35,13 +35,11 @@ from noetic_py.journal.records import Decision
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.until import Predicate, Snapshot, Until, Verdict
 
-__all__ = ["KINDS", "Inbox"]
-
 
 class Inbox:
     """What a loop takes its messages from: by a decision, so that a failed iteration does not give its own back."""
 
-    def __init__(self, frame: Frame, channel: Channel[Any], patience: float) -> None:
+    def __init__(self, frame: Frame, channel: AnyChannel, patience: float) -> None:
         self._frame = frame
         self._channel = channel
         self._patience = patience

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Union
 
 from attrs import frozen
 
+from noetic_py.core.items import JsonValue
 from noetic_py.errors import CodecError, ConfigError
-from noetic_py.models.model import JsonValue, OutputSchema
+from noetic_py.models.model import OutputSchema
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["OutputPlan", "misfit", "output_plan"]
 
 _WRAPPED = "value"
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)

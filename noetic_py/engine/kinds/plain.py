@@ -7,8 +7,6 @@ from typing import Any
 from noetic_py.engine.frame import Frame
 from noetic_py.engine.kind import Kind
 
-__all__ = ["KINDS"]
-
 
 async def run_work(work: Any, frame: Frame) -> Any:
     """Do the engine's own work as a step, so that it is in the journal and is not done twice."""

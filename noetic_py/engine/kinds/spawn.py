@@ -9,15 +9,13 @@ import anyio
 from attrs import frozen
 from typing_extensions import override
 
-from noetic_py.context.scope import ContextScope, branch_at
-from noetic_py.context.step import Spec
+from noetic_py.context.read import ContextScope, branch_at
+from noetic_py.context.step import AnyStep, Spec
 from noetic_py.core.budget import BudgetLease
 from noetic_py.core.control import Control, no_value
 from noetic_py.core.log import ItemLog
 from noetic_py.core.state import NO_LAYER_STATES, StateBag
-from noetic_py.engine.cancellation import Waiting, is_late
 from noetic_py.engine.execute import (
-    AnyStep,
     close_lease,
     execute,
     open_lease,
@@ -25,30 +23,16 @@ from noetic_py.engine.execute import (
     restore,
     under_budget,
 )
-from noetic_py.engine.frame import Frame
-from noetic_py.engine.journaling import replay
+from noetic_py.engine.frame import Frame, Waiting, is_late
+from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import Kind, Shared
-from noetic_py.engine.layers.bundle import layers_for
+from noetic_py.engine.layers.handles import layers_for
 from noetic_py.engine.layers.lifecycle import close_layers, join_returned, open_layers, spawn_layers
 from noetic_py.engine.layers.versions import revise_here
-from noetic_py.engine.limits import wrap_up_step
-from noetic_py.engine.state import Execution
+from noetic_py.engine.state import Execution, head, wrap_up_step
 from noetic_py.engine.stops import VALUELESS, asked_again, note_valueless, value_so_far, wrap_up_of
 from noetic_py.errors import Aborted, BudgetExceeded, Interrupted, StepTimeout
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
-
-__all__ = ["KINDS", "DetachedSpec", "head", "run_child", "run_spawn"]
-
-
-def head(x: Execution, frame: Frame | None, step: Any, scope: ContextScope) -> Frame:
-    """The frame that an execution hangs from; it writes no records of its own."""
-    root = Frame(step, frame, x, () if frame is None else frame.path, scope, x.lease, len(scope.log))
-    root.virtual = True
-    if frame is not None and frame.node is not None:
-        root.node = frame.node
-        root.visited = frame.visited = set()
-    x.frame = root
-    return root
 
 
 async def run_with_memory(value: Any, frame: Frame) -> Any:
@@ -74,8 +58,8 @@ async def run_spawn(value: Any, frame: Frame) -> Any:
     try:
         child = Execution(run, lease, depth=depth, parent=frame, input=value, layers=layers)
         if frame.node is not None:
-            replay.recover(run, lease, frame.at, attempts=False)
-            replay.count_turns(child, frame.at)
+            ledger.recover(run, lease, frame.at, attempts=False)
+            ledger.count_turns(child, frame.at)
         return await _run(child, frame, spec, value)
     finally:
         lease.close()

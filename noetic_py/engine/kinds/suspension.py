@@ -16,21 +16,18 @@ from typing import Any
 
 from attrs import frozen
 
-from noetic_py.context.step import Step
-from noetic_py.core.codec.text import dump
+from noetic_py.context.step import AnyStep, Step
+from noetic_py.core.codec.structure import dump
+from noetic_py.core.control import Ask
 from noetic_py.core.events import RequestMade
-from noetic_py.core.requests import Ask
-from noetic_py.engine.cancellation import Waiting
 from noetic_py.engine.execute import call_from_body
-from noetic_py.engine.frame import Frame, acting
+from noetic_py.engine.frame import Frame, Waiting, acting
 from noetic_py.engine.journaling import ledger
 from noetic_py.engine.journaling.run_history import request_of
 from noetic_py.engine.kind import Kind, Node
 from noetic_py.engine.kinds.output import misfit
 from noetic_py.errors import AnswerInvalid, ConfigError, Rejected, RequestExpired
 from noetic_py.journal.records import Answered, Pending
-
-__all__ = ["KINDS", "Request", "answer_of", "answer_to", "check", "not_stored"]
 
 
 @frozen(eq=False)
@@ -156,7 +153,7 @@ async def _ask(frame: Frame, request: Request, digest: str, problem: str | None)
 
 # ------------------------------------------------------------------------------------------------------------ questions
 
-ASK: Step[Any, Any, Any, Any] = Step(id="ask", kind="ask")
+ASK: AnyStep = Step(id="ask", kind="ask")
 
 
 async def ask(frame: Frame, question: Ask[Any]) -> Any:

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Awaitable, Iterator
 from logging import ERROR, INFO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from attrs import evolve, frozen
 
-from noetic_py.context.context import StepMeta
 from noetic_py.context.hooks import Block
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.step import NOT_DONE, Step
+from noetic_py.context.read import StepMeta
+from noetic_py.context.step import NOT_DONE, AnyStep, Step
 from noetic_py.core.budget import NOTHING_USED
 from noetic_py.core.codec.wire import MAX_ITEM_BYTES, check_size
+from noetic_py.core.diagnostics import log
 from noetic_py.core.events import Emitted, ToolFinished, ToolStarted
 from noetic_py.core.items import FunctionCall, FunctionCallOutput
-from noetic_py.core.logs import log
 from noetic_py.core.values import ATOMS, copy_value
 from noetic_py.engine.body import call_apart, pause, resumed
-from noetic_py.engine.cancellation import failure_of, in_time, is_late
 from noetic_py.engine.execute import execute
-from noetic_py.engine.frame import Frame
-from noetic_py.engine.hooks import after_tool, before_tool, cut_after, hand_over
+from noetic_py.engine.fingerprint import fingerprint_of
+from noetic_py.engine.frame import Frame, failure_of, in_time, is_late
+from noetic_py.engine.hooks import (
+    Received,
+    after_tool,
+    before_tool,
+    changed_arguments,
+    cut_after,
+    hand_over,
+    plain,
+    rules_for,
+    with_changed_arguments,
+)
 from noetic_py.engine.journaling import ledger, replay
 from noetic_py.engine.kind import BodySegment, Kind, Node
-from noetic_py.engine.kinds.approval import (
-    ONCE,
-    Wanted,
-    as_asked,
-    later_result,
-    may_ask,
-    once,
-    refused,
-    with_changed,
-)
-from noetic_py.engine.kinds.suspension import not_stored
+from noetic_py.engine.kinds.suspension import Request, answer_of, answer_to, check, not_stored
 from noetic_py.engine.layers.lifecycle import after_tool_call, appended, before_tool_call
-from noetic_py.engine.spans import describe_tool, record_failure
-from noetic_py.engine.tool_arguments import Received, changed_arguments, plain, with_changed_arguments
+from noetic_py.engine.provider_call import describe_tool, record_failure
 from noetic_py.errors import (
     BudgetExceeded,
     CheckpointError,
@@ -66,13 +66,162 @@ from noetic_py.steps.handoff import is_handoff, is_transfer, undeclared
 from noetic_py.steps.tool import ToolSpec, is_of_step
 from noetic_py.tools import MISSING, RunBinding, render_output, set_run_binding
 from noetic_py.tools.confidential import conceal
+from noetic_py.tools.definition import AnyTool
 
-if TYPE_CHECKING:
-    from noetic_py.tools import Tool
+# The work of a tool as a step of its own: one that takes long is not started twice, and one that may be done only once
+# is marked so when no approval is needed any more.
+START: AnyStep = Step(id="start", kind="work")
+START_ONCE: AnyStep = Step(id="start", kind="work", replay="once")
+ONCE: AnyStep = Step(id="work", kind="work", replay="once")
+RESULT: AnyStep = Step(id="result", kind="result")
 
-__all__ = ["CALL", "KINDS", "TOOL_CALL", "RequestedCall"]
 
-TOOL_CALL: Step[Any, Any, Any, Any] = Step(id="tool_call", kind="tool_call")
+def once(step: AnyStep, tool: AnyTool) -> AnyStep:
+    """The work of a tool that may be done only once."""
+    return step if tool.reconcile is None else evolve(step, reconcile=tool.reconcile)
+
+
+_OTHER = "the tool would receive other arguments than those that were approved"
+
+
+@frozen(eq=False)
+class Wanted:
+    """A call of a tool that is about to be made.
+
+    Attributes:
+        tool: The tool.
+        call_id: The model's id of the call, empty where no model has made it.
+        received: The call as the tool will receive it.
+    """
+
+    tool: AnyTool
+    call_id: str
+    received: Received
+
+    @property
+    def arguments(self) -> str:
+        """What the tool will receive, as JSON text."""
+        return self.received.call.arguments
+
+    @property
+    def plain(self) -> str:
+        """The arguments as they were sent, as JSON text that is the same for the same ones, and for no others."""
+        return plain(self.received.sent.arguments)
+
+    def approval(self, why: str) -> Request:
+        """What is asked: an answer holds for this call, these arguments and this code."""
+        tool = self.tool
+        essence = [self.call_id, tool.name, self.plain, fingerprint_of(tool)]
+        return Request("approval", essence, self.call_id, tool.name, self.arguments, why, tool.parameters, tool.expires)
+
+    def is_what_was(self, approved: str) -> bool:
+        """Whether the tool will receive what a request has shown; that of an older version has shown what was sent."""
+        return plain(approved) in (plain(self.arguments), self.plain)
+
+
+def as_asked(frame: Frame, call_id: str, received: Received) -> Received:
+    """A call that goes on after a request for it: with what that has shown, also where a default is new each time."""
+    asked = None if frame.node is None or frame.node.asked is None else frame.node.asked[0]
+    if asked is None or received.tool is None or asked.arguments == received.call.arguments:
+        return received
+    if Wanted(received.tool, call_id, received).approval("").digest != asked.digest:
+        # Something else was sent by now, or a layer has changed it: that is asked about anew.
+        return received
+    again = received.changed(evolve(received.call, arguments=asked.arguments))
+    if again.call.arguments != asked.arguments:
+        return received
+    return Received(received.tool, received.sent, received.given, again.values, again.call)
+
+
+def may_ask(frame: Frame, tool: AnyTool, asks: str | None) -> bool:
+    """Whether anybody may have to give leave, which most calls never need."""
+    return asks is not None or tool.needs_approval is not False or frame.node is not None
+
+
+async def refused(frame: Frame, wanted: Wanted, asks: str | None) -> str | None:
+    """Why a call is not to be made; `None` when it is: it needs no leave, or has it.
+
+    Args:
+        frame: The call's step.
+        wanted: What is about to be done.
+        asks: Why a layer wants it approved, `None` when none does.
+    """
+    if asks is None and not await _needs_approval(frame, wanted.tool, wanted.received.call):
+        return None
+    request = evolve(wanted.approval(asks or ""), rules=rules_for(frame, wanted.tool))
+    try:
+        answered = await answer_to(frame, request)
+        asked = None if frame.node is None else frame.node.asked
+        if answered.decision == "approved" and asked is not None and not wanted.is_what_was(asked[0].arguments):
+            answered = await answer_to(frame, request, problem=_OTHER)
+    except RequestExpired as error:
+        return error.message
+    return answered.reason if answered.decision == "rejected" else None
+
+
+async def with_changed(frame: Frame, wanted: Wanted, received: Received, asks: str | None) -> Wanted:
+    """A call with the arguments that its approval has given; what the tool does not take is asked for anew.
+
+    Args:
+        frame: The call's step.
+        wanted: The call as it was asked about.
+        received: The call with the other arguments.
+        asks: Why a layer wanted it approved.
+
+    Raises:
+        Waiting: The tool does not take them.
+    """
+    try:
+        received.check()
+    except ToolArgumentsInvalid as error:
+        request = evolve(wanted.approval(asks or ""), rules=rules_for(frame, wanted.tool))
+        await answer_to(frame, request, problem=error.message)
+        raise
+    return Wanted(wanted.tool, wanted.call_id, received)
+
+
+async def _needs_approval(frame: Frame, tool: AnyTool, call: FunctionCall) -> bool:
+    asked = frame.node is not None and frame.node.asked is not None and frame.node.asked[0].is_approval
+    if asked or isinstance(tool.needs_approval, bool):
+        # What was asked for once is needed, whatever a function would say of it now.
+        return asked or bool(tool.needs_approval)
+    needed = tool.needs_approval(call, frame.read_only())
+    return bool(await needed if inspect.isawaitable(needed) else needed)
+
+
+async def later_result(frame: Frame, wanted: Wanted) -> Any:
+    """Start the work, unless that is done, and wait for its result.
+
+    Raises:
+        Rejected: The answer says that the work has failed.
+        RequestExpired: It has not come in time.
+    """
+    # Before it begins: work whose result could not be given is not started.
+    check(frame, "result")
+    start = once(START_ONCE, wanted.tool) if wanted.tool.replay == "once" else START
+    prompt_parts = await execute(start, wanted, frame, start.id)
+    prompt = (
+        prompt_parts if isinstance(prompt_parts, str) else "".join(getattr(part, "text", "") for part in prompt_parts)
+    )
+    return await execute(RESULT, (wanted, prompt), frame, RESULT.id)
+
+
+async def run_result(value: tuple[Wanted, str], frame: Frame) -> Any:
+    """Wait for the result: a step of its own, beside the leave to start."""
+    wanted, prompt = value
+    essence = [wanted.call_id, wanted.tool.name, wanted.plain]
+    expires = wanted.tool.expires
+    request = Request("result", essence, wanted.call_id, wanted.tool.name, wanted.arguments, prompt, expires=expires)
+    answered = await answer_to(frame, request)
+    if answered.decision == "rejected":
+        raise Rejected(answered.reason, path=frame.at)
+    return answered.value
+
+
+_APPROVAL_KINDS = (Kind("result", run_result, declared=False, essence=None, dump=not_stored, load=answer_of),)
+
+
+TOOL_CALL: AnyStep = Step(id="tool_call", kind="tool_call")
 
 
 @frozen(eq=False)
@@ -80,7 +229,7 @@ class RequestedCall:
     """A function call of an answer, the tool it names, when there is one, and its arguments where it has masks."""
 
     call: FunctionCall
-    tool: Tool[..., Any, Any, Any] | None
+    tool: AnyTool | None
     known: tuple[str, ...]
     given: str | None = None
     # Why a layer wants it approved; `None` when none does.
@@ -313,7 +462,7 @@ def _rendered(frame: Frame, wanted: Wanted, result: object) -> Any:
     return output
 
 
-def _count(frame: Frame, tool: Tool[..., Any, Any, Any]) -> None:
+def _count(frame: Frame, tool: AnyTool) -> None:
     frame.lease.take_tool_call(tool.name)
     frame.used_tool = tool.name
     frame.noted = True
@@ -347,7 +496,7 @@ _THROUGH = (
 )
 
 
-async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
+async def call_tool(frame: Frame, tool: AnyTool, values: dict[str, object]) -> object:
     """Run a tool's function with injected services, under its timeout.
 
     Raises:
@@ -381,7 +530,7 @@ async def call_tool(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[s
         raise failed from raised
 
 
-async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: Tool[..., Any, Any, Any]) -> object:
+async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: AnyTool) -> object:
     """What a tool's function gives, unless that comes too late."""
     frame.x.run.has_deadline()
     with anyio.move_on_after(seconds) as cancel_scope:
@@ -391,7 +540,7 @@ async def _within(seconds: float, work: Awaitable[object], frame: Frame, tool: T
     raise ToolFailed(f"tool {tool.wire_name!r} took longer than {seconds:g} s", tool=tool.wire_name, path=frame.path)
 
 
-def _failed_in(frame: Frame, tool: Tool[..., Any, Any, Any], raised: BaseException) -> BaseException:
+def _failed_in(frame: Frame, tool: AnyTool, raised: BaseException) -> BaseException:
     """What a tool's function has raised, as its call raises it: itself, or the failure of the tool."""
     if isinstance(raised, _THROUGH):
         if isinstance(raised, ToolError) and not raised.tool:
@@ -438,12 +587,12 @@ async def run_tool_step(value: Any, frame: Frame) -> Any:
     return copy_value(output)
 
 
-async def _made(frame: Frame, tool: Tool[..., Any, Any, Any], values: dict[str, object]) -> object:
+async def _made(frame: Frame, tool: AnyTool, values: dict[str, object]) -> object:
     _count(frame, tool)
     return await call_tool(frame, tool, values)
 
 
-async def _waited_for(frame: Frame, tool: Tool[..., Any, Any, Any], args: object, values: dict[str, object]) -> object:
+async def _waited_for(frame: Frame, tool: AnyTool, args: object, values: dict[str, object]) -> object:
     """Make a call that may need approval, or whose result comes later.
 
     Raises:
@@ -459,7 +608,7 @@ async def _waited_for(frame: Frame, tool: Tool[..., Any, Any, Any], args: object
     return await (later_result(frame, wanted) if tool.long_running else _made(frame, tool, wanted.received.values))
 
 
-def _wanted(frame: Frame, tool: Tool[..., Any, Any, Any], args: object, values: dict[str, object]) -> Wanted:
+def _wanted(frame: Frame, tool: AnyTool, args: object, values: dict[str, object]) -> Wanted:
     call = FunctionCall(name=tool.wire_name, arguments=json.dumps(args, default=repr))
     call = conceal(call, tool.secret_parameters)
     return Wanted(tool, "", as_asked(frame, "", Received(tool, call, values=values)))
@@ -486,7 +635,7 @@ async def reconcile_step(frame: Frame, value: Any) -> object:
     return await _reconciled(frame, spec.tool, _changed(frame, wanted) or wanted.received)
 
 
-async def _reconciled(frame: Frame, tool: Tool[..., Any, Any, Any], received: Received) -> object:
+async def _reconciled(frame: Frame, tool: AnyTool, received: Received) -> object:
     if tool.reconcile is None:
         return NOT_DONE
     result = await call_apart(frame, tool.reconcile, copy_value(received.values), frame.read_only())
@@ -538,6 +687,7 @@ CALL = Kind(
     left=_outputs,
 )
 KINDS = (
+    *_APPROVAL_KINDS,
     CALL,
     Kind("tool", run_tool_step, counted=True, reconcile=reconcile_step),
     Kind("work", run_work, declared=False, essence=_work_on, reconcile=reconcile_work),

@@ -2,31 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from noetic_py.context.read import ReadView
+from noetic_py.core.derivation import LayerCopy
 from noetic_py.core.events import Emitted
+from noetic_py.core.memory import Memory
 from noetic_py.core.reducers import Conflict
 from noetic_py.core.values import alike, copier_of
 from noetic_py.engine.frame import Frame, acting
-from noetic_py.engine.layers.bundle import AnyLayer
 from noetic_py.engine.merge import conflict, hint_of, merged
 from noetic_py.errors import ConfigError, LayerError, NoContextError
-from noetic_py.memory.functions import Called
-from noetic_py.memory.layer import layers_of
-from noetic_py.memory.routing import is_routed, route
+from noetic_py.memory.checks import check_memory
+from noetic_py.memory.functions import Called, functions_of
+from noetic_py.memory.layer import AnyLayer, answers, hooks_of, layers_of
+from noetic_py.memory.routing import has_place, is_routed, route
+from noetic_py.memory.scopes import Scope
 
 if TYPE_CHECKING:
-    from noetic_py.context.read import ReadContext
-    from noetic_py.context.step import Step
+    from noetic_py.context.read import AnyReadContext
+    from noetic_py.context.step import AnyStep
+    from noetic_py.core.codec import Codec
     from noetic_py.core.runtime import Runtime
+    from noetic_py.core.state import LayerStates
+    from noetic_py.memory.layer import HookName
     from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
+    from noetic_py.tools.definition import AnyTool
 
-__all__ = ["Live", "bind", "check_shown", "keeping"]
+
+class Layers:
+    """The layers of a bundle, by what the engine asks of them."""
+
+    __slots__ = ("_hooks", "_order", "by_id", "codecs", "has_place", "memory", "tool_layers", "tools")
+
+    def __init__(self, memory: Memory) -> None:
+        check_memory(memory)
+        self.memory = memory
+        self.by_id: dict[str, AnyLayer] = {each.id: each for each in layers_of(memory).values()}
+        declared = tuple(self.by_id.values())
+        by_slot = tuple(sorted(declared, key=lambda each: each.slot))
+        self._order: dict[str, tuple[AnyLayer, ...]] = {
+            "init": declared,
+            "store": declared,
+            "on_complete": by_slot,
+            "dispose": tuple(reversed(declared)),
+        }
+        self._hooks: dict[str, tuple[AnyLayer, ...]] = {}
+        # Whether what steps return has to be looked at.
+        self.has_place = has_place(memory)
+        # What stores the values of each layer, made when it is first needed and used by all runs.
+        self.codecs: dict[str, Codec] = {}
+        self._order[""] = by_slot
+        self.tools: tuple[AnyTool, ...] = tuple(
+            made.tool(layer.id)
+            for layer in declared
+            for made in functions_of(type(layer)).values()
+            if made.model and layer.by_model
+        )
+        # Those that have a say in which tools are offered.
+        self.tool_layers: tuple[AnyLayer, ...] = tuple(
+            each for each in declared if answers(type(each), "offered") or answers(type(each), "withheld")
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.by_id)
+
+    def having(self, hook: HookName) -> Sequence[AnyLayer]:
+        """The layers that have a hook, in the order in which it is called."""
+        found = self._hooks.get(hook)
+        if found is None:
+            order = self._order.get(hook, self._order[""])
+            found = self._hooks[hook] = tuple(each for each in order if hook in hooks_of(type(each)))
+        return found
+
+    @property
+    def by_slot(self) -> Sequence[AnyLayer]:
+        """All of them, by slot."""
+        return self._order[""]
+
+    @property
+    def state_types(self) -> Sequence[Any]:
+        """The types of all states."""
+        return [self.state_type(layer) for layer in self.by_id]
+
+    def of_thread(self, layer_states: LayerStates) -> dict[str, LayerCopy]:
+        """The states of those that belong to a thread."""
+        mine = [layer for layer in self.by_id.values() if layer.scope is Scope.THREAD and layer.id in layer_states]
+        return {layer.id: LayerCopy(layer.schema_version, layer_states[layer.id]) for layer in mine}
+
+    def state_type(self, layer: str) -> Any:
+        """The type of a layer's state, for reading it back."""
+        found = self.by_id.get(layer)
+        kind = None if found is None else found.state_type
+        return object if kind is None else kind
+
+
+def layers_for(memory: Memory) -> Layers:
+    """The layers of a bundle; put together once.
+
+    Raises:
+        ConfigError: The bundle cannot work.
+    """
+    found: Layers | None = memory.__dict__.get("_layers")
+    if found is None:
+        found = memory.__dict__["_layers"] = Layers(memory)
+    return found
+
+
+NO_LAYERS = Layers(Memory())
 
 
 class Live:
@@ -129,7 +217,7 @@ class Live:
         self._frame.x.layer_store.note(self._layer, call)
 
     @property
-    def ctx(self) -> ReadContext[Any, Any]:
+    def ctx(self) -> AnyReadContext:
         """The step's context."""
         return ReadView(self._frame)
 
@@ -143,7 +231,7 @@ class Live:
         """The run's clock, ids and randomness."""
         return self._frame.x.run.runtime
 
-    async def call(self, step: Step[Any, Any, Any, Any], input: object) -> Any:
+    async def call(self, step: AnyStep, input: object) -> Any:
         """Run a step for the layer, below the step in flight."""
         return await self._frame.x.layer_store.call(self._frame, self._layer, step, input)
 

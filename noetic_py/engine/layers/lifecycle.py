@@ -12,25 +12,23 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import define, evolve
 
-from noetic_py.context.scope import ContextScope
-from noetic_py.context.step import Step
+from noetic_py.context.read import ContextScope
+from noetic_py.context.step import AnyStep, Step
+from noetic_py.core.diagnostics import log
 from noetic_py.core.events import LayerFailed
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, Message
-from noetic_py.core.logs import log
 from noetic_py.core.reducers import Conflict, join_declared, reducers_of
 from noetic_py.core.state import class_of
 from noetic_py.core.values import copy_private
-from noetic_py.engine.cancellation import failure_of, is_late
-from noetic_py.engine.execute import AnyStep, execute
-from noetic_py.engine.frame import Frame
+from noetic_py.engine.execute import execute
+from noetic_py.engine.frame import Frame, failure_of, is_late
+from noetic_py.engine.hooks import Received
 from noetic_py.engine.journaling.fold import CLOSE, OPEN
 from noetic_py.engine.journaling.ledger import discarded
-from noetic_py.engine.layers.bundle import AnyLayer
 from noetic_py.engine.layers.handles import Live
 from noetic_py.engine.layers.versions import versions_of
 from noetic_py.engine.merge import Written, conflict, hint_of, merged
 from noetic_py.engine.state import Execution
-from noetic_py.engine.tool_arguments import Received
 from noetic_py.errors import (
     CheckpointError,
     ConcurrentStepCall,
@@ -43,6 +41,7 @@ from noetic_py.errors import (
 from noetic_py.memory.binding import Draft
 from noetic_py.memory.layer import (
     TIMEOUTS,
+    AnyLayer,
     AppendedItems,
     Guide,
     Halt,
@@ -54,29 +53,6 @@ from noetic_py.memory.layer import (
     merges,
 )
 from noetic_py.models.model import ModelResponse
-
-__all__ = [
-    "FAILED",
-    "after_tool_call",
-    "appended",
-    "as_layer_error",
-    "before_tool_call",
-    "call_at_once",
-    "call_hook",
-    "close_layers",
-    "fork_layers",
-    "is_guided",
-    "join_returned",
-    "judged",
-    "mend_model_error",
-    "notify_children",
-    "open_layers",
-    "present",
-    "remember",
-    "report_failure",
-    "spawn_layers",
-    "try_hook",
-]
 
 
 class _Failed(Enum):

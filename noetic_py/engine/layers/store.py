@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, get_origin
 import anyio
 from attrs import frozen
 
-from noetic_py.context.step import Step
+from noetic_py.context.step import AnyStep, Step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.codec import Codec
-from noetic_py.core.codec.text import inside, is_dict, is_list
+from noetic_py.core.codec.structure import inside
 from noetic_py.core.reducers import Conflict
+from noetic_py.core.types import is_dict, is_list
 from noetic_py.core.values import alike, copy_private
 from noetic_py.engine.execute import execute
+from noetic_py.engine.fingerprint import types_in
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.layers.bundle import NO_LAYERS, AnyLayer
-from noetic_py.engine.layers.handles import Live
+from noetic_py.engine.layers.handles import NO_LAYERS, Live
 from noetic_py.engine.layers.lifecycle import report_failure
 from noetic_py.engine.layers.versions import NEWER, is_older, migrated, newest
 from noetic_py.engine.merge import CONFLICT, conflict, hint_of, merged
-from noetic_py.engine.types import types_in
 from noetic_py.errors import CodecError, ConfigError, NoeticError, VersionConflict
-from noetic_py.journal.delta import digest_of
 from noetic_py.journal.records import RunBegun
+from noetic_py.journal.values import digest_of
 from noetic_py.memory.binding import Draft, Other
 from noetic_py.memory.functions import Called
-from noetic_py.memory.layer import Returned, hooks_of, merges
+from noetic_py.memory.layer import AnyLayer, Returned, hooks_of, merges
 from noetic_py.memory.scopes import LayerStorage, Scope, owner_of
 from noetic_py.steps.model import call_model
 from noetic_py.steps.spawn import MemorySpec
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from noetic_py.core.types import Version
     from noetic_py.engine.state import Execution
     from noetic_py.models.model import Model
-
-__all__ = ["StoredLayers", "state_key", "version_of_key", "written_state"]
 
 
 @frozen(eq=False)
@@ -389,10 +387,10 @@ class StoredLayers:
 
     # -- steps of a layer's own
 
-    async def call(self, frame: Frame, layer: AnyLayer, step: Step[Any, Any, Any, Any], value: object) -> Any:
+    async def call(self, frame: Frame, layer: AnyLayer, step: AnyStep, value: object) -> Any:
         """Run a step for a layer: a spawn below the step in flight, with nothing of its conversation and no layers."""
         spec = MemorySpec(step, "new", "new", None, None, NO_LAYERS.memory)
-        child: Step[Any, Any, Any, Any] = Step(id=f"{layer.id}.{step.id}", kind="spawn", spec=spec, goes_on=False)
+        child: AnyStep = Step(id=f"{layer.id}.{step.id}", kind="spawn", spec=spec, goes_on=False)
         # Layers that store at once take turns: a step's children are in flight one after the other.
         async with self._lock:
             occurrences = frame.occurrences
@@ -406,7 +404,7 @@ class StoredLayers:
         self, frame: Frame, layer: AnyLayer, model: str | Model | None, instructions: str, text: str, output: Any
     ) -> Any:
         """Ask a model for a layer."""
-        step: Step[Any, Any, Any, Any] = call_model(model, instructions=instructions, output=output, id="ask")
+        step: AnyStep = call_model(model, instructions=instructions, output=output, id="ask")
         return await self.call(frame, layer, step, text)
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import define, field, frozen
 
 from noetic_py.core.codec import MAX_VALUE_BYTES, Codec
-from noetic_py.core.codec.text import parse
+from noetic_py.core.codec.structure import parse
 from noetic_py.core.types import Version, is_dict, is_list, version_order
 from noetic_py.engine.journaling.detached_starts import DETACHED_START
 from noetic_py.engine.journaling.fold import OPEN, ended_with
-from noetic_py.engine.journaling.migrate import opening_of
+from noetic_py.engine.journaling.replay import opening_of
 from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.errors import CodecError, ConfigError, NoeticError
 from noetic_py.journal.layer_states import StoredLayerStates, changed_tree
@@ -26,10 +26,10 @@ from noetic_py.journal.values import LayerDeltas, Stored
 
 if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame
-    from noetic_py.engine.layers.bundle import AnyLayer, Layers
+    from noetic_py.engine.layers.handles import Layers
     from noetic_py.journal.records import JournalRecord
+    from noetic_py.memory.layer import AnyLayer
 
-__all__ = ["NEWER", "is_older", "migrated", "newest", "revise_here", "revise_layers", "versions_of"]
 
 NEWER = "layer-version"
 """The code of the error that what is stored of a layer is of a newer version than its own."""

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noetic_py.context.scope import ContextScope
+from noetic_py.context.read import ContextScope
 from noetic_py.core.events import ViewMade
 from noetic_py.core.items import Item, Message
 from noetic_py.core.log import ItemView
 from noetic_py.core.view import View
 from noetic_py.engine.frame import Frame
-from noetic_py.engine.layers.bundle import AnyLayer
 from noetic_py.engine.layers.lifecycle import FAILED, call_hook, notify_children, present, report_failure
 from noetic_py.engine.provider_call import ready_counter_of
 from noetic_py.memory.blocks import LayerBlock, as_items
 from noetic_py.memory.checks import budget_of
-from noetic_py.memory.layer import Recall
+from noetic_py.memory.layer import AnyLayer, Recall
 from noetic_py.memory.projector import Allocation, Demand, Projector, RequestHead
-from noetic_py.models.model import Model, ModelRequest
-from noetic_py.models.price_table import profile_of
+from noetic_py.models.model import Model, ModelRequest, profile_of
 from noetic_py.steps.model import ModelSpec
-
-__all__ = ["project"]
 
 # The part of a window that is kept for the answer where no limit is given.
 _ANSWER_PART = 8

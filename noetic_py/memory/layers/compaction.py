@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from noetic_py.context.protocol import CURRENT
+from noetic_py.core.diagnostics import NOWHERE, Where, log
 from noetic_py.core.items import FunctionCallOutput, Item, Message
-from noetic_py.core.logs import NOWHERE, Where, log
 from noetic_py.errors import BudgetExceeded, CodecError, LimitExceeded, ModelError, UnknownPrice
 from noetic_py.memory.blocks import made_id, weigh
 from noetic_py.memory.functions import function

@@ -32,7 +32,7 @@ from noetic_py.memory.listeners import (
     T_co,
 )
 from noetic_py.memory.scopes import Slot
-from noetic_py.tools.calling import MISSING
+from noetic_py.tools.definition import MISSING
 
 if TYPE_CHECKING:
     from typing import TypeAlias

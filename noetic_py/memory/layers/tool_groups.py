@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from attrs import field, frozen
 
-from noetic_py.core.tracebacks import where_defined
+from noetic_py.core.diagnostics import where_defined
 from noetic_py.errors import ConfigError
 from noetic_py.memory.functions import function
 from noetic_py.memory.layer import MemoryLayer, Returned

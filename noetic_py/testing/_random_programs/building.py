@@ -11,7 +11,7 @@ from attrs import frozen
 
 import noetic_py.until as until
 from noetic_py.context.context import Context, current_context
-from noetic_py.context.step import Retry, Step
+from noetic_py.context.step import AnyStep, Retry
 from noetic_py.core.items import FunctionCall, FunctionCallOutput, Message
 from noetic_py.errors import BudgetExceeded, ConcurrentStepCall, ConfigError, NoeticError
 from noetic_py.steps.code import step
@@ -58,7 +58,6 @@ from noetic_py.tools import tool
 from noetic_py.tools.definition import AnyTool
 
 AnyContext: TypeAlias = Context[Any, Any]
-AnyStep: TypeAlias = Step[Any, Any, Any, Any]
 
 
 class Boom(Exception):

@@ -9,8 +9,8 @@ import pytest
 from noetic_anthropic.reading import MessageReading
 
 from noetic_py import TokenUsage
+from noetic_py.core.budget import problem_of
 from noetic_py.core.items import FunctionCall, Message, Opaque, OutputText, Reasoning, Refusal
-from noetic_py.core.usage import problem_of
 from noetic_py.models import ItemDone, ModelEvent, ReasoningPart, TextPart, ToolCallPart
 from noetic_py.models.reading import Malformed, ProviderError
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from mcp import types
 
 from noetic_py import PendingRequest
-from noetic_py.core.requests import Answer
+from noetic_py.core.control import Answer
 from noetic_py.errors import AnswerInvalid
 
 __all__ = ["answer_of", "form_of", "pending_text"]

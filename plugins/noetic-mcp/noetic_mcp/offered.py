@@ -18,8 +18,7 @@ from noetic_py.context.step import AnyStep, exit_of, function_of, require_step
 from noetic_py.core.items import ContentPart
 from noetic_py.errors import CodecError
 from noetic_py.steps.model import ModelSpec
-from noetic_py.tools.calling import render_output
-from noetic_py.tools.definition import AnyTool
+from noetic_py.tools.definition import AnyTool, render_output
 from noetic_py.tools.schema import SchemaCheck
 
 __all__ = ["Offered", "offer"]

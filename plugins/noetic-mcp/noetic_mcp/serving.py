@@ -19,12 +19,11 @@ from noetic_mcp.asking import answer_of, form_of, pending_text
 from noetic_mcp.offered import Offered, offer
 from noetic_py import Emitted, Harness, PendingRequest
 from noetic_py.context.step import AnyStep
-from noetic_py.core.control import AnyResult
+from noetic_py.core.control import Answer, AnyResult
 from noetic_py.core.events import ProgressSet
-from noetic_py.core.requests import Answer
 from noetic_py.core.selections import Selection
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound
-from noetic_py.runner.streams import RunStream
+from noetic_py.runner.registry import RunStream
 from noetic_py.tools.definition import AnyTool
 
 __all__ = ["mcp_server", "serve_mcp"]

@@ -21,7 +21,7 @@ from proxy import sse
 
 from noetic_py.core.items import Message
 from noetic_py.errors import AnswerTooLarge, ModelStatusError, ModelStreamError
-from noetic_py.models import ModelRequest, ModelResponse, allow_real_models, http, timed
+from noetic_py.models import ModelRequest, ModelResponse, allow_real_models, http
 from noetic_py.testing.replies import CUT, STALL, Piece, Reply, ReplyServer, replying
 
 pytestmark = pytest.mark.anyio
@@ -195,7 +195,7 @@ async def test_what_follows_a_packed_answer_is_not_read() -> None:
 
 
 async def test_events_that_say_nothing_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timed, "MAX_ANSWER_BYTES", 2**12)
+    monkeypatch.setattr("noetic_py.models.model.MAX_ANSWER_BYTES", 2**12)
     async with replying(Reply(repeat(b'data: {"choices": []}\n\n' * 9))) as server, own(server) as model:
         with pytest.raises(AnswerTooLarge):
             await ask(model)

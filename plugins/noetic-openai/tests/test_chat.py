@@ -10,7 +10,7 @@ from noetic_openai.chat import chat_messages, chat_request
 from noetic_openai.chat_reading import ChatReading
 from noetic_openai.wire import Server
 
-from noetic_py.core.budget import TokenUsage
+from noetic_py.core.budget import TokenUsage, problem_of
 from noetic_py.core.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -25,7 +25,6 @@ from noetic_py.core.items import (
     Refusal,
     Role,
 )
-from noetic_py.core.usage import problem_of
 from noetic_py.errors import ConfigError
 from noetic_py.models import (
     ItemDone,

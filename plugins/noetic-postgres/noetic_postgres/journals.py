@@ -9,12 +9,11 @@ from attrs import define
 
 from noetic_postgres.link import Link, Row, Values
 from noetic_postgres.sums import FARTHEST, int8
-from noetic_py.checkpoints.checks import no_run
-from noetic_py.checkpoints.rules import refusal
+from noetic_py.checkpoints.checks import no_run, refusal
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
-from noetic_py.journal.packing import unpack
 from noetic_py.journal.stored import Head, Record, Transaction
+from noetic_py.journal.transforms import unpack
 
 __all__ = ["RESTORE", "Found", "Journals", "Numbers"]
 

@@ -17,7 +17,7 @@ from noetic_postgres.link import Link, Row, Values
 from noetic_postgres.vector_schema import prepare_vectors, vector_statements
 from noetic_py.checkpoints.checks import check_id, check_key
 from noetic_py.errors import ConfigError, CorruptRecord
-from noetic_py.journal.packing import pack_scope
+from noetic_py.journal.transforms import pack_scope
 from noetic_py.memory import Found, Owner, VectorQuery
 from noetic_py.memory.layers.vectors import AGAIN, LONG, weighed, words
 

@@ -9,8 +9,7 @@ from noetic_postgres.journals import RESTORE, Found, Journals
 from noetic_postgres.link import Row
 from noetic_postgres.sums import FARTHEST, int8
 from noetic_py.checkpoints.adapter import PrunePage
-from noetic_py.checkpoints.checks import no_run
-from noetic_py.checkpoints.rules import is_held, is_owned, is_taken, no_end, not_held
+from noetic_py.checkpoints.checks import is_held, is_owned, is_taken, no_end, no_run, not_held
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import Lease, RunEntry, Stats
 

@@ -6,7 +6,7 @@ import hashlib
 import struct
 import zlib
 
-from noetic_py.journal.packing import pack_scope
+from noetic_py.journal.transforms import pack_scope
 
 __all__ = ["FARTHEST", "Name", "Sums", "int8"]
 

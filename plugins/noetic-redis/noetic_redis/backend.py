@@ -12,7 +12,7 @@ from noetic_py import Secret
 from noetic_py.checkpoints.checks import MAX_BYTES, check_settings
 from noetic_py.checkpoints.contract import BackendDurability
 from noetic_py.checkpoints.server import ServerBackend
-from noetic_py.core.tracebacks import warn
+from noetic_py.core.diagnostics import warn
 from noetic_redis.address import Address, address_of
 from noetic_redis.doing import Doer, Keeper
 from noetic_redis.link import VERSION, Link

@@ -9,9 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from noetic_py.checkpoints.adapter import FARTHEST, LARGEST, PrunePage
-from noetic_py.checkpoints.checks import no_run
-from noetic_py.checkpoints.contract import Scope
-from noetic_py.checkpoints.rules import (
+from noetic_py.checkpoints.checks import (
     is_changed,
     is_elsewhere,
     is_fenced,
@@ -19,12 +17,14 @@ from noetic_py.checkpoints.rules import (
     is_owned,
     is_taken,
     no_end,
+    no_run,
     not_held,
 )
+from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.server import PackedTransaction
 from noetic_py.errors import CorruptRecord, NoeticError
-from noetic_py.journal.packing import pack_scope, unpack
 from noetic_py.journal.stored import Head, Lease, Record, RunEntry, Stats, StoredValue, Transaction
+from noetic_py.journal.transforms import pack_scope, unpack
 from noetic_redis.link import Argument, Link
 
 __all__ = ["RedisStore"]

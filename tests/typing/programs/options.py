@@ -5,7 +5,7 @@ from typing_extensions import assert_type
 
 from noetic_py import Budget, Context, FunctionCall, Harness, Memory, Message, ModelSettings, Retry, Step
 from noetic_py.core.runtime import Runtime
-from noetic_py.runner.options import RunOptions
+from noetic_py.runner.plan import RunOptions
 from noetic_py import Tool, call_model, sequence, step, tool
 from noetic_py.context.step import StepOptions
 

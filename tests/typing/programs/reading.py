@@ -8,8 +8,8 @@ from typing_extensions import assert_type
 from noetic_py import Checkpoint, Context, FunctionCall, Item, JsonValue, Memory, Message, ReadContext
 from noetic_py.core.log import ItemLog, ItemView
 from noetic_py import RunResult, RunStatus, StateBag, TokenUsage, current_context, step
-from noetic_py.context.context import Services, StepMeta
-from noetic_py.core.budget import Remaining
+from noetic_py.context.read import Services, StepMeta
+from noetic_py.core.allowance import Remaining
 
 
 class Mem(Memory): ...
