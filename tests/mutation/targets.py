@@ -29,7 +29,15 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
     "log": (
         "noetic_py.core.log",
-        ("tests/test_log.py", "tests/requirements/test_001_log.py", "tests/requirements/test_000_conversation.py"),
+        (
+            "tests/test_log.py",
+            "tests/requirements/test_001_log.py",
+            "tests/requirements/test_000_conversation.py",
+            "tests/test_validation.py",
+            "tests/security/test_forged.py",
+            "tests/requirements/test_001_derived.py",
+            "tests/requirements/test_004_data.py",
+        ),
     ),
     "wire": (
         "noetic_py.core.codec.wire",
@@ -37,24 +45,18 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "structure": ("noetic_py.core.codec.structure", CODEC),
     "stored": ("noetic_py.core.codec.stored", CODEC),
-    "text": ("noetic_py.core.codec.structure", CODEC),
-    "validation": (
-        "noetic_py.core.log",
-        (
-            "tests/test_validation.py",
-            "tests/security/test_forged.py",
-            "tests/requirements/test_001_derived.py",
-            "tests/requirements/test_004_data.py",
-        ),
-    ),
     "permissions": (
         "noetic_py.tools.permissions",
         ("tests/test_permissions.py", "tests/test_permissions_received.py"),
     ),
-    "lock": ("noetic_py.sessions.queue", ("tests/test_sessions_lock.py", "tests/test_sessions.py")),
     "queue": (
         "noetic_py.sessions.queue",
-        ("tests/test_sessions_queue.py", "tests/test_sessions.py", "tests/test_sessions_turn.py"),
+        (
+            "tests/test_sessions_queue.py",
+            "tests/test_sessions_lock.py",
+            "tests/test_sessions.py",
+            "tests/test_sessions_turn.py",
+        ),
     ),
     "projector": (
         "noetic_py.memory.projector",
@@ -66,18 +68,18 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
-    "writer": (
+    "ledger": (
         "noetic_py.engine.journaling.ledger",
         (
+            "tests/test_engine_ledger.py",
             "tests/test_engine_store.py",
             "tests/test_engine_leases.py",
             "tests/test_engine_takeover.py",
             "tests/test_progress.py",
             "tests/test_large.py",
-            "tests/test_resume.py",
+            *RESUMED,
         ),
     ),
-    "ledger": ("noetic_py.engine.journaling.ledger", ("tests/test_engine_ledger.py", *RESUMED)),
     "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py::test_every_run_goes_on", *RESUMED)),
     "replay": ("noetic_py.engine.journaling.replay", RESUMED),
     "signing": ("noetic_py.journal.signing", SIGNING),
