@@ -12,6 +12,8 @@ ALSO = re.compile(r"# [^\n]+\n\n\*Also called: (.*?)\.\*$", re.DOTALL | re.MULTI
 SIGNATURE = r'\s*<div class="doc-signature highlight">.*?</pre>\s*</div>'
 OVERLOADS = re.compile(rf'<div class="doc-overloads">({SIGNATURE})((?:{SIGNATURE})+)\s*</div>', re.DOTALL)
 
+ROOT = re.compile(r"<p>noetic_py: typed, budgeted, [^<]*</p>")
+
 # Guides come first, then what is generated, then what is written for maintainers.
 BOOSTS = {"migrate": 0.5, "api": 0.1}
 MAINTAINERS = {"coverage.md", "design.md", "how-to-add.md", "performance.md", "reliability.md"}
@@ -68,13 +70,21 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Show the first overload of a function, and the others when they are asked for."""
+    """Fold the overloads of a function after the first, and leave out the docstring of the root."""
 
     def folded(found: re.Match[str]) -> str:
         count = found[2].count("doc-signature")
         return f"{found[1]}<details><summary>{count} more overload{'s' * (count > 1)}</summary>{found[2]}</details>"
 
-    return OVERLOADS.sub(folded, html)
+    return OVERLOADS.sub(folded, ROOT.sub("", html))
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Name the search for screen readers, and let the keyboard reach a program in order to scroll it."""
+    named = output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+    return named.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
 
 
 def on_post_build(config: Mapping[str, str], **_: object) -> None:
