@@ -80,11 +80,9 @@ def on_page_content(html: str, **_: object) -> str:
 
 
 def on_post_page(output: str, **_: object) -> str:
-    """Name the search for screen readers, and let the keyboard reach a program in order to scroll it."""
-    named = output.replace(
-        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
-    )
-    return named.replace("<pre><span></span><code>", '<pre><span></span><code tabindex="0">')
+    """Name the search for screen readers."""
+    search = 'data-md-component="search" role="dialog"'
+    return output.replace(search, f'{search} aria-label="Search"')
 
 
 def on_post_build(config: Mapping[str, str], **_: object) -> None:
