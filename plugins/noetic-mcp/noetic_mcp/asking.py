@@ -87,6 +87,8 @@ def pending_text(run_id: str, pending: Sequence[PendingRequest]) -> str:
     for each in pending:
         called = f"{each.tool} {json.dumps(dict(each.arguments), ensure_ascii=False, default=str)}" if each.tool else ""
         lines.append(f"- {each.kind}: {' '.join(part for part in (called, each.prompt) if part)}")
+        if each.problem is not None:
+            lines.append(f"  The last answer was not taken: {each.problem}")
     lines.append(f"A person answers where the server runs: noetic answer {run_id}")
     lines.append(f'Afterwards call continue_run with {{"run_id": "{run_id}"}} for the result.')
     return "\n".join(lines)

@@ -218,24 +218,28 @@ class _Calls:
     async def _to_the_end(
         self, ctx: Request, params: types.CallToolRequestParams, offered: Offered, opened: Opened
     ) -> Outcome:
+        # Nothing is asked twice in a call: a client that answers by itself may answer wrong each time.
+        shown = set(params.input_responses or {})
         while True:
             async with opened as stream:
                 await _tell_progress(ctx, stream)
                 result = await stream.result()
             if result.status != "suspended":
                 return _ended(offered, result)
-            asked = await self._asked(ctx, params, result)
+            # A question of which the answer was not taken is asked under another key.
+            if shown and any(each.key in shown or each.problem is not None for each in result.pending):
+                return _waiting(result)
+            asked = await self._asked(ctx, result)
             if not isinstance(asked, Sequence):
                 return asked
+            shown |= {each.key for each in result.pending}
             opened = self._resumed(offered, result.run_id, asked)
 
-    async def _asked(
-        self, ctx: Request, params: types.CallToolRequestParams, result: AnyResult
-    ) -> Sequence[Answer] | Outcome:
+    async def _asked(self, ctx: Request, result: AnyResult) -> Sequence[Answer] | Outcome:
         """What a person answers, or what the client is told where none does."""
         forms = {each.key: form for each in result.pending if (form := form_of(each)) is not None}
         capabilities = ctx.session.client_capabilities
-        if not forms or _dismissed(params) or capabilities is None or capabilities.elicitation is None:
+        if not forms or capabilities is None or capabilities.elicitation is None:
             return _waiting(result)
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             requests: types.InputRequests = {
@@ -246,12 +250,6 @@ class _Calls:
         for key, form in forms.items():
             said[key] = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
         return _answers(result.pending, said) or _waiting(result)
-
-
-def _dismissed(params: types.CallToolRequestParams) -> bool:
-    """Whether the person has closed a form without an answer, so that it is not shown again at once."""
-    given = (params.input_responses or {}).values()
-    return any(isinstance(each, types.ElicitResult) and each.action == "cancel" for each in given)
 
 
 def _wanted(ctx: Request) -> str | None:

@@ -152,6 +152,17 @@ async def test_a_form_that_is_dismissed_leaves_the_run_waiting(mode: str) -> Non
         assert text(again) == "paid ada 10"
 
 
+async def test_a_wrong_answer_is_asked_for_once_and_told(mode: str) -> None:
+    person = Person({"answer": "many"}, {"answer": 2})
+    async with served(mode, backend=InMemoryBackend(), person=person) as client:
+        waits = await client.call_tool("choose", {"input": "lamps"})
+        assert waits.is_error
+        assert "The last answer was not taken: " in text(waits)
+        assert len(person.asked) == 1
+        again = await client.call_tool("continue_run", {"run_id": run_id(waits)})
+        assert text(again) == "2 of lamps"
+
+
 async def test_a_client_that_cannot_ask_is_told_how_to_answer(mode: str) -> None:
     backend = InMemoryBackend()
     async with served(mode, backend=backend) as client:
