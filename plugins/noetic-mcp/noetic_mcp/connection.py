@@ -14,6 +14,8 @@ from mcp import MCPError
 from mcp.client import Client
 from mcp.client.subscriptions import SubscriptionLost
 
+from noetic_mcp.framing import ON_OVERFLOW
+
 __all__ = ["Connection", "OpenTransport", "first_reason"]
 
 OpenTransport = Callable[[], AbstractAsyncContextManager[Any]]
@@ -28,7 +30,7 @@ class Connection:
         ready: Set when the handshake is done, or has failed.
         lost: Set when the connection is of no more use.
         client: The SDK's client, while it is connected.
-        failure: Why it could not be opened.
+        failure: Why it could not be opened, or was ended by this side.
         malformed: How many frames were not valid messages.
         changes: How often the server has said that its list of tools changed.
         listens: Whether such a change is heard.
@@ -57,6 +59,11 @@ class Connection:
                 self.failure = first_reason(errors)
         finally:
             self.abandon(self.failure or "it ended at once")
+
+    def end(self, why: str) -> None:
+        """End it: the server has sent what cannot be read."""
+        self.failure = why
+        self.lost.set()
 
     def abandon(self, why: str) -> None:
         """Tell those who wait that it is of no more use."""
@@ -114,6 +121,7 @@ def first_reason(error: BaseException) -> str:
 
 @asynccontextmanager
 async def _watched(transport: OpenTransport, connection: Connection) -> AsyncGenerator[Any]:
+    ON_OVERFLOW.set(connection.end)
     async with transport() as (reads, writes):
         yield _Watched(reads, connection), writes
 

@@ -22,6 +22,7 @@ from typing_extensions import TypedDict, Unpack
 from noetic_mcp.connection import Connection, OpenTransport, first_reason
 from noetic_mcp.content import InvalidContent, check_size, error_text, message_part, resource_part, tool_output
 from noetic_mcp.errors import McpConnectionLost, McpProtocolError, McpTimeout, McpToolError, McpUnavailable
+from noetic_mcp.framing import bounded_utf8
 from noetic_py import Message, Secret, Tool
 from noetic_py.errors import ConfigError, ToolArgumentsInvalid
 from noetic_py.tools import Approval
@@ -42,6 +43,7 @@ _LONGEST_NAME: Final = 64
 _MOST_PAGES: Final = 100
 _MOST_TOOLS: Final = 1000
 _MOST_LIST_BYTES: Final = 1024 * 1024
+_MOST_BYTES: Final = 1024 * 1024
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 30.0
 
 R = TypeVar("R")
@@ -109,7 +111,7 @@ class McpServer:
         self._replay: Replay = options.get("replay", "repeatable")
         self._timeout = _above_zero("timeout", options.get("timeout", 60.0))
         self._start_timeout = _above_zero("start_timeout", options.get("start_timeout", 30.0))
-        self._limit = int(_above_zero("max_output_bytes", options.get("max_output_bytes", 1024 * 1024)))
+        self._limit = int(_above_zero("max_output_bytes", options.get("max_output_bytes", _MOST_BYTES)))
         self._group: anyio.abc.TaskGroup | None = None
         self._wanted = anyio.Event()
         self._connection: Connection | None = None
@@ -147,7 +149,15 @@ class McpServer:
                 hint='["uvx", "mcp-server-time"]',
             )
         shown, secrets = _revealed(env or {})
-        params = StdioServerParameters(command=command[0], args=list(command[1:]), env=shown, cwd=cwd)
+        largest = int(_above_zero("max_output_bytes", options.get("max_output_bytes", _MOST_BYTES)))
+        params = StdioServerParameters(
+            command=command[0],
+            args=list(command[1:]),
+            env=shown,
+            cwd=cwd,
+            # As JSON an output may have six times its bytes, and be there as text and as structured content.
+            encoding=bounded_utf8(12 * largest + 2 * _MOST_LIST_BYTES),
+        )
         return cls(name, partial(_stdio, params), secrets, options)
 
     @classmethod
@@ -293,6 +303,12 @@ class McpServer:
         if error.message in _GONE:
             # Other requests may use a connection of which only one answer broke off; this one is of no more use.
             connection.lost.set()
+        if connection.failure is not None:
+            return McpProtocolError(
+                f"{connection.failure}, which ended {what}",
+                server=self._name,
+                hint="raise max_output_bytes= of the server if such a message is wanted",
+            )
         if error.code == types.CONNECTION_CLOSED or error.message in _GONE:
             return McpConnectionLost(
                 f"the connection ended during {what}",

@@ -42,6 +42,10 @@ def called(call: str, name: str) -> None:
         send(id=call, result={"content": [{"type": "text", "text": "added"}]})
     elif name == "unpaired":
         send(id=call, result={"content": "a text and not a list"})
+    elif name == "endless":
+        # A line that does not end, until the pipe breaks.
+        while True:
+            sys.stdout.write("x" * 100_000)
     elif name in CONTENT:
         send(id=call, result={"content": [CONTENT[name]]})
     elif name == "refuse":

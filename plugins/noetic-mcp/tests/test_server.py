@@ -248,6 +248,17 @@ async def test_content_that_a_provider_would_refuse_is_refused() -> None:
         assert (file.filename, file.media_type) == ("b", "application/octet-stream")
 
 
+async def test_a_message_without_an_end_ends_the_connection() -> None:
+    async with by_hand(max_output_bytes=10_000, timeout=60.0) as server:
+        await server.tools()
+        with pytest.raises(
+            McpProtocolError, match="it sent a message of more than 2217152 bytes, which ended the call"
+        ):
+            await server.call("endless", {})
+        # The next use starts it again.
+        assert await server.call("other", {}) == "other"
+
+
 @pytest.mark.parametrize("value", ["\ud800", float("nan"), object(), {1, 2}])
 async def test_arguments_without_a_json_form_do_not_end_the_connection(value: object) -> None:
     failed: list[McpError] = []
