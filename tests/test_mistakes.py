@@ -1112,6 +1112,22 @@ def test_ctrl_c_says_last_what_it_has_interrupted_and_how_to_go_on(
     assert (again.stderr, again.stdout.split(",")[:2]) == ("", ["RunResult(r", " completed"])
 
 
+def test_ctrl_c_before_a_run_begins_says_so(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    early = """
+class Early(InMemoryBackend):
+    async def acquire(self, run_id, *, ttl):
+        signal.raise_signal(signal.SIGINT)
+        await anyio.sleep_forever()
+"""
+    text = CTRL_C.replace("STORE", "Early()").replace("WAY", "await harness.run(flow, 'x', run_id='r')")
+    program.write_text(text.replace("flow =", f"{early}\nflow ="))
+    for loop in ("asyncio", "trio"):
+        run = [sys.executable, "-W", "error", str(program), loop]
+        ended = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.stderr == "KeyboardInterrupt\nrun 'r' was interrupted before it began\n  Try: run it again\n"
+
+
 def test_ctrl_c_leaves_other_tracebacks_and_hooks_as_they_are(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     way = "await harness.run(flow, 'x')"

@@ -17,20 +17,25 @@ _METHODS = {"run": 0, "stream": 0, "run_sync": 0, "resume": 1, "resume_stream": 
 """The methods that run a step, and where the step stands among their arguments."""
 
 
+_STORE = 'Harness(checkpoints="sqlite:runs.db") stores runs, so that they can be resumed'
+_AGAIN = "run it again"
+
+
 class Interruption(str):
     """A note on a cancellation: which run it has interrupted, where, and how to go on.
 
     Args:
         run_id: The run.
         step: Its flow.
-        paths: The steps that were in flight.
+        paths: The steps that were in flight; `None` when the run had not begun.
         stored: Whether another process can resume it.
         session: Whether it is a turn of a session.
     """
 
-    __slots__ = ("harness", "run_id", "session", "step", "stored", "what")
+    __slots__ = ("harness", "other", "run_id", "session", "step", "stored", "what")
 
     what: str
+    other: str
     run_id: str
     step: object
     stored: bool
@@ -39,12 +44,18 @@ class Interruption(str):
     harness: object
 
     def __new__(
-        cls, run_id: str, step: object, paths: Iterable[tuple[str, ...]], *, stored: bool, session: bool
+        cls, run_id: str, step: object, paths: Iterable[tuple[str, ...]] | None, *, stored: bool, session: bool
     ) -> Self:
         """Make the note's text, with general names for the harness and the step."""
-        where = ", ".join(sorted("/".join(path) for path in paths)) or "its beginning"
-        what = f"run {run_id!r} was interrupted at {where}" + ("" if stored else ", and ends with the process")
-        note = super().__new__(cls, f"{what}\n  Try: {_remedy(run_id, stored)}")
+        if paths is None:
+            where, lost = "before it began", ""
+        else:
+            where = "at " + (", ".join(sorted("/".join(path) for path in paths)) or "its beginning")
+            lost = "" if stored else ", and ends with the process"
+        what = f"run {run_id!r} was interrupted {where}{lost}"
+        other = _AGAIN if paths is None else _STORE
+        note = super().__new__(cls, f"{what}\n  Try: {_remedy(run_id) if stored else other}")
+        note.other = other
         note.what, note.run_id, note.step, note.stored, note.session = what, run_id, step, stored, session
         note.harness = None
         return note
@@ -72,13 +83,11 @@ class Interruption(str):
         known = getattr(sys.modules.get("__main__"), "__dict__", {})
         named = next((name for name, value in known.items() if value is self.step), "step")
         harness, step = _as_called(error, self) or ("harness", named)
-        return f"{self.what}\n  Try: {_remedy(self.run_id, self.stored, harness, step)}"
+        return f"{self.what}\n  Try: {_remedy(self.run_id, harness, step) if self.stored else self.other}"
 
 
-def _remedy(run_id: str, stored: bool, harness: str = "harness", step: str = "step") -> str:
-    if stored:
-        return f"await {harness}.resume({run_id!r}, {step})"
-    return 'Harness(checkpoints="sqlite:runs.db") stores runs, so that they can be resumed'
+def _remedy(run_id: str, harness: str = "harness", step: str = "step") -> str:
+    return f"await {harness}.resume({run_id!r}, {step})"
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None, /) -> None:

@@ -524,7 +524,11 @@ def interruption(run: Any) -> Interruption | None:
 
 def note_cancelled(error: BaseException, run: Any, harness: object) -> None:
     """Note on a cancellation the run that it has interrupted, and how to go on with it."""
-    note = None if isinstance(error, Exception) else interruption(run)
+    if isinstance(error, Exception):
+        return
+    note = interruption(run)
+    if note is None and not run.journal:
+        note = Interruption(run.run_id, run.flow, None, stored=False, session=False)
     if note is not None:
         note.put_on(error, harness)
 
