@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from attrs import define, field
 
@@ -15,6 +15,7 @@ from noetic_py.errors import ModelError, ModelStreamError
 from noetic_py.models.model import AnswerSize, ModelEvent, ModelResponse
 
 __all__ = [
+    "BEGUN",
     "AnswerReading",
     "AnswerStream",
     "Malformed",
@@ -24,6 +25,10 @@ __all__ = [
     "mapping",
     "text",
 ]
+
+
+BEGUN: Final = 256
+"""Bytes that a call, or another part of an answer that begins, counts besides its text: it is an object of its own."""
 
 
 class Malformed(Exception):

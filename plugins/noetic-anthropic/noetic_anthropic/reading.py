@@ -20,7 +20,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
-from noetic_py.models.reading import AnswerReading, Malformed, ProviderError, array, mapping, text
+from noetic_py.models.reading import BEGUN, AnswerReading, Malformed, ProviderError, array, mapping, text
 
 __all__ = ["REDACTED", "THINKING", "MessageReading"]
 
@@ -138,7 +138,8 @@ class MessageReading(AnswerReading):
     def _open(self, event: Mapping[str, Any]) -> Iterator[ModelEvent]:
         block = _Block(mapping(event.get("content_block"), "content_block"))
         self._blocks[_index(event)] = block
-        self.unheard += sum(len(value) for value in block.start.values() if isinstance(value, str))
+        # The input of a call, or what a tool of the provider's has found, may stand in here.
+        self.unheard += BEGUN + len(repr(block.start))
         if block.kind == "text":
             self._message_id = self._message_id or self.new_id()
             yield from self._delta(block, {"type": "text_delta", "text": text(block.start, "text")})

@@ -12,7 +12,7 @@ from noetic_py import TokenUsage
 from noetic_py.core.budget import problem_of
 from noetic_py.core.items import FunctionCall, Message, Opaque, OutputText, Reasoning, Refusal
 from noetic_py.models import ItemDone, ModelEvent, ReasoningPart, TextPart, ToolCallPart
-from noetic_py.models.reading import Malformed, ProviderError
+from noetic_py.models.reading import BEGUN, Malformed, ProviderError
 
 USAGE = {"input_tokens": 10, "output_tokens": 1}
 
@@ -190,3 +190,19 @@ def test_an_input_that_is_not_json() -> None:
 def test_an_answer_that_just_ends_is_not_whole() -> None:
     with pytest.raises(Malformed, match="ended before"):
         MessageReading().end()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"type": "tool_use", "id": "t", "name": "f", "input": {"text": ["x" * 10_000]}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"encrypted_content": "x" * 10_000}]},
+        {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+    ],
+)
+def test_all_that_a_block_begins_with_counts(content: dict[str, Any]) -> None:
+    reading = MessageReading()
+    begun, *_ = block(0, content)
+    for event in (start(), begun):
+        list(reading.feed(event))
+    assert reading.unheard >= BEGUN + len(json.dumps(content)) - 50

@@ -20,7 +20,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
-from noetic_py.models.reading import AnswerReading, Malformed, array, mapping, text
+from noetic_py.models.reading import BEGUN, AnswerReading, Malformed, array, mapping, text
 
 __all__ = ["ChatReading"]
 
@@ -151,7 +151,7 @@ class ChatReading(AnswerReading):
                 call = self._latest()
             else:
                 call = self._calls[index] = _Call(call_id or self.new_id(), name)
-                self.unheard += len(call_id) + len(name)
+                self.unheard += BEGUN + len(call_id) + len(name)
         arguments = text(function, "arguments")
         if arguments:
             call.arguments += arguments

@@ -26,7 +26,7 @@ from noetic_py.models import (
     TextPart,
     ToolCallPart,
 )
-from noetic_py.models.reading import AnswerReading, Malformed, ProviderError, array, mapping, text
+from noetic_py.models.reading import BEGUN, AnswerReading, Malformed, ProviderError, array, mapping, text
 
 __all__ = ["ResponsesReading", "responses_input", "responses_request"]
 
@@ -244,7 +244,7 @@ class ResponsesReading(AnswerReading):
         if item.get("type") == "function_call":
             own, call_id, name = text(item, "id"), text(item, "call_id"), text(item, "name")
             self._calls[own] = (call_id, name)
-            self.unheard += len(own) + len(call_id) + len(name)
+            self.unheard += BEGUN + len(own) + len(call_id) + len(name)
         return ()
 
     def _done(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:

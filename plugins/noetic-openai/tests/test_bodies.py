@@ -16,12 +16,15 @@ import httpx2
 import openai
 import pytest
 from noetic_openai import OpenAIModel
+from noetic_openai.chat_reading import ChatReading
 from noetic_openai.failures import Failures
+from noetic_openai.responses import ResponsesReading
 from proxy import sse
 
 from noetic_py.core.items import Message
 from noetic_py.errors import AnswerTooLarge, ModelStatusError, ModelStreamError
 from noetic_py.models import ModelRequest, ModelResponse, allow_real_models, http
+from noetic_py.models.reading import BEGUN
 from noetic_py.testing.replies import CUT, STALL, Piece, Reply, ReplyServer, replying
 
 pytestmark = pytest.mark.anyio
@@ -238,6 +241,15 @@ async def test_items_without_an_end_are_cut_off(kind: str) -> None:
         model = OpenAIModel("m", base_url=f"{server.url}/v1", api_key="sk-secret")
         with pytest.raises(AnswerTooLarge):
             await ask(model)
+
+
+def test_a_call_that_begins_counts_as_an_object() -> None:
+    chat, responses = ChatReading(), ResponsesReading()
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}
+    list(chat.feed({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}))
+    item = {"type": "function_call", "id": "1", "call_id": "c", "name": "f", "arguments": ""}
+    list(responses.feed({"type": "response.output_item.added", "item": item}))
+    assert min(chat.unheard, responses.unheard) >= BEGUN
 
 
 async def test_other_requests_of_a_given_client_are_as_before() -> None:
