@@ -26,6 +26,7 @@ from anyio.lowlevel import current_token
 from attrs import define
 
 from noetic_py.core.runtime import SYSTEM
+from noetic_py.errors import ConfigError
 
 __all__ = [
     "ACCEPTED",
@@ -37,6 +38,7 @@ __all__ = [
     "ClosableClient",
     "LoopClients",
     "ReceivedBytes",
+    "check_address",
     "end_reading",
     "host_of",
     "limit_bodies_of",
@@ -353,6 +355,26 @@ async def _close(client: ClosableClient) -> None:
     # Also when the call was cancelled: what it opened has to be closed, and that must not take for ever.
     with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
         await client.close()
+
+
+def check_address(address: str) -> None:
+    """Refuse an address that an SDK cannot append its paths to, and would show in its errors and its log.
+
+    Raises:
+        ConfigError: It has parameters or a fragment, or a port that is no number; code `"model-address"`. The message
+            shows nothing of it.
+    """
+    try:
+        parts = urlsplit(address)
+        valid = not parts.query and not parts.fragment and (parts.port is None or parts.port >= 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ConfigError(
+            "base_url= is not a valid address of a model's server; expected a URL without parameters",
+            code="model-address",
+            hint='"http://127.0.0.1:8000/v1"; give an SDK client of your own (client=) for parameters and headers',
+        )
 
 
 def host_of(address: str | None) -> str:

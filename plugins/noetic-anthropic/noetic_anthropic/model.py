@@ -25,6 +25,7 @@ from noetic_py.models.http import (
     ACCEPTED,
     LoopClients,
     ReceivedBytes,
+    check_address,
     end_reading,
     host_of,
     limited,
@@ -91,6 +92,8 @@ class AnthropicModel:
         address = base_url or os.environ.get("ANTHROPIC_BASE_URL") if client is None else str(client.base_url)
         # Held for as long as the model lives, so that no text shows the password of an address.
         self._address_secrets = Secret.in_address(address or "")
+        if client is None and address:
+            check_address(address)
         self._model = model
         self._name = name or f"anthropic:{model}"
         self._cache: PromptCache = prompt_cache

@@ -349,3 +349,12 @@ def test_a_profile_of_ones_own() -> None:
     model = AnthropicModel("claude-sonnet-5", api_key="k", profile=profile, name="mine:m")
     assert isinstance(model, ProfiledModel)
     assert (profile_of(model), model.name) == (profile, "mine:m")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://h/v1?token=CaNaRy0815", "http://h/v1#CaNaRy0815", "http://u:p@h:CaNaRy0815/v1"]
+)
+def test_an_address_that_the_sdk_would_show_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AnthropicModel("m", base_url=address, api_key="sk-secret")
+    assert "CaNaRy" not in f"{caught.value} {caught.value!r}"

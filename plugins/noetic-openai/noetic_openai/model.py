@@ -23,7 +23,7 @@ from noetic_openai.wire import Server
 from noetic_py import Secret
 from noetic_py.errors import ConfigError, ModelUnavailable
 from noetic_py.models import ModelProfile, ModelRequest, ModelStream, check_real_model
-from noetic_py.models.http import ACCEPTED, LoopClients, end_reading, limited
+from noetic_py.models.http import ACCEPTED, LoopClients, check_address, end_reading, limited
 from noetic_py.models.reading import AnswerReading, AnswerStream
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class OpenAIModel:
         address = base_url or os.environ.get("OPENAI_BASE_URL") if client is None else str(client.base_url)
         # Held for as long as the model lives, so that no text shows the password of an address.
         self._address_secrets = Secret.in_address(address or "")
+        if client is None and address:
+            check_address(address)
         self._server = Server(base_url=address, schema_in_extra_body=schema_in_extra_body, store=store)
         self._caching = caching_of(prompt_cache, model, self._server, api)
         self._model = model

@@ -366,3 +366,12 @@ def test_a_profile_of_ones_own() -> None:
     model = OpenAIModel("m", base_url="http://127.0.0.1:1/v1", profile=profile, name="mine:m")
     assert (model.profile, model.name) == (profile, "mine:m")
     assert OpenAIModel("m", base_url="http://127.0.0.1:1/v1").profile == ModelProfile()
+
+
+@pytest.mark.parametrize(
+    "address", ["http://h/v1?token=CaNaRy0815", "http://h/v1#CaNaRy0815", "http://u:p@h:CaNaRy0815/v1"]
+)
+def test_an_address_that_the_sdk_would_show_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OpenAIModel("m", base_url=address, api_key="sk-secret")
+    assert "CaNaRy" not in f"{caught.value} {caught.value!r}"
