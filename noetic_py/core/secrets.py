@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NoReturn, TypeVar, get_args
 from weakref import finalize
@@ -269,16 +269,22 @@ def _parts_of(value: Any) -> Iterable[Any]:
         return [*value.values(), *(key for key in value if not isinstance(key, str) or not _NAME.fullmatch(key))]
     if isinstance(value, BaseException):
         return [*value.args, *getattr(value, "__notes__", ()), value.__cause__]
-    if isinstance(value, Collection) and not isinstance(value, str):
-        several: Collection[Any] = value
-        return list(several)
+    if _is_several(value):
+        return list(value)
     kind: Any = value.__class__
     if dataclasses.is_dataclass(kind):
         return [getattr(value, each.name, None) for each in dataclasses.fields(kind)]
     if attrs.has(kind):
         return [getattr(value, each.name, None) for each in attrs.fields(kind)]
     fields = getattr(kind, "model_fields", None)
-    return [] if fields is None else [*(getattr(value, name) for name in fields), *(value.model_extra or {}).values()]
+    if fields is None:
+        return []
+    extra: Mapping[str, Any] | None = getattr(value, "model_extra", None)
+    return [*(getattr(value, name) for name in fields), *(extra or {}).values()]
+
+
+def _is_several(value: object) -> TypeIs[Collection[Any]]:
+    return isinstance(value, Collection) and not isinstance(value, str)
 
 
 # Names of parameters, in lower case and without what separates their words: all of a name, and its end.

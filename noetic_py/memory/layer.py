@@ -358,7 +358,9 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         return result
 
     async def ask(self, model: str | Model | None, text: str, *, instructions: str, output: type[R]) -> R:
-        """Ask a model something for the layer; a step as of [`call`][noetic_py.MemoryLayer.call], so it is asked once.
+        """Ask a model something for the layer, once.
+
+        It is a step, like [`call`][noetic_py.memory.MemoryLayer.call].
 
         Args:
             model: The model, its name, or `None` for the harness's.

@@ -552,17 +552,19 @@ def noted() -> ValueError:
     return error
 
 
-HELD |= {
-    "deque": deque([WORD]),
-    "values of a mapping": {"a": WORD}.values(),
-    "undeclared field of a model": Open.model_validate({"account": WORD}),
-    "secret of pydantic": SecretStr(WORD),
-    "secret of pydantic in a model": Hidden(password=SecretStr(WORD)),
-    "bytes of pydantic": SecretBytes(WORD.encode()),
-    "argument of an exception": ValueError("refused", WORD),
-    "note of an exception": noted(),
-    "what holds itself": itself(),
-}
+HELD.update(
+    {
+        "deque": deque([WORD]),
+        "values of a mapping": {"a": WORD}.values(),
+        "undeclared field of a model": Open.model_validate({"account": WORD}),
+        "secret of pydantic": SecretStr(WORD),
+        "secret of pydantic in a model": Hidden(password=SecretStr(WORD)),
+        "bytes of pydantic": SecretBytes(WORD.encode()),
+        "argument of an exception": ValueError("refused", WORD),
+        "note of an exception": noted(),
+        "what holds itself": itself(),
+    }
+)
 
 
 @pytest.mark.parametrize("value", HELD.values(), ids=HELD)
