@@ -29,7 +29,7 @@ from noetic_py.core.state import StateBag, class_of
 from noetic_py.core.types import M2, M, M_co, R, S, T
 from noetic_py.engine.frame import failure_of, lost_task
 from noetic_py.errors import ConfigError, NoeticError, RunNotFound, StepFailed
-from noetic_py.models.model import ModelSettings
+from noetic_py.models.model import Model, ModelSettings
 from noetic_py.runner.plan import (
     Planner,
     ResumeOptions,
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from noetic_py.engine.state import Run
     from noetic_py.journal.run_summary import ResumePlan
     from noetic_py.journal.transforms import RecordTransform
-    from noetic_py.models.model import Model, ModelSettings
     from noetic_py.plugins import LayerRegistry
     from noetic_py.sessions.session import Session, Sessions
     from noetic_py.tools import Tool

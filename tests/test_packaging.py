@@ -162,6 +162,12 @@ def test_import_loads_nothing_heavy() -> None:
     assert modules & HEAVY == set()
 
 
+def test_a_harness_is_imported_without_what_runs_it() -> None:
+    modules = set(watched_import("noetic_py.harness")["modules"])
+    assert "noetic_py.runner.registry" in modules
+    assert modules.isdisjoint({"noetic_py.engine.execute", "noetic_py.engine.run", "opentelemetry", "tiktoken"})
+
+
 def test_import_loads_asyncio_only_if_anyio_does() -> None:
     if "asyncio" in watched_import("noetic_py")["modules"]:
         assert "asyncio" in watched_import("anyio")["modules"]

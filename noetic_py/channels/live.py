@@ -1,4 +1,4 @@
-"""What a run's channels are while it goes on: a queue, a value or a topic each."""
+"""What a run's channels are while it goes on, a queue, a value or a topic each, and handles for code outside."""
 
 from __future__ import annotations
 

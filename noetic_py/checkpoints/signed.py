@@ -17,13 +17,19 @@ from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
 from noetic_py.journal.fields import missing, plain_card
 from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of, origins_at
-from noetic_py.journal.stored import Record, RunEntry, Stats, Transaction
-from noetic_py.journal.transforms import Anchor, Finding, JournalEnd, RecordCheck, VerificationReport, refused
+from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
+from noetic_py.journal.transforms import (
+    Anchor,
+    Finding,
+    JournalEnd,
+    RecordCheck,
+    RecordTransform,
+    VerificationReport,
+    refused,
+)
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.journal.stored import Lease
-    from noetic_py.journal.transforms import RecordTransform
 
 
 _PAGE = 1000

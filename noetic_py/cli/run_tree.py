@@ -26,7 +26,7 @@ from noetic_py.journal.records import (
     StepStopped,
     Voided,
 )
-from noetic_py.journal.values import Path
+from noetic_py.journal.values import Path, SameAsChild, Stored
 
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
@@ -143,8 +143,6 @@ class RunTree:
 
     def output(self, step: StepNode) -> Any:
         """A step's output, looked up at its child when it is the same."""
-        from noetic_py.journal.values import SameAsChild, Stored
-
         output = step.output
         if isinstance(output, SameAsChild):
             child = step.below.get(output.name)

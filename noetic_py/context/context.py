@@ -13,13 +13,13 @@ from contextvars import ContextVar
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, overload
 
-from noetic_py.channels import DEFAULT_TIMEOUT
+from noetic_py.channels import DEFAULT_TIMEOUT, Channel, Receivable
 from noetic_py.context.detached import DetachedRun, DetachOptions
 from noetic_py.context.protocol import CURRENT, Engine, noted
 from noetic_py.context.read import ContextScope, ReadContext, ReadView, Services, StepMeta
 from noetic_py.context.unbound import Conversation, UnboundEngine, pack, unpack
 from noetic_py.core.allowance import Remaining
-from noetic_py.core.budget import TokenUsage
+from noetic_py.core.budget import Budget, TokenUsage
 from noetic_py.core.derivation import (
     ContextMemory,
     Derivation,
@@ -32,7 +32,7 @@ from noetic_py.core.derivation import (
     derivation,
     refuse_options,
 )
-from noetic_py.core.items import Message
+from noetic_py.core.items import Item, JsonValue, Message
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.progress import Progress
 from noetic_py.core.runtime import SYSTEM, Trace, new_trace
@@ -44,11 +44,8 @@ from noetic_py.errors import ConfigError, NoContextError, RunBusy
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-    from noetic_py.channels import Channel, Receivable
     from noetic_py.context.step import Step
-    from noetic_py.core.budget import Budget
     from noetic_py.core.control import Ask, Control, SessionKey
-    from noetic_py.core.items import Item, JsonValue
     from noetic_py.core.memory import Memory
     from noetic_py.core.view import LayerUsage
 

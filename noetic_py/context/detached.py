@@ -10,13 +10,12 @@ from attrs import frozen
 from noetic_py.context.unawaited import awaited
 from noetic_py.core.control import AnyResult, RunResult, RunStatus
 from noetic_py.core.types import O_co, T
-from noetic_py.errors import ConfigError, StepTimeout
+from noetic_py.errors import ConfigError, NoeticError, StepTimeout
 
 if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.channels.declared import AnyChannel
     from noetic_py.core.budget import Budget
-    from noetic_py.errors import NoeticError
 
 __all__ = ["DetachOptions", "DetachedRun", "DetachedWork"]
 

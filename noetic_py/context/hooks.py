@@ -12,15 +12,13 @@ from typing_extensions import TypeIs
 
 from noetic_py.context.read import ReadView
 from noetic_py.core.state import merge_state
-from noetic_py.core.types import M, M_co, M_contra, R, S, S_co, S_contra
-from noetic_py.errors import ConfigError
+from noetic_py.core.types import M, M_co, M_contra, R, S, S_co, S_contra, T
+from noetic_py.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from noetic_py.context.artifacts import ArtifactScope
     from noetic_py.context.step import AnyStep, Step
     from noetic_py.core.items import FunctionCall, FunctionCallOutput
-    from noetic_py.core.types import T
-    from noetic_py.errors import ModelError
     from noetic_py.models.model import ModelRequest, ModelResponse
 
 __all__ = [

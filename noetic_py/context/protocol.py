@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from sys import _getframe  # pyright: ignore[reportPrivateUsage] # the documented way to a caller's line
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Mapping, Sequence
     from decimal import Decimal
     from types import CodeType, CoroutineType
 

@@ -1,4 +1,4 @@
-"""What can be read of a run, and not changed: `ReadContext`, and what it shows of steps and services."""
+"""The scope of a context, and what can be read of a run and not changed: `ReadContext`, steps and services."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from attrs import define, frozen
 
 from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import NO_USAGE, TokenUsage
-from noetic_py.core.items import Message
-from noetic_py.core.log import ItemLog
+from noetic_py.core.items import FunctionCall, Item, Message
+from noetic_py.core.log import ItemLog, ItemView
 from noetic_py.core.progress import ReadProgress
-from noetic_py.core.state import NO_LAYER_STATES, LayerStates, copy_state, read_only_state
+from noetic_py.core.state import NO_LAYER_STATES, Attributes, LayerStates, copy_state, read_only_state
 from noetic_py.core.types import T2, M_co, S_co, T
 from noetic_py.errors import ConfigError
 
 if TYPE_CHECKING:
     from noetic_py.context.context import Context
     from noetic_py.core.control import SessionKey
-    from noetic_py.core.items import FunctionCall, Item
-    from noetic_py.core.log import ItemView
-    from noetic_py.core.state import Attributes
     from noetic_py.core.view import LayerUsage
     from noetic_py.journal.layer_states import StoredLayerStates
     from noetic_py.journal.values import Known

@@ -11,13 +11,13 @@ from attrs import field, frozen
 from noetic_py.context.read import Services, StepMeta
 from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import NO_USAGE
-from noetic_py.core.control import check_callers_id
+from noetic_py.core.control import Ask, Control, SessionKey, check_callers_id
 from noetic_py.core.derivation import ContextMemory, is_branch, read_memory, write_memory
-from noetic_py.core.items import ItemBase
+from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.progress import NO_RUN, ProgressKeeper
 from noetic_py.core.runtime import SYSTEM, Trace
 from noetic_py.core.state import Attributes, StateBag
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.types import ShareState, is_dict, is_list
 from noetic_py.errors import CodecError, InvalidId, LimitExceeded, NoContextError
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from noetic_py.context.context import AnyContext
     from noetic_py.context.detached import DetachedWork, DetachOptions
     from noetic_py.context.step import AnyStep
-    from noetic_py.core.control import Ask, Control, SessionKey
-    from noetic_py.core.items import Item, JsonValue
-    from noetic_py.core.types import ShareState
     from noetic_py.core.view import LayerUsage
 
 

@@ -1,4 +1,4 @@
-"""Budgets as a tree of leases: reserved before work starts, settled afterwards.
+"""Usage, and budgets as a tree of leases: reserved before work starts, settled afterwards.
 
 A [`Budget`][noetic_py.Budget] is a value a user writes. A `BudgetLease` is that budget in force for one harness, run,
 step or spawn; it points to the lease it lives under, and every reservation walks from where the work happens up to the

@@ -1,4 +1,4 @@
-"""One stop algebra: every way a run can end goes through one `Control` and comes out as one `RunResult`.
+"""Session keys, requests to people, and one stop algebra: every way to end is a `Control` and gives a `RunResult`.
 
 A run that was asked to end returns; a run that broke raises, and the error carries the same result.
 """

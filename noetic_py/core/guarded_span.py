@@ -1,4 +1,4 @@
-"""A span that is told texts without secrets. Apart from `trace`, because OpenTelemetry is loaded with it."""
+"""A span that is told texts without secrets. Apart from `runtime`, because OpenTelemetry is loaded with it."""
 
 from __future__ import annotations
 

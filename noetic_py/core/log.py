@@ -1,4 +1,4 @@
-"""The append-only log of a conversation, and the views of it.
+"""The append-only log of a conversation, the views of it, and which items callers may put into it.
 
 A log is a row of segments: lists that only ever grow at their end, each with the length that this log sees of it. A
 fork or a frozen view names the same lists and remembers how far they reached, so it costs nothing per item; what

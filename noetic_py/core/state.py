@@ -1,4 +1,4 @@
-"""What may be a run's state: a bag of values by key, or an object of a user's; how it is copied, restored and shown."""
+"""The state of a run and its attributes: how a bag of values, or an object of a user's, is copied and restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body while it runs: its own context variables, and how long it holds the event loop."""
+"""A body while it runs: its context variables, its time on the event loop, shielding, and calls it did not await."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ from inspect import isawaitable
 from logging import WARNING
 from time import monotonic
 from types import CodeType, CoroutineType, coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from noetic_py.context.protocol import CURRENT
-from noetic_py.context.step import function_of
+from noetic_py.context.step import AnyStep, function_of
 from noetic_py.core.diagnostics import log, not_a_value, where_defined
 from noetic_py.engine.frame import Frame, failure_of
 from noetic_py.engine.journaling.ledger import cut_loops
 from noetic_py.errors import NoeticError, NotAwaited
 from noetic_py.steps.handoff import Handoff, undeclared
-
-if TYPE_CHECKING:
-    from noetic_py.context.step import AnyStep
-
 
 GRACE = 10.0
 """Seconds that such a body gets to come to its end once it is to be cancelled."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from logging import WARNING
@@ -13,7 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import evolve, frozen
 
-from noetic_py.channels import ChannelHandle
+from noetic_py.channels import ChannelHandle, LiveChannel
 from noetic_py.channels.declared import AnyChannel
 from noetic_py.context.detached import DetachedWork, DetachOptions
 from noetic_py.context.protocol import CURRENT
@@ -43,15 +43,11 @@ from noetic_py.engine.state import Execution, Run, budget_of, head
 from noetic_py.engine.stops import COMPLETED, VALUELESS, asked_again, asked_by, asked_in, check_value
 from noetic_py.engine.stops import note as note_asked
 from noetic_py.errors import Aborted, BudgetExceeded, CodecError, ConcurrentStepCall, ConfigError, NoeticError
-from noetic_py.journal.records import AttemptFailed, Decision, StepOpened
+from noetic_py.journal.records import AttemptFailed, Decision, JournalRecord, StepOpened
 from noetic_py.steps.spawn import MemorySpec, SpawnSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from noetic_py.channels import LiveChannel
     from noetic_py.core.codec import Codec
-    from noetic_py.journal.records import JournalRecord
 
 
 def detach(frame: Frame, step: AnyStep, value: object, options: DetachOptions, own: bool = True) -> DetachedWork:

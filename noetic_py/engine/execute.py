@@ -633,7 +633,7 @@ async def call_from_body(frame: Frame, step: AnyStep, value: object) -> Any:
         occurrences = frame.occurrences = {}
     own = step.id
     count = occurrences.get(own, 0)
-    # `steps.step.frame`, without the call: every step that a body runs comes by here.
+    # `context.step.frame`, without the call: every step that a body runs comes by here.
     name = f"{own}#{count}" if count else own
     if frame.busy is not None:
         raise _concurrent(frame, name, f"while {'/'.join((*frame.at, frame.busy))} is in flight")

@@ -1,4 +1,4 @@
-"""A step in flight: the context that its body holds, and the notes of the engine about it."""
+"""A step in flight: its context, the notes of the engine about it, and which cancellations end it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import CodeType, CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
-from anyio import current_effective_deadline
+from anyio import CancelScope, current_effective_deadline
 from anyio.lowlevel import checkpoint
 
 from noetic_py.context.context import AnyContext, Context, Derived
@@ -22,13 +22,12 @@ from noetic_py.core.state import NO_LAYER_STATES, LayerStates, restore_state
 from noetic_py.core.types import T
 from noetic_py.errors import ConfigError
 from noetic_py.journal.layer_states import StoredLayerStates
-from noetic_py.journal.records import Decision
+from noetic_py.journal.records import Decision, Segment, StepFinished
 from noetic_py.journal.values import known_fields
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from anyio import CancelScope
     from opentelemetry.trace import Span
 
     from noetic_py.channels import Reader
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from noetic_py.core.log import ItemLog
     from noetic_py.engine.kind import Kind, Node
     from noetic_py.engine.state import Execution
-    from noetic_py.journal.records import Segment, StepFinished
     from noetic_py.steps.flow import Mode
     from noetic_py.steps.handoff import HistoryFilter
 
@@ -233,7 +231,7 @@ class Frame(Context[Any, Any]):
         self.clean = True
         # What the body has given.
         self.output: Any = None
-        # Calls of steps that may not have been awaited, the latest first; see `unawaited`.
+        # Calls of steps that may not have been awaited, the latest first; see `body`.
         self.calls: Calls | None = None
         self.shown: dict[tuple[int, str], Any] | None = None
         self.segments: list[Segment] | None = None

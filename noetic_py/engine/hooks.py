@@ -1,4 +1,4 @@
-"""Hook dispatch: the hooks of a step are called in order, and their effects are applied in its frame."""
+"""Hook dispatch: hooks are called in order, with effects on the step's frame; and what a tool call receives."""
 
 from __future__ import annotations
 

@@ -21,11 +21,10 @@ from noetic_py.core.types import is_dict, is_list
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import Frame, settle_cuts
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded, NoeticError
-from noetic_py.journal.records import AttemptFailed, Progressed, StepFinished, Voided, dump_record
+from noetic_py.journal.records import AttemptFailed, JournalRecord, Progressed, StepFinished, Voided, dump_record
 
 if TYPE_CHECKING:
     from noetic_py.engine.state import Run
-    from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.values import Path
 
 

@@ -1,4 +1,4 @@
-"""One request to a provider: reserved before it starts, read while it streams, settled when it ends."""
+"""One request to a provider and its span: reserved before it starts, read while it streams, settled when it ends."""
 
 from __future__ import annotations
 

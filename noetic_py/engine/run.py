@@ -1,4 +1,4 @@
-"""A run from its first record to its last: whatever ends it, one result comes out."""
+"""A run from its first record to its last, and the interpreter: whatever ends a run, one result comes out."""
 
 from __future__ import annotations
 

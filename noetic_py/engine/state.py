@@ -1,4 +1,4 @@
-"""What is alive while a run goes on: the run, and its executions."""
+"""Mutable state of one run and of the executions inside it, and the bounds of a run and all that it starts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from noetic_py.context.read import ContextScope, Services, StepMeta
 from noetic_py.context.step import AnyStep, require_step
 from noetic_py.core.allowance import Remaining
 from noetic_py.core.budget import NOTHING_USED, Budget, BudgetLease, TokenUsage, Usage
-from noetic_py.core.control import AnyResult, Control, LoopStop, Partial, StopKind
+from noetic_py.core.control import AnyResult, Ask, Control, LoopStop, Partial, SessionKey, StopKind
 from noetic_py.core.derivation import ContextMemory
 from noetic_py.core.diagnostics import is_verbose
 from noetic_py.core.events import BudgetWarning, Bus, ChannelDropped, Emitted
-from noetic_py.core.runtime import Trace, trace_of_run
+from noetic_py.core.runtime import Runtime, Trace, current_span, place_of, trace_of_run
 from noetic_py.core.state import NO_LAYER_STATES, Attributes, LayerStates, SavedState
 from noetic_py.core.types import OnDiverge, ShareState, T
 from noetic_py.core.values import copy_value
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 
     from noetic_py.checkpoints.contract import CheckpointBackend
     from noetic_py.context.hooks import AnyHook
-    from noetic_py.core.control import Ask, SessionKey
     from noetic_py.core.items import JsonValue
     from noetic_py.core.progress import ProgressEntry, ProgressKeeper
-    from noetic_py.core.runtime import Runtime
     from noetic_py.core.view import LayerUsage, View
     from noetic_py.engine.journaling.ledger import RunWriter
     from noetic_py.engine.layers.handles import Layers
@@ -258,7 +256,7 @@ class Run:
         # `context_turns` are those of the context it goes on with: from before and, once it is over, its own too.
         self.executed = self.turns = self.context_turns = self.stopping = self.alert = 0
         self.depth, self.limits = _place()
-        # When the stretch of its code that runs now has begun, and what has been warned of once; see `blocking`.
+        # When the stretch of its code that runs now has begun, and what has been warned of once; see `body`.
         self.running_since, self.noticed = 0.0, set[str]()
         self.unpriced = self._over = self.waits = self.timed = False
         self.view: View | None = None
@@ -719,15 +717,11 @@ class Execution:
             self.run.in_its_thread(partial(self.run.bus.publish, tagged))
 
     def span(self, ctx: AnyContext, /) -> Span:
-        from noetic_py.core.runtime import current_span
-
         span = frame_around(ctx).own_span
         return current_span() if span is None else span
 
     def trace(self, ctx: AnyContext, /) -> Trace:
         """The place of the step's span, or of the run when nothing records it."""
-        from noetic_py.core.runtime import place_of
-
         span = None if self.run.tracer is None else frame_around(ctx).own_span
         return self.run.place if span is None else place_of(span)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from attrs import asdict, evolve, field, fields, frozen
 
@@ -20,18 +20,12 @@ from noetic_py.engine.kind import Node
 from noetic_py.engine.state import Run, wrap_up_step
 from noetic_py.errors import CodecError, ConfigError
 from noetic_py.errors.redaction import without_secrets
-from noetic_py.journal.records import Decision
+from noetic_py.journal.records import Decision, JournalRecord
 from noetic_py.journal.values import Path, Stored
 from noetic_py.steps.flow import BranchSpec
 from noetic_py.steps.handoff import HandoffOutput, HandoffSourceSpec, HandoffSpec, members
 from noetic_py.steps.loop import LoopSpec
 from noetic_py.steps.spawn import SpawnSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from noetic_py.journal.records import JournalRecord
-
 
 ASKED = "asked"
 """The key of the decision, which is the run's own."""

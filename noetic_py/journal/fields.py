@@ -1,4 +1,4 @@
-"""How a record declares its fields, and the loops that write, check and read records by these declarations.
+"""How a record declares its fields, the loops that write, check and read it, and the envelope of its bytes.
 
 A field that is stored says so in its annotation: what it can hold, and under which key. Annotations are values here and
 no texts, so a module of records does without `from __future__ import annotations`. A record whose fields have no

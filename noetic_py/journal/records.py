@@ -1,4 +1,4 @@
-"""What a journal is made of.
+"""The records of a journal, and their bytes.
 
 A run's journal is a list of records, and a position in it is a checkpoint. A step's place is its path: a tuple of
 frames such as `("pipeline", "agent[3]", "search#2")`. The work a body does itself is cut into segments by its child

@@ -1,4 +1,4 @@
-"""Record transforms: what is done to the bytes of every record on their way to the backend, and undone on the way back.
+"""Packing, and record transforms: what is done to the bytes of every record on the way to the backend and back.
 
 A transform signs records, or encrypts them. It gets a record's stored bytes and the place where they belong, and gives
 other bytes; reading, it gets those back and says what it found. It knows nothing of backends, and backends nothing of

@@ -26,7 +26,7 @@ from typing_extensions import TypeIs, TypeVar, dataclass_transform
 
 from noetic_py.core.memory import Memory, make_frozen
 from noetic_py.core.reducers import join
-from noetic_py.errors import ConfigError
+from noetic_py.errors import ConfigError, ModelError
 from noetic_py.memory.binding import Alone, Binding
 from noetic_py.memory.scopes import LayerStorage, Scope, Slot
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from noetic_py.core.log import ItemView
     from noetic_py.core.runtime import Runtime
     from noetic_py.core.types import Version
-    from noetic_py.errors import ModelError
     from noetic_py.memory.listeners import ContextItem
     from noetic_py.models.model import Model, ModelResponse
     from noetic_py.tools.definition import AnyTool, ToolSource

@@ -1,4 +1,4 @@
-"""The model interface: one request in, a stream of events out, one response at the end."""
+"""The model interface, one request in and a stream of events out; the prices and profiles of models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from noetic_py.core.types import is_mapping
 from noetic_py.core.values import size_of
 from noetic_py.errors import AnswerTooLarge, ConfigError, LimitExceeded, MissingExtra, RealModelRefused, UnknownKeyword
 
-_Part: TypeAlias = tuple[int, Decimal]
 # A prompt may be larger than it was counted, and so cost what one of a larger size does.
 _MARGIN = Decimal("1.25")
 

@@ -1,4 +1,4 @@
-"""`ModelWrapper`: a model made of another one."""
+"""`ModelWrapper`, a model made of another one, and the wrappers of the library: timed, limited, fallback, retry."""
 
 from __future__ import annotations
 

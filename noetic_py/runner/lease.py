@@ -414,7 +414,7 @@ def _input(started: RunBegun, step: AnyStep, codec: Codec) -> Any:
 
 async def beating(run: Run, work: Callable[[], Awaitable[AnyResult]]) -> AnyResult:
     """Do the work, and keep the run's lease meanwhile."""
-    from noetic_py.runner.registry import hear
+    from noetic_py.runner.stop_requests import hear
 
     if run.store is None:
         return await work()

@@ -1,4 +1,4 @@
-"""How a run is made of what its caller asks for: `Planner`."""
+"""The options of a run, and how a run is made of what its caller asks for: `Planner`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from noetic_py.context.read import ContextScope, Services, unanswered
 from noetic_py.context.step import AnyStep, is_seconds, require_step
 from noetic_py.context.unbound import UnboundEngine
 from noetic_py.core.budget import Budget
-from noetic_py.core.control import SessionKey, check_callers_id, is_stream
+from noetic_py.core.control import Answer, SessionKey, check_callers_id, is_stream
 from noetic_py.core.diagnostics import where_defined
 from noetic_py.core.events import Bus
-from noetic_py.core.items import ItemBase
+from noetic_py.core.items import Item, ItemBase, JsonValue
 from noetic_py.core.log import ItemLog, admit
 from noetic_py.core.memory import Memory
 from noetic_py.core.runtime import Trace, tracer
@@ -36,8 +36,6 @@ from noetic_py.steps.model import check_parallel_tools
 
 if TYPE_CHECKING:
     from noetic_py.checkpoints.contract import CheckpointBackend
-    from noetic_py.core.control import Answer
-    from noetic_py.core.items import Item, JsonValue
     from noetic_py.engine.journaling.ledger import RunStorage
     from noetic_py.engine.journaling.run_history import RunHistory
     from noetic_py.engine.protocol import Interpreter

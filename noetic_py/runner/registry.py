@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, overload
 
 import anyio
 from anyio.lowlevel import current_token
-from attrs import asdict
 from typing_extensions import Unpack
 
 from noetic_py.access import Authorizer, Resource
-from noetic_py.checkpoints.contract import CheckpointBackend, Scope
 from noetic_py.context.protocol import CURRENT
 from noetic_py.context.step import AnyStep, is_seconds
 from noetic_py.context.unawaited import awaited
-from noetic_py.core.codec.structure import dump, parse
 from noetic_py.core.control import AnyResult, Control, Partial, RunResult
 from noetic_py.core.diagnostics import HIDING, Where, called_at, log, trim, warn
 from noetic_py.core.events import Event, EventT, ItemsAppended, ReasoningDelta, TextDelta
@@ -32,36 +29,22 @@ from noetic_py.core.selections import Choice, CommittedItems, Deltas, Partials, 
 from noetic_py.core.types import O_co, S_co, T
 from noetic_py.core.values import copy_value
 from noetic_py.engine.frame import waited
-from noetic_py.engine.journaling.run_history import OVER, read_journal
-from noetic_py.engine.stops import ASKED, Asked, asked_in, asked_of, control_of, decision_of
 from noetic_py.errors import (
-    CodecError,
     ConfigError,
     NoeticError,
     RunBusy,
     RunNotFound,
-    RunOver,
     ShuttingDown,
     StepFailed,
-    VersionConflict,
     WrongThread,
 )
-from noetic_py.errors.redaction import without_secrets
-from noetic_py.journal.decisions import check_decision
-from noetic_py.journal.records import RunEnded, dump_record
-from noetic_py.journal.run_summary import PlainCodec
-from noetic_py.journal.stored import StoredValue
-from noetic_py.runner.lease import give_up, owned
 
 if TYPE_CHECKING:
     from noetic_py.channels import Channel, ChannelHandle
     from noetic_py.channels.declared import AnyChannel
-    from noetic_py.core.control import RunStatus
     from noetic_py.core.items import Item
-    from noetic_py.core.runtime import Runtime
     from noetic_py.core.view import View
     from noetic_py.engine.state import Run
-    from noetic_py.journal.records import JournalRecord
 
 __all__ = ["Home", "Living", "Stopping", "check_shutdown", "note_cancelled", "stopping_on_signals"]
 
@@ -130,179 +113,6 @@ class Signals:
         while self.received is None:
             await anyio.wait_readable(self._reader)
         return self.received
-
-
-_SCOPE: Scope = ("run stops",)
-_MAX_BYTES = 32 * 1024 * 1024
-# Seconds between two looks at what the owner of a run has answered.
-_PAUSE = 0.1
-
-
-async def hear(run: Run) -> None:
-    """Store a stop that this process has asked for; look whether another one asks for a stop, and answer it."""
-    store = run.store
-    if store is None:
-        return
-    try:
-        if store.hurried.is_set():
-            # What stops the run is stored at once: a body may take its time to end, and its process may die meanwhile.
-            store.hurried = anyio.Event()
-            await store.commit(run.journal, force=True)
-        found = await store.backend.get(_SCOPE, run.run_id)
-        if found is None or (letter := _letter(found))["taken"] is not None:
-            return
-        if letter["until"] >= run.runtime.now().timestamp():
-            await _answer(run, found, letter)
-    except Exception:  # noqa: BLE001 # whatever a backend's client raises
-        # A store that cannot be reached is asked again; one that does not take the decision has ended the run.
-        return
-
-
-async def _answer(run: Run, found: StoredValue, letter: dict[str, Any]) -> None:
-    store = run.store
-    if store is None:
-        return
-    why = ""
-    try:
-        asked = asked_of(letter["asked"])
-        taken = run.take_stop(control_of(asked, run.flow, store.codec), key=asked.key)
-        if taken:
-            await store.commit(run.journal, force=True)
-    except (ConfigError, CodecError) as error:
-        taken, why = False, error.message
-    answer = {**letter, "taken": taken, "why": why}
-    await store.backend.put(_SCOPE, run.run_id, dump(answer), expected=found.version)
-
-
-def _letter(found: StoredValue) -> dict[str, Any]:
-    fields: Any = parse(found.value, _MAX_BYTES, "stop request")
-    try:
-        check_decision(ASKED, fields["asked"], ())
-        if not isinstance(fields["until"], float) or fields["taken"] not in (None, True, False):
-            raise TypeError("until and taken")
-    except (LookupError, TypeError, CodecError) as error:
-        raise CodecError("is not a valid request to stop a run", where=f"run {found.key}") from error
-    letter: dict[str, Any] = fields
-    return letter
-
-
-async def request_stop(backend: CheckpointBackend, run_id: str, asked: Asked, wait: float, runtime: Runtime) -> None:
-    """Have a run stopped, whichever process runs it: return once the decision is in its journal.
-
-    Args:
-        backend: Where it is kept.
-        run_id: The run.
-        asked: What is asked for.
-        wait: How many seconds its owner has to take it.
-        runtime: The clock.
-
-    Raises:
-        RunOver: It has ended, or is being stopped in another way.
-        RunBusy: Its owner has not answered in time; then nothing is asked for any more.
-        ConfigError: The value is not of the flow's type; code `"complete"`.
-    """
-    ends = runtime.monotonic() + wait
-    until = runtime.now().timestamp() + wait
-    posted: int | None = None
-    try:
-        while True:
-            try:
-                return await _write(backend, run_id, asked)
-            except RunBusy:
-                if posted is None:
-                    posted = await _post(backend, run_id, asked, until)
-                elif await _taken(backend, run_id, asked):
-                    return None
-                left = ends - runtime.monotonic()
-                if left <= 0:
-                    # What is taken back is not heard later; otherwise the owner was faster, and has answered.
-                    late = posted is not None and not await _take_back(backend, run_id, posted)
-                    if late and await _taken(backend, run_id, asked):
-                        return None
-                    raise
-            await runtime.sleep(min(_PAUSE, left))
-    finally:
-        if posted is not None:
-            with anyio.CancelScope(shield=True):
-                await _clear(backend, run_id, asked)
-
-
-async def _post(backend: CheckpointBackend, run_id: str, asked: Asked, until: float) -> int | None:
-    """Leave the request for the run's owner; `None` while another one is there."""
-    letter = {"asked": asdict(asked, recurse=False), "until": until, "taken": None}
-    found = await backend.get(_SCOPE, run_id)
-    try:
-        if found is not None and _letter(found)["until"] >= until:
-            return None
-        return await backend.put(_SCOPE, run_id, dump(letter), expected=0 if found is None else found.version)
-    except VersionConflict:
-        return None
-
-
-async def _taken(backend: CheckpointBackend, run_id: str, asked: Asked) -> bool:
-    """Whether the owner has taken the request.
-
-    Raises:
-        RunOver: It has not, and says so.
-        ConfigError: It has not for the value; code `"complete"`.
-    """
-    found = await backend.get(_SCOPE, run_id)
-    letter = None if found is None else _letter(found)
-    if letter is None or letter["asked"].get("key") != asked.key or letter["taken"] is None:
-        return False
-    if letter["taken"]:
-        return True
-    if letter.get("why"):
-        raise ConfigError(str(letter["why"]), code="complete", hint="give a value of the type that the flow returns")
-    raise _over(run_id, "it is being stopped already")
-
-
-async def _take_back(backend: CheckpointBackend, run_id: str, posted: int) -> bool:
-    """Take a request back that has no answer yet; says whether it had none."""
-    try:
-        return await backend.remove(_SCOPE, run_id, expected=posted)
-    except VersionConflict:
-        return False
-
-
-async def _clear(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
-    """Leave nothing of a request behind."""
-    found = await backend.get(_SCOPE, run_id)
-    if found is not None and _letter(found)["asked"].get("key") == asked.key:
-        with suppress(VersionConflict):
-            await backend.remove(_SCOPE, run_id, expected=found.version)
-
-
-async def _write(backend: CheckpointBackend, run_id: str, asked: Asked) -> None:
-    """Stop a run that no process has.
-
-    Raises:
-        RunBusy: One has it.
-        RunOver: It has ended.
-    """
-    lease, _ = await owned(backend, run_id)
-    try:
-        codec = PlainCodec()
-        journal = await read_journal(backend, run_id, codec)
-        known = asked_in(journal)
-        if known is not None and asked.key and known.key == asked.key:
-            return
-        last = journal[-1] if journal else None
-        if isinstance(last, RunEnded) and last.status in OVER:
-            raise _over(run_id, f"it has {last.status}")
-        if known is not None and (not known.rule.wraps_up or asked.rule.wraps_up):
-            raise _over(run_id, "it is being stopped already")
-        status: RunStatus = "completed" if asked.rule.completes else "interrupted"
-        reason = asked.reason if asked.rule.completes else f"to be wrapped up when it is resumed: {asked.reason}"
-        written: list[JournalRecord] = [decision_of(asked), RunEnded((), status, without_secrets(reason), None)]
-        records = [dump_record(each, codec) for each in written]
-        await backend.append(run_id, expected_position=len(journal), fence=lease.fence, records=records, status=status)
-    finally:
-        await give_up(backend, lease)
-
-
-def _over(run_id: str, why: str) -> RunOver:
-    return RunOver(f"run {run_id!r} cannot be stopped any more: {why}", hint="look at harness.runs.get(run_id).status")
 
 
 REASON = "shutdown"

@@ -13,7 +13,7 @@ from noetic_py.access import AccessAction, Authorizer, Resource, attributed
 from noetic_py.checkpoints.checks import check_prune
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.context.unawaited import awaited
-from noetic_py.core.control import Checkpoint, RunStatus, SessionKey, is_stream
+from noetic_py.core.control import Answer, Checkpoint, PendingRequest, RunStatus, SessionKey, is_stream
 from noetic_py.core.runtime import Runtime
 from noetic_py.errors import (
     AnswerInvalid,
@@ -29,12 +29,11 @@ from noetic_py.errors import (
     TransformMissing,
 )
 from noetic_py.journal.fields import card_fields
-from noetic_py.journal.run_summary import PlannedStep, ResumePlan
+from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, load_records
 from noetic_py.journal.stored import RunEntry, Stats
 
 if TYPE_CHECKING:
     from noetic_py.context.step import AnyStep
-    from noetic_py.core.control import Answer, PendingRequest
     from noetic_py.core.progress import ProgressEntry
     from noetic_py.engine.stops import Asked
     from noetic_py.journal.records import JournalRecord
@@ -233,7 +232,7 @@ class Runs:
 
     async def _stop(self, run_id: str, asked: Asked, wait: float) -> RunInfo:
         from noetic_py.engine.stops import asked_by
-        from noetic_py.runner.registry import request_stop
+        from noetic_py.runner.stop_requests import request_stop
 
         await self._get(run_id)
         asked = evolve(asked, by=asked_by(), key=self._runtime.new_id())
@@ -329,8 +328,6 @@ class Runs:
         return progress_of(await self._records(run_id))
 
     async def _records(self, run_id: str, after: int = 0) -> Sequence[JournalRecord]:
-        from noetic_py.journal.run_summary import PlainCodec, load_records
-
         if is_stream(run_id):
             raise RunNotFound(f"there is no run {run_id!r}: it is a session's", hint="look at harness.runs.list()")
         codec = PlainCodec()

@@ -1,4 +1,4 @@
-"""Messages to a session without a caller that waits for the answer: kept in order until a turn has taken it.
+"""The lock of a session, and messages without a caller that waits: kept in order until a turn has taken them.
 
 A message stands in the backend from before `send` returns until the session's stream says which turn has taken it: the
 record that a turn begins names the message that it answers, and the record that it ends those that came in between its

@@ -10,6 +10,7 @@ import anyio
 from typing_extensions import Unpack
 
 from noetic_py.access import AccessAction, Authorizer, Resource
+from noetic_py.context.step import Step
 from noetic_py.context.unawaited import awaited
 from noetic_py.core.codec import Codec
 from noetic_py.core.control import RunResult
@@ -19,7 +20,6 @@ from noetic_py.core.types import M, M_co, R, S, T
 from noetic_py.errors import CodecError, ConfigError, RunBusy, SessionSuspended, ShuttingDown
 
 if TYPE_CHECKING:
-    from noetic_py.context.step import Step
     from noetic_py.runner.plan import RunOptions
     from noetic_py.runner.registry import RunStream
     from noetic_py.sessions.export import SessionData

@@ -1,4 +1,4 @@
-"""All sessions of one harness: what is known of them, what goes on, and how they are read and written."""
+"""All sessions of one harness: what is known of them, what goes on, how they are read, written and watched."""
 
 from __future__ import annotations
 

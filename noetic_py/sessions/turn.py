@@ -33,6 +33,7 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.records import Base
 from noetic_py.journal.session_stream import (
+    ShutTurn,
     StoredConversation,
     deltas_change,
     discarded,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from noetic_py.engine.journaling.run_history import RunHistory
     from noetic_py.engine.run import RunPlan
     from noetic_py.engine.state import Run
-    from noetic_py.journal.session_stream import ShutTurn
 
 from noetic_py.core.control import SessionKey
 from noetic_py.sessions.queue import NEXT, MessageGone, NothingQueued, QueuedMessage

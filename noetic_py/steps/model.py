@@ -114,8 +114,8 @@ class ModelSpec(Spec):
     tools: tuple[Any, ...]
     settings: ModelSettings
     max_parallel_tools: int | None = field(default=None, metadata={"fingerprint": False})
-    # What is made of the types when they are first needed, because it takes pydantic.
-    cache: dict[str, Any] = field(factory=dict[str, Any])
+    # What is made of the types when they are first needed, because it takes pydantic; and the tools by their names.
+    cache: dict[str, Any] = field(factory=dict[str, Any], init=False)
 
     outline: ClassVar[tuple[str, str]] = ("(", ")")
     asks_model: ClassVar[bool] = True

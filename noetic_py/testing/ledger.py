@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attrs import frozen
 
-from noetic_py.journal.records import AttemptFailed, RunEnded, StepFinished
+from noetic_py.journal.records import AttemptFailed, JournalRecord, RunEnded, StepFinished
 
 if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame
-    from noetic_py.journal.records import JournalRecord
 
 __all__ = ["Attempt", "Ledger", "LedgerLine"]
 

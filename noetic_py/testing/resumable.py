@@ -13,7 +13,7 @@ from noetic_py.core.events import Event, StepStarted, StepVoided
 from noetic_py.core.state import StateBag, class_of, copy_state
 from noetic_py.errors import NoeticError
 from noetic_py.harness import Harness
-from noetic_py.journal.records import AttemptFailed, StepFinished, Voided
+from noetic_py.journal.records import AttemptFailed, JournalRecord, StepFinished, Voided
 from noetic_py.testing._renamed import Names
 from noetic_py.testing.faults import FaultyBackend, When
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from noetic_py.context.step import Step
     from noetic_py.core.control import AnyResult
     from noetic_py.core.types import M, R, S, T
-    from noetic_py.journal.records import JournalRecord
 
 __all__ = ["NotReached", "Outcome", "ResumeCheck", "assert_resumable_everywhere", "kill_points"]
 

@@ -1,4 +1,4 @@
-"""`Tool` and `@tool`: a function that a model may call."""
+"""`Tool` and `@tool`: a function that a model may call, and how it is called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from typing_extensions import TypedDict, Unpack
 
 from noetic_py.context.hooks import AnyHook, read_hooks, read_tags
 from noetic_py.core.diagnostics import warn
-from noetic_py.core.items import ContentPart, InputText, JsonValue, OutputText
+from noetic_py.core.items import ContentPart, FunctionCall, InputText, JsonValue, OutputText
 from noetic_py.core.secrets import is_secret
 from noetic_py.core.spelling import unknown_keyword
 from noetic_py.core.types import M, M_contra, O_co, P, R, Replay, S, S_contra
@@ -42,7 +42,6 @@ from noetic_py.tools.signature import Injected, Signature, read_docs, read_signa
 if TYPE_CHECKING:
     from noetic_py.context.context import Context
     from noetic_py.context.read import AnyReadContext
-    from noetic_py.core.items import FunctionCall
     from noetic_py.tools.arguments import Arguments
 
 

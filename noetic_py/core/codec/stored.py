@@ -1,4 +1,4 @@
-"""Values as stored JSON, which says of itself what it holds."""
+"""Values and failures as stored JSON, which says of itself what it holds."""
 
 from __future__ import annotations
 

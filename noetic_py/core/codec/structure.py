@@ -1,4 +1,4 @@
-"""From decoded JSON to the classes that a type asks for.
+"""JSON text under rules, and from decoded JSON to the classes that a type asks for.
 
 Strict where `str(value)` would do: a number is no text, a text is no list. Where JSON has no form of its own, a native
 value and its JSON form are both taken, so one converter serves stored values and payloads that came over the wire.

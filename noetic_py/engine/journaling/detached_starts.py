@@ -8,7 +8,7 @@ from noetic_py.core.codec.structure import dump
 from noetic_py.core.state import StateBag
 from noetic_py.engine.fingerprint import fingerprint
 from noetic_py.engine.journaling.replay import as_stored, version_of
-from noetic_py.engine.state import limits_of
+from noetic_py.engine.state import Run, limits_of
 from noetic_py.errors import CodecError, ConfigError, LimitExceeded
 from noetic_py.journal.records import Decision
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from noetic_py.context.read import ContextScope
     from noetic_py.context.step import AnyStep
     from noetic_py.core.types import Version
-    from noetic_py.engine.state import Run
     from noetic_py.journal.values import Path
 
 

@@ -16,6 +16,7 @@ from noetic_py.journal.records import (
     ChildReplayed,
     Decision,
     Intent,
+    JournalRecord,
     Pending,
     RunEnded,
     Segment,
@@ -28,7 +29,6 @@ from noetic_py.journal.records import (
 if TYPE_CHECKING:
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, Run
-    from noetic_py.journal.records import JournalRecord
     from noetic_py.journal.values import Path
 
 

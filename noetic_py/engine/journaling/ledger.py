@@ -1,4 +1,4 @@
-"""From a finished step to its record, with what its ancestors in flight had not written; `writer.py` commits both.
+"""From a finished step to its record, with what its ancestors in flight had not written, and to the commit of both.
 
 A body that has ended goes through this file from the top: `encode_finished` makes the record and what others read of
 it, `finished` appends it, and `RunWriter.commit` stores what was appended.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -42,6 +42,8 @@ from noetic_py.errors import (
 from noetic_py.journal.records import (
     AttemptFailed,
     Decision,
+    Intent,
+    JournalRecord,
     Segment,
     StepFinished,
     StepOpened,
@@ -50,17 +52,22 @@ from noetic_py.journal.records import (
     dump_record,
 )
 from noetic_py.journal.stored import Lease, Record
-from noetic_py.journal.values import SameAsChild, Stored, changes, known_fields, require_readable
+from noetic_py.journal.values import (
+    Change,
+    LayerDeltas,
+    Path,
+    SameAsChild,
+    Stored,
+    changes,
+    known_fields,
+    require_readable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from noetic_py.context.step import AnyStep
     from noetic_py.core.budget import BudgetLease
     from noetic_py.core.items import Item
     from noetic_py.engine.state import Execution, RecordedUsage, Run
-    from noetic_py.journal.records import Intent, JournalRecord
-    from noetic_py.journal.values import Change, LayerDeltas, Path
 
 
 TTL = 30.0

@@ -1,4 +1,4 @@
-"""What the journal of a durable run says of a step before its body starts."""
+"""What the journal of a durable run says of a step before its body starts, also when older code has written it."""
 
 from __future__ import annotations
 

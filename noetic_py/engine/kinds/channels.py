@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
 from attrs import frozen
 
-from noetic_py.channels import LiveChannel, Reader
+from noetic_py.channels import Entry, LiveChannel, Reader
 from noetic_py.channels.declared import AnyChannel
 from noetic_py.context.step import AnyStep, Step
 from noetic_py.core.diagnostics import warn
@@ -24,9 +24,6 @@ from noetic_py.engine.frame import Frame, acting, waited
 from noetic_py.engine.journaling.deliveries import going_on, note_delivery
 from noetic_py.engine.kind import Kind
 from noetic_py.errors import ChannelTimeout, ConcurrentStepCall, ConfigError, NoeticError
-
-if TYPE_CHECKING:
-    from noetic_py.channels import Entry
 
 
 @frozen(eq=False)

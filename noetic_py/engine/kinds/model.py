@@ -1,4 +1,4 @@
-"""A model round: an answer that is a recorded child, then the tools that it calls, concurrently."""
+"""A model round: one request and its answer as a recorded child, then the tools that it calls, concurrently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from noetic_py.context.step import AnyStep, Step
 from noetic_py.context.step import frame as frame_name
 from noetic_py.core.budget import NO_USAGE
 from noetic_py.core.events import ReasoningDelta, TextDelta
-from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, ItemBase, Message, Refusal
+from noetic_py.core.items import FunctionCall, FunctionCallOutput, Item, ItemBase, JsonValue, Message, Refusal
 from noetic_py.core.log import ItemLog, ItemView, admit_value
 from noetic_py.core.values import copy_value
 from noetic_py.engine.execute import execute, restore_log
@@ -68,7 +68,6 @@ from noetic_py.tools.confidential import conceal, hidden_in
 
 if TYPE_CHECKING:
     from noetic_py.core.codec import Codec
-    from noetic_py.core.items import JsonValue
     from noetic_py.engine.state import Run
     from noetic_py.memory.layer import AnyLayer
     from noetic_py.tools.definition import AnyTool
@@ -251,25 +250,17 @@ def _cache_key(thread_id: str) -> str:
 def _fresh(frame: Frame, response: ModelResponse) -> ModelResponse:
     """The answer, with new ids for calls whose id the conversation has already seen, as some servers repeat them."""
     seen: set[str] = set()
-    repeated = False
+    items: list[Item] = []
+    replaced = False
     for item in response.items:
-        if isinstance(item, FunctionCall):
-            repeated = repeated or item.call_id in seen or frame.log.has_call(item.call_id)
-            seen.add(item.call_id)
-    return evolve(response, items=_renewed(frame, response.items)) if repeated else response
-
-
-def _renewed(frame: Frame, items: Sequence[Item]) -> list[Item]:
-    seen: set[str] = set()
-    renewed: list[Item] = []
-    for item in items:
         new = item
         if isinstance(item, FunctionCall):
             if item.call_id in seen or frame.log.has_call(item.call_id):
                 new = FunctionCall(name=item.name, arguments=item.arguments, id=item.id)
+                replaced = True
             seen.add(item.call_id)
-        renewed.append(new)
-    return renewed
+        items.append(new)
+    return evolve(response, items=items) if replaced else response
 
 
 def _confidential(response: ModelResponse, ask: RoundRequest) -> ModelResponse:
@@ -374,15 +365,15 @@ class AvailableTools:
 async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
     """One set by name on the wire: the step's own tools win over those of layers, and these over the harness's."""
     common = frame.x.run.resources.tools
-    if not frame.x.layers:
-        before: tuple[Any, AvailableTools] | None = spec.cache.get("offer")
-        if before is not None and before[0] is common:
-            return before[1]
+    # Where only the step has tools they are the same in each round.
+    fixed = not common and not frame.x.layers
+    known: AvailableTools | None = spec.cache.get("tools") if fixed else None
+    if known is not None:
+        return known
     layers = _tool_layers(frame)
     theirs = [each for layer in layers for each in layer.offered()]
     given: tuple[Any, ...] = (*common, *_functions(frame), *theirs, *spec.tools)
     found: dict[str, AnyTool] = {}
-    fixed = not frame.x.layers
     for each in given:
         if listing := hasattr(each, "tools"):
             fixed = False
@@ -397,11 +388,10 @@ async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
                 )
             found[tool.wire_name] = tool
     withheld = {name: why for layer in layers for name, why in layer.withheld().items()}
-    made = AvailableTools(found, withheld)
+    available = AvailableTools(found, withheld)
     if fixed:
-        # The same in each round, and in each run of the harness.
-        spec.cache["offer"] = common, made
-    return made
+        spec.cache["tools"] = available
+    return available
 
 
 def _tool_layers(frame: Frame) -> Sequence[AnyLayer]:

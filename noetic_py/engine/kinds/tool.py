@@ -1,4 +1,4 @@
-"""What a tool call does, whether a model or a step makes it."""
+"""What a tool call does, whether a model or a step makes it, and how it is approved."""
 
 from __future__ import annotations
 

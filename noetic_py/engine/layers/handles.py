@@ -1,4 +1,4 @@
-"""The handles that steps and hooks get of the layers of an execution."""
+"""The layers of an execution, and the handles that steps and hooks get of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from noetic_py.context.read import ReadView
+from noetic_py.context.read import AnyReadContext, ReadView
 from noetic_py.core.derivation import LayerCopy
 from noetic_py.core.events import Emitted
 from noetic_py.core.memory import Memory
@@ -19,18 +19,15 @@ from noetic_py.engine.merge import conflict, hint_of, merged
 from noetic_py.errors import ConfigError, LayerError, NoContextError
 from noetic_py.memory.checks import check_memory
 from noetic_py.memory.functions import Called, functions_of
-from noetic_py.memory.layer import AnyLayer, answers, hooks_of, layers_of
+from noetic_py.memory.layer import AnyLayer, HookName, answers, hooks_of, layers_of
 from noetic_py.memory.routing import has_place, is_routed, route
-from noetic_py.memory.scopes import Scope
+from noetic_py.memory.scopes import LayerStorage, Scope
 
 if TYPE_CHECKING:
-    from noetic_py.context.read import AnyReadContext
     from noetic_py.context.step import AnyStep
     from noetic_py.core.codec import Codec
     from noetic_py.core.runtime import Runtime
     from noetic_py.core.state import LayerStates
-    from noetic_py.memory.layer import HookName
-    from noetic_py.memory.scopes import LayerStorage
     from noetic_py.models.model import Model
     from noetic_py.tools.definition import AnyTool
 

@@ -18,7 +18,7 @@ from noetic_py.context.step import frame as frame_name
 from noetic_py.core.codec import Codec
 from noetic_py.core.codec.structure import inside
 from noetic_py.core.reducers import Conflict
-from noetic_py.core.types import is_dict, is_list
+from noetic_py.core.types import Version, is_dict, is_list
 from noetic_py.core.values import alike, copy_private
 from noetic_py.engine.execute import execute
 from noetic_py.engine.fingerprint import types_in
@@ -39,7 +39,6 @@ from noetic_py.steps.spawn import MemorySpec
 
 if TYPE_CHECKING:
     from noetic_py.core.state import LayerStates
-    from noetic_py.core.types import Version
     from noetic_py.engine.state import Execution
     from noetic_py.models.model import Model
 

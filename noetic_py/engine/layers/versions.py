@@ -21,13 +21,12 @@ from noetic_py.engine.journaling.replay import opening_of
 from noetic_py.engine.kind import BodySegment, Node
 from noetic_py.errors import CodecError, ConfigError, NoeticError
 from noetic_py.journal.layer_states import StoredLayerStates, changed_tree
-from noetic_py.journal.records import Segment, StateRevised, StepFinished, StepStopped
+from noetic_py.journal.records import JournalRecord, Segment, StateRevised, StepFinished, StepStopped
 from noetic_py.journal.values import LayerDeltas, Stored
 
 if TYPE_CHECKING:
     from noetic_py.engine.frame import Frame
     from noetic_py.engine.layers.handles import Layers
-    from noetic_py.journal.records import JournalRecord
     from noetic_py.memory.layer import AnyLayer
 
 

@@ -16,11 +16,10 @@ from noetic_py.memory.blocks import escape
 from noetic_py.memory.layer import Guide, Halt, HookName, MemoryLayer
 from noetic_py.memory.layers.common import at_least, clipped, wrong
 from noetic_py.memory.scopes import Slot
-from noetic_py.models.model import ModelResponse
+from noetic_py.models.model import Model, ModelResponse
 
 if TYPE_CHECKING:
     from noetic_py.context.read import AnyReadContext
-    from noetic_py.models.model import Model
 
 Verdict: TypeAlias = bool | str | None
 """What a check says: `True`, or a text that says why, when the rule is broken; `False`, `None` or `""` otherwise."""

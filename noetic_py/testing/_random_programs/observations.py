@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 
 from noetic_py.context.context import current_context
 from noetic_py.engine.journaling.fold import BEGUN
-from noetic_py.journal.records import AttemptFailed, Decision, Pending, StepFinished, StepStopped
+from noetic_py.journal.records import AttemptFailed, Decision, JournalRecord, Pending, StepFinished, StepStopped
 from noetic_py.testing.ledger import Attempt, attempt_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from noetic_py.core.items import Item
     from noetic_py.engine.frame import Frame
-    from noetic_py.journal.records import JournalRecord
 
 Asked: TypeAlias = tuple[Attempt, int]
 """A call of a model: the attempt of the body that made it, and the number of the operation there."""
