@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, main, source
+from tests.mutation.__main__ import ROOT, main, part, source
 from tests.mutation.mutants import Mutated, mutants
-from tests.mutation.targets import TARGETS
+from tests.mutation.targets import PARTS, TARGETS
 
 PROGRAM = '''
 """No docstring, annotation, default or text of a message is changed."""
@@ -97,6 +97,17 @@ def test_modules_and_tests_of_a_target_exist(target: str) -> None:
     module, tests = TARGETS[target]
     assert source(module).is_file()
     assert [name for name in tests if not (ROOT / name.partition("::")[0]).exists()] == []
+
+
+@pytest.mark.parametrize("target", PARTS)
+def test_a_part_of_a_module_is_not_measured_with_the_rest(target: str) -> None:
+    module, name = TARGETS[target][0], PARTS[target]
+    functions = {mutant.function for mutant in mutants(ast.parse(source(module).read_text(encoding="utf-8")))}
+    parts = {function: part(module, function) for function in functions}
+    assert {*parts.values()} == {name, None}
+    assert {function for function in parts if parts[function]} == {
+        function for function in functions if function.startswith(f"{name}.")
+    }
 
 
 def test_an_unknown_target_is_named(capsys: pytest.CaptureFixture[str]) -> None:

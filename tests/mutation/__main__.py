@@ -28,7 +28,7 @@ import pytest
 from attrs import frozen
 
 from tests.mutation.mutants import Mutant, Mutated, Switch, mutants
-from tests.mutation.targets import TARGETS
+from tests.mutation.targets import PARTS, TARGETS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TAIL = 4000
@@ -159,7 +159,7 @@ def measure(target: str, sample: int, seed: int) -> dict[str, Any]:
     module, tests = TARGETS[target]
     path = source(module)
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    possible = mutants(tree)
+    possible = [mutant for mutant in mutants(tree) if part(module, mutant.function) == PARTS.get(target)]
     chosen = possible
     if sample < len(possible):
         places = sorted(random.Random(seed).sample(range(len(possible)), sample))
@@ -190,6 +190,12 @@ def measure(target: str, sample: int, seed: int) -> dict[str, Any]:
         "tried": len(chosen),
         "survivors": [str(chosen[number]) for number in session.survived],
     }
+
+
+def part(module: str, function: str) -> str | None:
+    """The part of a module that a function is in, where that part is a target of its own."""
+    parts = [name for target, name in PARTS.items() if TARGETS[target][0] == module]
+    return next((name for name in parts if function.partition(".")[0] == name), None)
 
 
 def source(module: str) -> Path:

@@ -25,6 +25,16 @@ RESUMED = (
     "tests/test_tools_parallel.py",
 )
 
+LEDGER = (
+    "tests/test_engine_ledger.py",
+    "tests/test_engine_store.py",
+    "tests/test_engine_leases.py",
+    "tests/test_engine_takeover.py",
+    "tests/test_progress.py",
+    "tests/test_large.py",
+    *RESUMED,
+)
+
 TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "budget": ("noetic_py.core.budget", ("tests/test_budget.py", "tests/properties/test_budget_exact.py")),
     "log": (
@@ -49,11 +59,11 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         "noetic_py.tools.permissions",
         ("tests/test_permissions.py", "tests/test_permissions_received.py"),
     ),
+    "lock": ("noetic_py.sessions.queue", ("tests/test_sessions_lock.py",)),
     "queue": (
         "noetic_py.sessions.queue",
         (
             "tests/test_sessions_queue.py",
-            "tests/test_sessions_lock.py",
             "tests/test_sessions.py",
             "tests/test_sessions_turn.py",
         ),
@@ -68,21 +78,14 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "sqlite": ("noetic_py.checkpoints.sqlite.store", ("tests/test_checkpoints_sqlite.py",)),
-    "ledger": (
-        "noetic_py.engine.journaling.ledger",
-        (
-            "tests/test_engine_ledger.py",
-            "tests/test_engine_store.py",
-            "tests/test_engine_leases.py",
-            "tests/test_engine_takeover.py",
-            "tests/test_progress.py",
-            "tests/test_large.py",
-            *RESUMED,
-        ),
-    ),
+    "writer": ("noetic_py.engine.journaling.ledger", LEDGER),
+    "ledger": ("noetic_py.engine.journaling.ledger", LEDGER),
     "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py::test_every_run_goes_on", *RESUMED)),
     "replay": ("noetic_py.engine.journaling.replay", RESUMED),
     "signing": ("noetic_py.journal.signing", SIGNING),
     "signatures": ("noetic_signing.signing", SIGNING),
     "keys": ("noetic_signing.keys", SIGNING),
 }
+
+PARTS = {"lock": "SessionLock", "writer": "RunWriter"}
+"""The class that a target is. Other targets of the same module are the rest of it."""
