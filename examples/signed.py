@@ -41,7 +41,9 @@ async def copied(
     assert identity is not None
     await copy.put(("noetic", "store"), "identity", identity.value)
     records = change(await backend.read("order"))
-    await copy.append("order", expected_position=0, fence=0, records=records, card=entry.card, status=entry.status)
+    await copy.append(
+        "order", expected_position=0, fence=0, records=records, summary=entry.summary, status=entry.status
+    )
     return copy
 
 

@@ -526,7 +526,7 @@ async def test_answers_are_values_that_were_made_anywhere() -> None:
 
 
 class Unreadable(InMemoryBackend):
-    """Says of one run that its entry is damaged, and of another one holds a card that is none."""
+    """Says of one run that its entry is damaged, and of another one holds a summary that is none."""
 
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
@@ -541,7 +541,7 @@ class Unreadable(InMemoryBackend):
     def _shown(self, entry: RunEntry) -> RunEntry:
         if entry.run_id == "damaged":
             return RunEntry.damaged(entry.run_id, entry.cursor, "the row is damaged")
-        return evolve(entry, card=b"[]") if entry.run_id == "odd" else entry
+        return evolve(entry, summary=b"[]") if entry.run_id == "odd" else entry
 
 
 @pytest.mark.parametrize("run_id", ["damaged", "odd"])

@@ -27,7 +27,7 @@ from noetic_py.checkpoints import (
     SqliteBackend,
     Unsealed,
 )
-from noetic_py.checkpoints.checks import MAX_CARD, MAX_STATUS
+from noetic_py.checkpoints.checks import MAX_STATUS, MAX_SUMMARY
 from noetic_py.checkpoints.signed import SignedBackend
 from noetic_py.errors import (
     CheckpointFailed,
@@ -38,7 +38,7 @@ from noetic_py.errors import (
     RecordRefused,
     TransformMissing,
 )
-from noetic_py.journal.fields import plain_card
+from noetic_py.journal.fields import plain_summary
 from noetic_py.journal.records import stored_name
 from noetic_py.plugins import TransformRegistry, hookimpl, load_plugins
 from noetic_py.testing import FaultyBackend, ReferenceContract, VirtualRuntime, assert_resumable_everywhere
@@ -102,17 +102,17 @@ class TestSignedBackend(BackendContract):
     async def lapse(self, backend: CheckpointBackend) -> None:
         await self.runtime.advance(3600.0)
 
-    async def test_a_card_or_status_that_is_too_large_is_refused(self, backend: CheckpointBackend) -> None:
-        # What is kept beside a card takes part of its place.
-        card, status = bytes(MAX_CARD - 500), "s" * MAX_STATUS
-        await backend.append("r", expected_position=0, fence=0, records=[], card=card, status=status)
+    async def test_a_summary_or_status_that_is_too_large_is_refused(self, backend: CheckpointBackend) -> None:
+        # What is kept beside a summary takes part of its place.
+        summary, status = bytes(MAX_SUMMARY - 500), "s" * MAX_STATUS
+        await backend.append("r", expected_position=0, fence=0, records=[], summary=summary, status=status)
         with pytest.raises(LimitExceeded):
-            await backend.append("r", expected_position=0, fence=0, records=[], card=bytes(MAX_CARD))
+            await backend.append("r", expected_position=0, fence=0, records=[], summary=bytes(MAX_SUMMARY))
         with pytest.raises(InvalidId):
             await backend.append("r", expected_position=0, fence=0, records=[], status="s" * (MAX_STATUS + 1))
         entry = await backend.entry("r")
         assert entry is not None
-        equal((entry.card, entry.status), (card, status))
+        equal((entry.summary, entry.status), (summary, status))
 
 
 class TestSealedReference(ReferenceContract):
@@ -263,7 +263,7 @@ async def test_every_cut_is_found(kind: type[Any], tmp_path: Path) -> None:
         backend = InMemoryBackend() if kind is InMemoryBackend else SqliteBackend(tmp_path / f"{length}.db")
         async with backend:
             await backend.append(
-                "r", expected_position=0, fence=0, records=raw[:length], card=entry.card, status=entry.status
+                "r", expected_position=0, fence=0, records=raw[:length], summary=entry.summary, status=entry.status
             )
             harness = made(backend, Sum())
             for work in (
@@ -308,13 +308,13 @@ async def test_swapped_doubled_moved_and_exchanged_records_are_refused() -> None
         assert not (await made(backend, Sum()).runs.verify("r")).ok
 
 
-@pytest.mark.parametrize("part", ["card", "status"])
+@pytest.mark.parametrize("part", ["summary", "status"])
 async def test_what_lists_show_is_sealed_too(part: str) -> None:
     backend = Forger()
     await made(backend, Sum()).run(flow, "go", run_id="r", user_id="ada")
     entry = await backend.entry("r")
     assert entry is not None
-    changed = entry.card.replace(b"ada", b"bob") if part == "card" else "failed"
+    changed = entry.summary.replace(b"ada", b"bob") if part == "summary" else "failed"
     backend.swap("r", await stored(backend), **{part: changed})
     with pytest.raises(RecordRefused):
         await made(backend, Sum()).runs.get("r")
@@ -328,7 +328,7 @@ async def test_a_seal_of_another_run_does_not_fit() -> None:
         await harness.run(flow, "go", run_id=run_id)
     entry = await backend.entry("s")
     assert entry is not None
-    backend.swap("r", await stored(backend, "s"), card=entry.card)
+    backend.swap("r", await stored(backend, "s"), summary=entry.summary)
     with pytest.raises(RecordRefused):
         await made(backend, Sum()).runs.journal("r")
 
@@ -352,7 +352,7 @@ async def test_a_fork_shares_what_was_sealed_and_is_sealed_itself() -> None:
     # A fork that says it is of another run.
     entry = await backend.entry(second)
     assert entry is not None
-    backend.swap(second, await stored(backend, second), card=entry.card.replace(b'["r",', b'["q",'))
+    backend.swap(second, await stored(backend, second), summary=entry.summary.replace(b'["r",', b'["q",'))
     with pytest.raises(RecordRefused):
         await made(backend, Sum(), Veil()).runs.journal(second)
 
@@ -375,7 +375,7 @@ async def test_a_watched_run_is_read_page_by_page_while_it_grows() -> None:
     seen: list[Record] = []
     for number in range(30):
         record = Record("K", ("p",), b"%d" % number)
-        await backend.append("r", expected_position=number, fence=0, records=[record], card=b"%d" % number)
+        await backend.append("r", expected_position=number, fence=0, records=[record], summary=b"%d" % number)
         seen += await reader.read("r", after=len(seen), limit=7)
         assert not await reader.read("r", after=len(seen))
     assert [record.payload for record in seen] == [b"%d" % number for number in range(30)]
@@ -404,31 +404,33 @@ async def test_what_was_written_or_read_here_is_not_read_again_to_be_gone_on_wit
     other = SignedBackend(inner, [Sum()])
     assert len(await other.read("r")) == 5
     lease = await other.acquire("r", ttl=60)
-    await other.append("r", expected_position=5, fence=lease.fence, records=[Record("K", (), b"{}")], card=b"mine")
+    await other.append("r", expected_position=5, fence=lease.fence, records=[Record("K", (), b"{}")], summary=b"mine")
     await other.release(lease)
     assert inner.count == 5
-    # The first one goes on with the card that the other has left, whatever it knew of it.
+    # The first one goes on with the summary that the other has left, whatever it knew of it.
     lease = await sealed.acquire("r", ttl=60)
     await sealed.append("r", expected_position=6, fence=lease.fence, records=[Record("K", (), b"{}")])
     entry = await sealed.entry("r")
     assert entry is not None
-    assert (entry.card, (await sealed.verify("r")).ok) == (b"mine", True)
+    assert (entry.summary, (await sealed.verify("r")).ok) == (b"mine", True)
 
 
-async def test_a_card_that_another_owner_has_changed_alone_stays() -> None:
+async def test_a_summary_that_another_owner_has_changed_alone_stays() -> None:
     inner = InMemoryBackend()
     one_of_them, other = SignedBackend(inner, [Sum()]), SignedBackend(inner, [Sum()])
     lease = await one_of_them.acquire("r", ttl=60)
-    await one_of_them.append("r", expected_position=0, fence=lease.fence, records=[Record("K", (), b"{}")], card=b"old")
+    await one_of_them.append(
+        "r", expected_position=0, fence=lease.fence, records=[Record("K", (), b"{}")], summary=b"old"
+    )
     await one_of_them.release(lease)
     lease = await other.acquire("r", ttl=60)
-    await other.append("r", expected_position=1, fence=lease.fence, records=[], card=b"new", status="done")
+    await other.append("r", expected_position=1, fence=lease.fence, records=[], summary=b"new", status="done")
     await other.release(lease)
     lease = await one_of_them.acquire("r", ttl=60)
     await one_of_them.append("r", expected_position=1, fence=lease.fence, records=[Record("K", (), b"{}")])
     entry = await one_of_them.entry("r")
     assert entry is not None
-    assert (entry.card, entry.status) == (b"new", "done")
+    assert (entry.summary, entry.status) == (b"new", "done")
 
 
 async def test_a_run_that_was_made_anew_is_not_taken_for_a_forged_one() -> None:
@@ -461,7 +463,7 @@ async def test_an_anchor_finds_a_journal_that_was_set_back_whole() -> None:
         assert anchor is not None
         assert Anchor.parse(str(anchor)) == anchor
         assert (await made(backend, Sum()).runs.verify("r", anchor=anchor)).ok
-    backend.swap("r", early, card=entry.card)
+    backend.swap("r", early, summary=entry.summary)
     assert (await made(backend, Sum()).runs.verify("r")).ok
     assert (await made(backend, Sum()).runs.verify("r", anchor=anchors[0])).ok
     report = await made(backend, Sum()).runs.verify("r", anchor=anchors[1])
@@ -647,16 +649,16 @@ async def test_a_sealed_backend_is_not_sealed_twice() -> None:
     assert other.inner is inner
 
 
-def test_a_card_that_nothing_has_sealed_stays_as_it_is() -> None:
-    assert plain_card(b"{}") == b"{}"
-    assert plain_card(b"") == b""
+def test_a_summary_that_nothing_has_sealed_stays_as_it_is() -> None:
+    assert plain_summary(b"{}") == b"{}"
+    assert plain_summary(b"") == b""
 
 
-@pytest.mark.parametrize("card", [b"\xf5", b"\xf5\x03sum", b"\xf5\x03sum\0\0\0\x02{}", b"\xf5\x03sum\0\0\0\x02{}[]"])
-async def test_a_damaged_card_is_told_as_one(card: bytes) -> None:
+@pytest.mark.parametrize("summary", [b"\xf5", b"\xf5\x03sum", b"\xf5\x03sum\0\0\0\x02{}", b"\xf5\x03sum\0\0\0\x02{}[]"])
+async def test_a_damaged_summary_is_told_as_one(summary: bytes) -> None:
     backend = Forger()
     await made(backend, Sum()).run(one, "go", run_id="r")
-    backend.swap("r", await stored(backend), card=card)
+    backend.swap("r", await stored(backend), summary=summary)
     with pytest.raises(RecordRefused, match="damaged"):
         await made(backend, Sum()).runs.journal("r")
 
@@ -694,7 +696,12 @@ async def test_a_run_is_bound_to_its_store() -> None:
     assert entry is not None
     for run_id in ("r", "another"):
         await other.append(
-            run_id, expected_position=0, fence=0, records=await stored(backend), card=entry.card, status=entry.status
+            run_id,
+            expected_position=0,
+            fence=0,
+            records=await stored(backend),
+            summary=entry.summary,
+            status=entry.status,
         )
         with pytest.raises(RecordRefused):
             await made(other, Sum()).resume(run_id, flow)

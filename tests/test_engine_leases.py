@@ -33,11 +33,11 @@ class Owned(InMemoryBackend):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
         if self.sleeps_after in {record.kind for record in records}:
             self.sleeps_after = ""

@@ -33,14 +33,14 @@ class Interrupted(SqliteBackend):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         self._left -= 1
         if self._left == 0 and self._when == "before":
             await self._wait()
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
         self.appends.append(position)
         if self._left == 0 and self._when == "after":

@@ -424,7 +424,7 @@ class BlockingStore(Protocol):
         ...
 
     def fork(
-        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime, /
+        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime, /
     ) -> None:
         """Make a run that shares a journal's beginning."""
         ...
@@ -551,7 +551,7 @@ class StoreBackend(ABC, Generic[S]):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         """Append one transaction; see [`CheckpointBackend.append`][noetic_py.checkpoints.CheckpointBackend.append].
@@ -563,13 +563,13 @@ class StoreBackend(ABC, Generic[S]):
             CodecError: A record holds a reference and no payload.
             LimitExceeded: It is too large.
         """
-        given = Transaction(run_id, expected_position, fence, records, card, status)
+        given = Transaction(run_id, expected_position, fence, records, summary, status)
         return await self._append(given, self._size(given), self._runtime.now())
 
     def _size(self, given: Transaction) -> int:
         """How many bytes a transaction has that can be stored."""
         check_id(given.run_id)
-        return check_append(given.records, given.card, given.status, largest=self._largest, payloads=self._payloads)
+        return check_append(given.records, given.summary, given.status, largest=self._largest, payloads=self._payloads)
 
     async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
         """Append to several runs at once, each transaction with an outcome of its own; hundreds share one commit."""
@@ -614,7 +614,7 @@ class StoreBackend(ABC, Generic[S]):
         return await self._do(lambda store: store.list(below, min(limit, FARTHEST), status))
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
     ) -> None:
         """Make a run whose journal is the first `at` records of another's, without copying them.
 
@@ -624,9 +624,9 @@ class StoreBackend(ABC, Generic[S]):
         """
         check_id(run_id)
         check_id(new_run_id, "new_run_id")
-        check_append((), card, status)
+        check_append((), summary, status)
         now = self._runtime.now()
-        await self._do(lambda store: store.fork(run_id, at, new_run_id, card, status, now), write=True)
+        await self._do(lambda store: store.fork(run_id, at, new_run_id, summary, status, now), write=True)
 
     async def delete(self, run_id: str) -> None:
         """Forget a run; one that is not there is no error. Its forks keep what they share with it.

@@ -178,8 +178,8 @@ MAX_SCOPE = 16
 """The most parts of a scope."""
 MAX_STATUS = 64
 """The longest status, in characters."""
-MAX_CARD = 64 * 1024
-"""The largest card, in bytes."""
+MAX_SUMMARY = 64 * 1024
+"""The largest summary of a run, in bytes."""
 MAX_BYTES = 64 * 1024 * 1024
 """The largest transaction, its payloads together, and the largest value of a key, in bytes."""
 
@@ -238,7 +238,7 @@ def check_scope(scope: Sequence[str]) -> None:
 
 def check_append(
     records: Sequence[Record],
-    card: bytes | None,
+    summary: bytes | None,
     status: str | None,
     *,
     largest: int = MAX_BYTES,
@@ -248,7 +248,7 @@ def check_append(
 
     Args:
         records: The transaction's.
-        card: Its card.
+        summary: Its summary.
         status: Its status.
         largest: How large it may be, in bytes.
         payloads: Whether the backend stores payloads only, so that a record needs one.
@@ -276,8 +276,8 @@ def check_append(
         size += len(record.payload)
     if size > largest:
         raise LimitExceeded("stored transaction size", largest, hint=_ELSEWHERE)
-    if card is not None and len(card) > MAX_CARD:
-        raise LimitExceeded("card size", MAX_CARD, hint="a card is a summary; what is large belongs into a record")
+    if summary is not None and len(summary) > MAX_SUMMARY:
+        raise LimitExceeded("summary size", MAX_SUMMARY, hint="store large values in a record")
     if status is not None:
         check_id(status, "status", longest=MAX_STATUS)
     return size

@@ -71,7 +71,7 @@ class CheckpointBackend(Protocol):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         """Append one transaction, whole or not at all; the first one makes the run.
@@ -81,7 +81,7 @@ class CheckpointBackend(Protocol):
             expected_position: Where its journal has to end.
             fence: The writer's fence; 0 for a run that never had an owner.
             records: What is appended.
-            card: A small summary of the run, opaque here, that replaces the earlier one.
+            summary: A small summary of the run, opaque here, that replaces the earlier one.
             status: A short text that replaces the earlier one, and that `list` and `prune` can ask for.
 
         Returns:
@@ -92,7 +92,7 @@ class CheckpointBackend(Protocol):
             LeaseLost: `fence` is not the latest owner's.
             CheckpointFailed: It was not taken, and why.
             CodecError: A record holds what this backend cannot store.
-            LimitExceeded: The transaction, its card or its status is too large.
+            LimitExceeded: The transaction, its summary or its status is too large.
         """
         ...
 
@@ -138,7 +138,7 @@ class CheckpointBackend(Protocol):
         ...
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
     ) -> None:
         """Make a run whose journal is the first `at` records of another's; it has no owner yet.
 

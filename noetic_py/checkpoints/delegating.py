@@ -63,12 +63,12 @@ class DelegatingBackend:
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         """Append one transaction."""
         return await self.inner.append(
-            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
 
     async def append_many(self, transactions: Sequence[Transaction]) -> Sequence[int | NoeticError]:
@@ -94,10 +94,10 @@ class DelegatingBackend:
         return await self.inner.list(after=after, limit=limit, status=status)
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
     ) -> None:
         """Make a run out of another one's beginning."""
-        await self.inner.fork(run_id, at=at, new_run_id=new_run_id, card=card, status=status)
+        await self.inner.fork(run_id, at=at, new_run_id=new_run_id, summary=summary, status=status)
 
     async def delete(self, run_id: str) -> None:
         """Forget a run."""

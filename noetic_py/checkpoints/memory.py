@@ -44,7 +44,7 @@ class _Journal:
     records: list[Record] = field(factory=list[Record])
     ends: list[int] = field(factory=list[int])
     status: str | None = None
-    card: bytes = b""
+    summary: bytes = b""
     fence: int = 0
     held: Lease | None = None
     until: float = 0.0
@@ -97,7 +97,7 @@ class MemoryStore:
         if given.records:
             run.ends.append(run.position)
         run.updated = now
-        run.card = run.card if given.card is None else bytes(given.card)
+        run.summary = run.summary if given.summary is None else bytes(given.summary)
         run.status = run.status if given.status is None else given.status
         return run.position
 
@@ -131,7 +131,7 @@ class MemoryStore:
             run_id=run_id,
             position=run.position,
             status=run.status,
-            card=run.card,
+            summary=run.summary,
             created=run.created,
             updated=run.updated,
             held=self._is_held(run),
@@ -139,7 +139,7 @@ class MemoryStore:
         )
 
     def fork(
-        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
     ) -> None:
         """Make a run whose journal is another's beginning."""
         run = self._get(run_id)
@@ -150,7 +150,7 @@ class MemoryStore:
             raise is_taken(new_run_id)
         made = self._create(new_run_id, now)
         made.records, made.ends = run.records[:at], [end for end in run.ends if end <= at]
-        made.card, made.status = card or b"", status
+        made.summary, made.status = summary or b"", status
 
     def delete(self, run_id: str) -> None:
         """Forget a run."""

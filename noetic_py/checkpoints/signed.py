@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 from noetic_py.checkpoints.checks import check_append, check_id, check_page, is_fenced, no_end, no_run
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
-from noetic_py.journal.fields import missing, plain_card
+from noetic_py.journal.fields import missing, plain_summary
 from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of, origins_at
 from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
 from noetic_py.journal.transforms import (
@@ -81,8 +81,8 @@ class _Page:
 class SignedBackend(DelegatingBackend):
     """Another backend, whose records go through transforms; made by a harness that has some.
 
-    What the other backend stores of a record is what the transforms gave for it, so kinds and paths, cards and scoped
-    values can still be read there. A run's card may be about 500 bytes shorter than in the other backend.
+    The other backend stores each record as the transforms returned it; kinds, paths, summaries and scoped values can
+    still be read there. A run's summary may be about 500 bytes shorter than in the other backend.
 
     Args:
         inner: The backend that keeps everything.
@@ -232,7 +232,7 @@ class SignedBackend(DelegatingBackend):
             return None
         await self._identify()
         self._refuse(run_id, self._sealing.look(entry)[1])
-        return evolve(entry, card=plain_card(entry.card))
+        return evolve(entry, summary=plain_summary(entry.summary))
 
     async def list(
         self, *, after: int | None = None, limit: int = 100, status: str | None = None
@@ -240,7 +240,7 @@ class SignedBackend(DelegatingBackend):
         """A page of the runs; one that is refused says so and does not hide the others."""
         page = await super().list(after=after, limit=limit, status=status)
         await self._identify()
-        return [evolve(entry, card=plain_card(entry.card), problem=self._problem(entry)) for entry in page]
+        return [evolve(entry, summary=plain_summary(entry.summary), problem=self._problem(entry)) for entry in page]
 
     def _problem(self, entry: RunEntry) -> str | None:
         """Why a run of a list would be refused: what its own end says, without a look at its records."""
@@ -311,7 +311,7 @@ class SignedBackend(DelegatingBackend):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         """Append one transaction, sealed.
@@ -324,14 +324,14 @@ class SignedBackend(DelegatingBackend):
         """
         await self._identify(make=True)
         given, end = await self._sealed(
-            Transaction(run_id, expected_position, fence, records, card, status), self._ends.pop(run_id, None)
+            Transaction(run_id, expected_position, fence, records, summary, status), self._ends.pop(run_id, None)
         )
         position = await self._inner.append(
             run_id,
             expected_position=expected_position,
             fence=fence,
             records=given.records,
-            card=given.card,
+            summary=given.summary,
             status=status,
         )
         _keep(self._ends, run_id, end)
@@ -371,7 +371,7 @@ class SignedBackend(DelegatingBackend):
     async def _sealed(self, given: Transaction, known: JournalEnd | None) -> tuple[Transaction, JournalEnd]:
         """A transaction as it is to be stored, and where the journal ends with it."""
         check_id(given.run_id)
-        check_append(given.records, given.card, given.status)
+        check_append(given.records, given.summary, given.status)
         end = known
         if end is None or end.position != given.expected_position:
             end = await self._end(given.run_id, given.expected_position)
@@ -387,11 +387,11 @@ class SignedBackend(DelegatingBackend):
             end.position + len(records),
             digest,
             end.status if given.status is None else given.status,
-            end.card if given.card is None else bytes(given.card),
+            end.summary if given.summary is None else bytes(given.summary),
             end.origins,
             self._sealing.store,
         )
-        return evolve(given, records=records, card=self._sealing.card(after)), after
+        return evolve(given, records=records, summary=self._sealing.summary(after)), after
 
     async def _conflict(self, given: Transaction) -> None:
         """Say so when it is the fence that is wrong; backends look at that first."""
@@ -420,7 +420,7 @@ class SignedBackend(DelegatingBackend):
             raise refused(run_id, check)
 
     async def fork(
-        self, run_id: str, *, at: int, new_run_id: str, card: bytes | None = None, status: str | None = None
+        self, run_id: str, *, at: int, new_run_id: str, summary: bytes | None = None, status: str | None = None
     ) -> None:
         """Make a run out of another one's beginning; what they share stays as it was written in the other one.
 
@@ -431,7 +431,7 @@ class SignedBackend(DelegatingBackend):
         """
         check_id(run_id)
         check_id(new_run_id, "new_run_id")
-        check_append((), card, status)
+        check_append((), summary, status)
         await self._identify(make=True)
         cursor = await self._walk(run_id, at)
         first = self._forged.get(run_id, {}).get(False)
@@ -440,8 +440,8 @@ class SignedBackend(DelegatingBackend):
         if cursor is None or at < 0:
             raise no_end(at)
         origins = origins_at(cursor.seen.end, at)
-        end = JournalEnd(new_run_id, at, cursor.digest, status, card or b"", origins, self._sealing.store)
-        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, card=self._sealing.card(end), status=status)
+        end = JournalEnd(new_run_id, at, cursor.digest, status, summary or b"", origins, self._sealing.store)
+        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, summary=self._sealing.summary(end), status=status)
         _keep(self._ends, new_run_id, end)
 
     async def delete(self, run_id: str) -> None:

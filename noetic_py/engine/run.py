@@ -359,7 +359,7 @@ async def _end(
     if run.store is not None:
         run.store.status = status
         if control is not None and control.shutdown is not None:
-            run.store.set_card(shutdown=True)
+            run.store.set_summary(shutdown=True)
         try:
             await run.store.commit(run.journal, force=True)
         finally:

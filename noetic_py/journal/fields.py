@@ -404,19 +404,19 @@ def missing(name: str, path: tuple[str, ...] = ()) -> TransformMissing:
     )
 
 
-def sealed_around(name: str, card: bytes, beside: bytes) -> bytes:
-    """A run's card with what is kept beside it, marked with the name of a transform."""
-    return sealed(name, len(card).to_bytes(_LENGTH, "big") + card + beside)
+def sealed_around(name: str, summary: bytes, beside: bytes) -> bytes:
+    """A run's summary with what is kept beside it, marked with the name of a transform."""
+    return sealed(name, len(summary).to_bytes(_LENGTH, "big") + summary + beside)
 
 
-def beside_card(stored: bytes) -> bytes:
-    """What is kept beside a card; nothing where it is not sealed."""
+def beside_summary(stored: bytes) -> bytes:
+    """What is kept beside a summary; nothing where it is not sealed."""
     found = opened(stored)
-    return b"" if found is None else found[1][_LENGTH + len(plain_card(stored)) :]
+    return b"" if found is None else found[1][_LENGTH + len(plain_summary(stored)) :]
 
 
-def plain_card(stored: bytes) -> bytes:
-    """The card as its owner gave it."""
+def plain_summary(stored: bytes) -> bytes:
+    """The summary as its owner gave it."""
     found = opened(stored)
     if found is None:
         return stored
@@ -424,13 +424,13 @@ def plain_card(stored: bytes) -> bytes:
     return found[1][_LENGTH : _LENGTH + size]
 
 
-def card_fields(stored: bytes) -> dict[str, Any]:
-    """What the card of a run or of a session says; nothing where there is none.
+def summary_fields(stored: bytes) -> dict[str, Any]:
+    """What the summary of a run or of a session says; nothing where there is none.
 
     Raises:
         CorruptRecord: It is no JSON object.
     """
-    plain = plain_card(stored)
+    plain = plain_summary(stored)
     if not plain:
         return {}
     try:
@@ -438,5 +438,5 @@ def card_fields(stored: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise CorruptRecord("the card of a run is not a JSON object", hint="restore the store from a backup")
+        raise CorruptRecord("the summary of a run is not a JSON object", hint="restore the store from a backup")
     return fields  # pyright: ignore[reportUnknownVariableType]  # any JSON

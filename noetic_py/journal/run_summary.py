@@ -11,7 +11,7 @@ from attrs import frozen
 
 from noetic_py.core.codec import Codec
 from noetic_py.errors import CodecError
-from noetic_py.journal.fields import beside_card, opened, plain_card, sealed_around
+from noetic_py.journal.fields import beside_summary, opened, plain_summary, sealed_around
 from noetic_py.journal.records import JournalRecord, load_record
 from noetic_py.journal.stored import Record
 from noetic_py.journal.transforms import JournalEnd
@@ -54,8 +54,8 @@ Seals: TypeAlias = dict[str, bytes | None]
 """What transforms have stored beside the end of a journal, by the names of all that were there."""
 
 
-def sealed_card(end: JournalEnd, seals: Seals) -> bytes:
-    """A run's card with where its journal ends, and what seals that."""
+def sealed_summary(end: JournalEnd, seals: Seals) -> bytes:
+    """A run's summary with where its journal ends, and what seals that."""
     fields: dict[str, Any] = {
         "position": end.position,
         "digest": end.digest.hex(),
@@ -66,33 +66,33 @@ def sealed_card(end: JournalEnd, seals: Seals) -> bytes:
         fields["origins"] = [list(origin) for origin in end.origins]
     if end.store is not None:
         fields["store"] = end.store
-    return sealed_around(next(iter(seals), ""), end.card, json.dumps(fields, separators=(",", ":")).encode())
+    return sealed_around(next(iter(seals), ""), end.summary, json.dumps(fields, separators=(",", ":")).encode())
 
 
 @frozen
-class CardParts:
-    """A stored card, taken apart.
+class SummaryParts:
+    """A stored summary, taken apart.
 
     Attributes:
         end: Where the journal ended when it was written; `None` when nothing says so.
         seals: What seals that.
-        card: The card as its owner gave it.
+        summary: The summary as its owner gave it.
     """
 
     end: JournalEnd | None
     seals: Seals
-    card: bytes
+    summary: bytes
 
 
-def sealed_parts(run_id: str, stored: bytes) -> CardParts:
-    """A stored card, taken apart; what is none is a card without seals.
+def sealed_parts(run_id: str, stored: bytes) -> SummaryParts:
+    """Split a stored summary into its parts; bytes without the mark of a transform are a plain summary.
 
     Raises:
         ValueError: It is sealed, and damaged.
     """
-    card, beside = plain_card(stored), beside_card(stored)
+    summary, beside = plain_summary(stored), beside_summary(stored)
     if opened(stored) is None:
-        return CardParts(None, {}, card)
+        return SummaryParts(None, {}, summary)
     try:
         fields = json.loads(beside)
         seals: Seals = {
@@ -102,13 +102,13 @@ def sealed_parts(run_id: str, stored: bytes) -> CardParts:
         origins = tuple((str(run), int(at)) for run, at in fields.get("origins", ()))
         status = fields["status"]
         digest = bytes.fromhex(fields["digest"])
-        end = JournalEnd(run_id, int(fields["position"]), digest, status, card, origins, fields.get("store"))
+        end = JournalEnd(run_id, int(fields["position"]), digest, status, summary, origins, fields.get("store"))
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"what is kept beside the end of the journal is damaged: {type(error).__name__}") from error
-    if sealed_card(end, seals) != stored:
+    if sealed_summary(end, seals) != stored:
         # One way only to write it, so that every bit of it counts.
         raise ValueError("what is kept beside the end of the journal is damaged")
-    return CardParts(end, seals, card)
+    return SummaryParts(end, seals, summary)
 
 
 @frozen

@@ -18,7 +18,7 @@ from noetic_py.core.control import RunStatus
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
-from noetic_py.journal.fields import card_fields, refuse_sealed
+from noetic_py.journal.fields import refuse_sealed, summary_fields
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.values import (
     Change,
@@ -388,8 +388,8 @@ def begins_at(entry: RunEntry) -> int:
 
     Raises:
         TransformMissing: Only a record transform can read it, which is not here.
-        CorruptRecord: The card is damaged.
+        CorruptRecord: The summary is damaged.
     """
-    refuse_sealed(entry.card)
-    begins: object = card_fields(entry.card).get("from")
+    refuse_sealed(entry.summary)
+    begins: object = summary_fields(entry.summary).get("from")
     return begins if isinstance(begins, int) else 0

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from noetic_py.errors import CheckpointFailed, ConfigError
 from noetic_py.journal.fields import opened, sealed
-from noetic_py.journal.run_summary import Seals, sealed_card, sealed_parts
+from noetic_py.journal.run_summary import Seals, sealed_parts, sealed_summary
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.transforms import (
     CheckedRecord,
@@ -133,8 +133,8 @@ class Sealing:
             digest = digest_of(made[-1])
         return made, digest
 
-    def card(self, end: JournalEnd) -> bytes:
-        """The card that is to be stored with the records that end a journal.
+    def summary(self, end: JournalEnd) -> bytes:
+        """The summary that is to be stored with the records that end a journal.
 
         Raises:
             CheckpointFailed: A transform failed; the message names it.
@@ -145,13 +145,13 @@ class Sealing:
                 seals[name] = transform.seal_end(end)
             except Exception as error:
                 raise _failed(name, f"the end of run {end.run_id}", error, ()) from error
-        return sealed_card(end, seals)
+        return sealed_summary(end, seals)
 
     def look(self, entry: RunEntry) -> tuple[Seen, list[RecordCheck]]:
         """What is kept beside the end of a journal, and what transforms say of that."""
-        bare = JournalEnd(entry.run_id, entry.position, NOTHING, entry.status, entry.card)
+        bare = JournalEnd(entry.run_id, entry.position, NOTHING, entry.status, entry.summary)
         try:
-            parts = sealed_parts(entry.run_id, entry.card)
+            parts = sealed_parts(entry.run_id, entry.summary)
         except ValueError as error:
             seen = Seen(entry.position, bare, {})
             return seen, [self.about_end(name, entry.position, Finding("forged", str(error))) for name in self.by_name]

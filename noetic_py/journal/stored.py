@@ -40,8 +40,8 @@ class Transaction:
         run_id: The run.
         expected_position: Where its journal has to end.
         fence: The writer's fence; 0 for a run that never had an owner.
-        records: What is appended; may be empty when only the card or the status changes.
-        card: Replaces the run's card; `None` leaves it.
+        records: What is appended; may be empty when only the summary or the status changes.
+        summary: Replaces the run's summary; `None` leaves it.
         status: Replaces the run's status; `None` leaves it.
     """
 
@@ -49,7 +49,7 @@ class Transaction:
     expected_position: int
     fence: int
     records: Sequence[Record]
-    card: bytes | None = None
+    summary: bytes | None = None
     status: str | None = None
 
 
@@ -87,7 +87,7 @@ class RunEntry:
         run_id: The run.
         position: How many records its journal holds.
         status: The text that was stored with it, `None` when there was none.
-        card: The bytes that were stored with it.
+        summary: The bytes that were stored with it.
         created: When the run was first written; of the wall clock, in UTC, for display.
         updated: When it was last written.
         held: Whether an owner holds it now.
@@ -98,7 +98,7 @@ class RunEntry:
     run_id: str
     position: int
     status: str | None
-    card: bytes
+    summary: bytes
     created: datetime
     updated: datetime
     held: bool

@@ -199,7 +199,7 @@ class JournalEnd:
         position: How many records its journal holds.
         digest: SHA-256 of the last record as it is stored, 32 zero bytes when there is none.
         status: The status that lists show.
-        card: The summary that lists show.
+        summary: The summary that lists show.
         origins: Of a fork: the runs that the first part of its journal was written in, each with the position up to
             which it was.
         store: The identity of the store that it was written in; `None` for what was written before stores had one.
@@ -209,7 +209,7 @@ class JournalEnd:
     position: int
     digest: bytes
     status: str | None
-    card: bytes
+    summary: bytes
     origins: tuple[tuple[str, int], ...] = ()
     store: str | None = None
 

@@ -110,8 +110,8 @@ async def begin_stored_run(run: Run, plan: RunPlan, storage: RunStorage) -> RunP
         )
     store = RunWriter(storage.backend, lease, codec, storage.mode)
     store.status = "running"
-    store.summary = _run_summary(run, plan.step.id, storage.source)
-    store.set_card()
+    store.summary_fields = _run_summary(run, plan.step.id, storage.source)
+    store.set_summary()
     run.keep_in(store)
     return evolve(plan, opening=opening)
 
@@ -165,12 +165,12 @@ class PlannedFork:
     Attributes:
         run_id: Its id.
         at: Up to which position it is the other one.
-        card: What lists show of it.
+        summary: What lists show of it.
     """
 
     run_id: str
     at: int
-    card: bytes
+    summary: bytes
 
 
 async def load_run_history(
@@ -196,7 +196,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
         TransformMissing: The run was written through a record transform that is not here.
     """
     entry = await backend.entry(run_id)
-    refuse_sealed(b"" if entry is None else entry.card)
+    refuse_sealed(b"" if entry is None else entry.summary)
     codec = Codec()
     records: list[Record] = []
     ended = await end_at(backend, run_id, new.at)
@@ -208,7 +208,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
             # What a run waits for is told by its last record.
             records.append(dump_record(ended, codec))
     status = "suspended" if waits else "interrupted"
-    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, card=new.card, status=status)
+    await backend.fork(run_id, at=new.at, new_run_id=new.run_id, summary=new.summary, status=status)
     if records:
         await backend.append(new.run_id, expected_position=new.at, fence=0, records=records)
 
@@ -275,11 +275,11 @@ async def go_on(
         raise RunBusy(f"run {run.run_id!r} was written by another owner just now", hint="try again")
     store = RunWriter(storage.backend, lease, codec, storage.mode, position=head.position)
     store.status = "running"
-    store.summary = _run_summary(run, step.id, opening.source)
+    store.summary_fields = _run_summary(run, step.id, opening.source)
     ended = run_history.ended
     if ended is not None and ended.control is not None and ended.control.shutdown is not None:
         # It goes on, and so a shutdown has not the last word any more.
-        store.set_card()
+        store.set_summary()
     try:
         run.keep_in(store)
         take_over(run, run_history)

@@ -28,7 +28,7 @@ from noetic_py.errors import (
     StoreUnavailable,
     TransformMissing,
 )
-from noetic_py.journal.fields import card_fields
+from noetic_py.journal.fields import summary_fields
 from noetic_py.journal.run_summary import PlainCodec, PlannedStep, ResumePlan, load_records
 from noetic_py.journal.stored import RunEntry, Stats
 
@@ -270,7 +270,7 @@ class Runs:
         except (CodecError, LimitExceeded) as error:
             return evolve(_info_of(entry), problem=error.message)
         except (CorruptRecord, RecordRefused, RunNotFound, TransformMissing) as error:
-            # Its card may be what is wrong, or it was deleted since the list was read.
+            # Its summary may be what is wrong, or it was deleted since the list was read.
             return _bare(entry, error.message)
         except StoreUnavailable as error:
             if error.reason not in _OF_ONE_FILE:
@@ -485,7 +485,7 @@ async def _entry_of(backend: CheckpointBackend, run_id: str) -> RunEntry:
 
 
 def _resource_of(entry: RunEntry) -> Resource:
-    """A stored run; its owner is not known if its card is damaged."""
+    """A stored run; its owner is not known if its summary is damaged."""
     if entry.problem is None:
         try:
             return Resource.of_run(_info_of(entry))
@@ -519,19 +519,19 @@ async def fork_run(
         position = head.position
     info = _info_of(await _entry_of(backend, run_id))
     new = runtime.new_id()
-    await lease.fork_at(backend, run_id, lease.PlannedFork(new, position, _card_of(info)), state)
+    await lease.fork_at(backend, run_id, lease.PlannedFork(new, position, _summary_of(info)), state)
     return new
 
 
-def _card_of(info: RunInfo) -> bytes:
-    """A run's card again, for a copy of it."""
+def _summary_of(info: RunInfo) -> bytes:
+    """A run's summary again, for a copy of it."""
     fields = {name: getattr(info, name) for name in ("flow", "source", "thread_id", "user_id", "request_id")}
     fields["session"] = None if info.session is None else info.session.parts
     return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
 
 
-def _session(card: Mapping[str, Any]) -> SessionKey | None:
-    parts = card.get("session")
+def _session(summary: Mapping[str, Any]) -> SessionKey | None:
+    parts = summary.get("session")
     if parts is None:
         return None
     try:
@@ -539,7 +539,7 @@ def _session(card: Mapping[str, Any]) -> SessionKey | None:
         return SessionKey(user, session, app=app)
     except (TypeError, ValueError, AttributeError, InvalidId):
         raise CorruptRecord(
-            f"the card of a run names {parts!r:.60} as its session", hint="restore the store from a backup"
+            f"the summary of a run names {parts!r:.60} as its session", hint="restore the store from a backup"
         ) from None
 
 
@@ -547,18 +547,18 @@ def _is_of(entry: RunEntry, session: SessionKey | None) -> bool:
     if session is None:
         return True
     try:
-        return entry.problem is None and _card(entry).get("session") == list(session.parts)
+        return entry.problem is None and _summary(entry).get("session") == list(session.parts)
     except CorruptRecord:
         return False
 
 
 def _bare(entry: RunEntry, problem: str) -> RunInfo:
-    """What is known of a run whose card is not to be believed."""
-    return evolve(_info_of(evolve(entry, card=b"")), problem=problem)
+    """What is known of a run whose summary is not to be believed."""
+    return evolve(_info_of(evolve(entry, summary=b"")), problem=problem)
 
 
-def _card(entry: RunEntry) -> dict[str, Any]:
-    return card_fields(entry.card)
+def _summary(entry: RunEntry) -> dict[str, Any]:
+    return summary_fields(entry.summary)
 
 
 def _status_of(entry: RunEntry) -> RunStatus:
@@ -568,19 +568,19 @@ def _status_of(entry: RunEntry) -> RunStatus:
 
 def _info_of(entry: RunEntry) -> RunInfo:
     """What is known of a run, without what it waits for."""
-    card = _card(entry)
+    summary = _summary(entry)
     return RunInfo(
         entry.run_id,
         _status_of(entry),
         entry.held,
-        str(card.get("flow", "")),
-        card.get("source"),
+        str(summary.get("flow", "")),
+        summary.get("source"),
         entry.position,
-        card.get("thread_id"),
-        card.get("user_id"),
-        card.get("request_id"),
-        _session(card),
+        summary.get("thread_id"),
+        summary.get("user_id"),
+        summary.get("request_id"),
+        _session(summary),
         entry.created,
         entry.updated,
-        shutdown=bool(card.get("shutdown")) and entry.status == "interrupted",
+        shutdown=bool(summary.get("shutdown")) and entry.status == "interrupted",
     )

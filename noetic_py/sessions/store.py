@@ -220,15 +220,15 @@ class SessionLease:
                 # It lasts for longer than one try takes.
                 continue
 
-    async def append(self, records: Sequence[Record], *, card: bytes | None = None) -> None:
+    async def append(self, records: Sequence[Record], *, summary: bytes | None = None) -> None:
         """Write at the end of the stream."""
         self.position = await self._backend.append(
             self._lease.run_id,
             expected_position=self.position,
             fence=self._lease.fence,
             records=records,
-            card=card,
-            status=None if card is None else SESSION,
+            summary=summary,
+            status=None if summary is None else SESSION,
         )
 
     async def release(self) -> None:
@@ -587,12 +587,12 @@ class SessionStore:
         codec: Codec,
     ) -> None:
         """Write at the end of a session, and take it in."""
-        card = None
+        summary = None
         if not conversation.noted:
-            card = dump({"session": list(key.parts), "from": conversation.position})
+            summary = dump({"session": list(key.parts), "from": conversation.position})
             # Before the first record, so that no session is in no list.
             await self.backend.put(_index_of(key.app, key.user), key.session, b"{}")
-        await lease.append(records, card=card)
+        await lease.append(records, summary=summary)
         conversation.noted = True
         # A reader may have taken in some of it meanwhile.
         conversation.advance(records[len(records) - (lease.position - conversation.position) :], codec)

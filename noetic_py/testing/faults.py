@@ -118,14 +118,14 @@ class FaultyBackend(DelegatingBackend):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         """Append one transaction, and die when it is time."""
         self._check()
         await self._count("before")
         position = await self._inner.append(
-            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
         self._check()
         await self._count("after")

@@ -32,7 +32,7 @@ _RUNS = st.sampled_from(["a", "b", "c", "\u00e9", "e\u0301", "a ", ""])
 _SCOPES = st.sampled_from([("s",), ("s", "t"), ("st",), ("s:t",), ()])
 _KEYS = st.sampled_from(["k", "K", "\u6f22", "k\0"])
 _STATUSES = st.none() | st.sampled_from(["running", "completed", "s" * 65])
-_CARDS = st.none() | st.sampled_from([b"", b"card"])
+_SUMMARYS = st.none() | st.sampled_from([b"", b"summary"])
 _WHICH = st.integers(0, 5)
 # By name, so that a row that fails can be read.
 _PAYLOADS = {"empty": b"", "x": b"x", "binary": b"\0\xff" * 100, "large": b"large" * 5000}
@@ -60,13 +60,13 @@ def _operation(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrat
 
 _APPEND = {"run": _RUNS, "off": st.sampled_from([0, 0, 0, 1, -1]), "which": _WHICH, "records": _drawn()}
 _OPERATIONS = st.one_of(
-    _operation("append", card=_CARDS, status=_STATUSES, **_APPEND),
-    _operation("append", card=st.none(), status=st.none(), **_APPEND),
+    _operation("append", summary=_SUMMARYS, status=_STATUSES, **_APPEND),
+    _operation("append", summary=st.none(), status=st.none(), **_APPEND),
     _operation("append_many", several=st.lists(st.fixed_dictionaries(_APPEND), max_size=3)),
     _operation("read", run=_RUNS, after=st.integers(-1, 12), limit=st.integers(0, 5)),
     _operation("head", run=_RUNS),
     _operation("list", limit=_PAGES, status=_STATUSES),
-    _operation("fork", run=_RUNS, at=st.integers(-1, 9), new=_RUNS, card=_CARDS, status=_STATUSES),
+    _operation("fork", run=_RUNS, at=st.integers(-1, 9), new=_RUNS, summary=_SUMMARYS, status=_STATUSES),
     _operation("delete", run=_RUNS),
     _operation("prune", keep=st.none() | st.integers(-1, 3), age=st.none() | st.integers(0, 5)),
     _operation("prune", keep=st.integers(0, 3), age=st.none(), statuses=st.sampled_from([["running"], ["completed"]])),
@@ -145,12 +145,12 @@ class _World:
         entries: list[object] = []
         after: int | None = None
         while page := await self.backend.list(after=after, limit=limit, status=status):
-            entries += [(e.run_id, e.position, e.status, e.card, e.created, e.updated, e.held) for e in page]
+            entries += [(e.run_id, e.position, e.status, e.summary, e.created, e.updated, e.held) for e in page]
             after = page[-1].cursor
         return entries
 
-    async def fork(self, run: str, at: int, new: str, card: bytes | None, status: str | None) -> object:
-        await self.backend.fork(run, at=at, new_run_id=new, card=card, status=status)
+    async def fork(self, run: str, at: int, new: str, summary: bytes | None, status: str | None) -> object:
+        await self.backend.fork(run, at=at, new_run_id=new, summary=summary, status=status)
         return None
 
     async def delete(self, run: str) -> object:

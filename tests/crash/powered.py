@@ -69,11 +69,11 @@ class Acknowledging(SqliteBackend):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
         os.write(self._handle, b"%d\n" % position)
         return position

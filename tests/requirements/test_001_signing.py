@@ -79,7 +79,9 @@ async def test_001_45_a_change_a_gap_and_a_swap_are_found() -> None:
     }
     for what, forged in tried.items():
         other = InMemoryBackend()
-        await other.append("r", expected_position=0, fence=0, records=forged, card=entry.card, status=entry.status)
+        await other.append(
+            "r", expected_position=0, fence=0, records=forged, summary=entry.summary, status=entry.status
+        )
         with pytest.raises(RecordRefused):
             await made(other, Signing(KEY)).resume("r", flow)
         assert not (await made(other, Signing(KEY)).runs.verify("r")).ok, what

@@ -132,7 +132,7 @@ async def test_004_43_a_call_can_carry_data_for_its_tools_and_hooks_that_is_neve
             self.heard: list[bytes] = []
 
         async def append(self, run_id: str, **given: Any) -> int:
-            self.heard += [record.payload for record in given["records"]] + [given.get("card") or b""]
+            self.heard += [record.payload for record in given["records"]] + [given.get("summary") or b""]
             return await super().append(run_id, **given)
 
         async def put(self, scope: Any, key: str, value: bytes, **given: Any) -> int:

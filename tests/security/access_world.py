@@ -131,7 +131,7 @@ class World:
         """What stands in the store, and what has run or was stopped."""
         entries = await self.backend.list(limit=1000)
         # Of a run that goes on the beginning may still be being written.
-        runs = [(each.run_id, each.held or each.position, each.status, each.card) for each in entries]
+        runs = [(each.run_id, each.held or each.position, each.status, each.summary) for each in entries]
         keys = await self.backend.scan(("sessions", "-", "-", "user", "ada"))
         with acting_as(ADMIN):
             said = await self.harness.session("ada", "trip").items()

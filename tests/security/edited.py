@@ -44,7 +44,7 @@ class Kept:
     history: History
     records: Sequence[Record]
     status: str | None
-    card: bytes
+    summary: bytes
 
 
 @define
@@ -64,7 +64,7 @@ async def load() -> list[Kept]:
             async with SqliteBackend(history.restore(Path(folder))) as backend:
                 entry = await backend.entry(history.run)
                 assert entry is not None
-                found.append(Kept(history, await backend.read(history.run), entry.status, entry.card))
+                found.append(Kept(history, await backend.read(history.run), entry.status, entry.summary))
     return found
 
 
@@ -114,7 +114,7 @@ async def feed(kept: Kept, records: list[Record], tried: Tried, told: str) -> No
         try:
             lease = await backend.acquire("run", ttl=60)
             await backend.append(
-                "run", expected_position=0, fence=lease.fence, records=records, card=kept.card, status=kept.status
+                "run", expected_position=0, fence=lease.fence, records=records, summary=kept.summary, status=kept.status
             )
             await backend.release(lease)
             with anyio.move_on_after(SECONDS):

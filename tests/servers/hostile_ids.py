@@ -148,7 +148,7 @@ ALL = [*PLAIN, *MIXED, *BROKEN, *INSIDE]
 async def victim_in(backend: CheckpointBackend) -> AsyncGenerator[None]:
     """A run and values that nobody may read or touch who does not name them."""
     await backend.append(
-        VICTIM, expected_position=0, fence=0, records=[record("victim's")], card=b"card", status="completed"
+        VICTIM, expected_position=0, fence=0, records=[record("victim's")], summary=b"summary", status="completed"
     )
     await backend.put((VICTIM,), VICTIM, b"victim's")
     await backend.put((VICTIM, VICTIM), VICTIM, b"deeper")
@@ -185,10 +185,15 @@ class HostileIdsContract:
             assert [run.run_id for run in await backend.list(status=status)] == []
             lease = await backend.acquire(each, ttl=600.0)
             await backend.append(
-                each, expected_position=0, fence=lease.fence, records=[record(each)], card=each.encode(), status=status
+                each,
+                expected_position=0,
+                fence=lease.fence,
+                records=[record(each)],
+                summary=each.encode(),
+                status=status,
             )
             await backend.release(lease)
-            assert [(run.run_id, run.card) for run in await backend.list(status=status)] == [(each, each.encode())]
+            assert [(run.run_id, run.summary) for run in await backend.list(status=status)] == [(each, each.encode())]
             await backend.fork(each, at=1, new_run_id=f"{each}!")
             assert await journal(backend, f"{each}!") == [each.encode()]
             taken.append(each)

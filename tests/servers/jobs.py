@@ -36,12 +36,12 @@ class Dying(FaultyBackend):
         expected_position: int,
         fence: int,
         records: Sequence[Record],
-        card: bytes | None = None,
+        summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
         self._death.before()
         position = await super().append(
-            run_id, expected_position=expected_position, fence=fence, records=records, card=card, status=status
+            run_id, expected_position=expected_position, fence=fence, records=records, summary=summary, status=status
         )
         self._death.after()
         return position

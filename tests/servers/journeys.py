@@ -40,13 +40,13 @@ class Journey:
     async def _append(
         self, run_id: str, position: int, fence: int, *payloads: str | bytes, **more: str | bytes
     ) -> None:
-        card, status = more.get("card"), more.get("status")
+        summary, status = more.get("summary"), more.get("status")
         done = await self.backend.append(
             run_id,
             expected_position=position,
             fence=fence,
             records=[record(each) for each in payloads],
-            card=card if isinstance(card, bytes) else None,
+            summary=summary if isinstance(summary, bytes) else None,
             status=status if isinstance(status, str) else None,
         )
         assert done == position + len(payloads)
@@ -55,10 +55,10 @@ class Journey:
         backend = self.backend
         lease = await backend.acquire("r", ttl=600.0)
         assert await backend.head("r") == Head(0, lease.fence)
-        await self._append("r", 0, lease.fence, "a", "b", card=b"one", status="running")
+        await self._append("r", 0, lease.fence, "a", "b", summary=b"one", status="running")
         await self._append("r", 2, lease.fence, "c")
         await self._append("r", 3, lease.fence, LARGE, "d")
-        await self._append("r", 5, lease.fence, card=b"two")
+        await self._append("r", 5, lease.fence, summary=b"two")
         assert await backend.renew(lease, ttl=600.0) == lease
         await self._append("new", 0, 0, LARGE, status="fresh")
         await self._append("new", 1, 0, "n")
@@ -71,7 +71,7 @@ class Journey:
             ]
         )
         assert _told(outcomes) == [6, 1, 3, PositionConflict]
-        await backend.fork("r", at=5, new_run_id="fork", card=b"forked", status="f")
+        await backend.fork("r", at=5, new_run_id="fork", summary=b"forked", status="f")
         await self._append("fork", 5, 0, "own")
         await backend.release(lease)
         again = await backend.acquire("r", ttl=600.0)
@@ -101,7 +101,7 @@ class Journey:
         assert await journal(backend, "new") == [LARGE, b"n"]
         assert await journal(backend, "many") == [b"m0", b"m1", LARGE]
         entries = await backend.list()
-        assert [(each.run_id, each.position, each.card, each.status, each.held) for each in entries] == [
+        assert [(each.run_id, each.position, each.summary, each.status, each.held) for each in entries] == [
             ("fork", 6, b"forked", "f", False),
             ("many", 3, b"", None, False),
             ("new", 2, b"", "fresh", False),

@@ -208,7 +208,7 @@ class RunHead:
         created: When it was first written.
         updated: When it was last written.
         status: The text stored with it.
-        card: The bytes stored with it.
+        summary: The bytes stored with it.
     """
 
     run_id: str
@@ -219,7 +219,7 @@ class RunHead:
     created: int
     updated: int
     status: str | None
-    card: bytes
+    summary: bytes
 
     @property
     def own(self) -> JournalPart:
@@ -237,7 +237,7 @@ class RunHead:
             run_id=self.run_id,
             position=self.position,
             status=self.status,
-            card=self.card,
+            summary=self.summary,
             created=moment(self.created),
             updated=moment(self.updated),
             held=held,
@@ -258,7 +258,7 @@ def store_head(head: RunHead, *, seed: int) -> bytes:
         "updated": head.updated,
         "parts": [[part.stream, part.upto, part.end] for part in head.parts],
     }
-    return seal(fields, head.card, seed=seed)
+    return seal(fields, head.summary, seed=seed)
 
 
 def load_head(content: bytes, what: str, *, seed: int) -> RunHead:
@@ -267,7 +267,7 @@ def load_head(content: bytes, what: str, *, seed: int) -> RunHead:
     Raises:
         CorruptRecord: It is not what was written.
     """
-    fields, card = unseal(content, what, seed=seed)
+    fields, summary = unseal(content, what, seed=seed)
     match fields:
         case {
             "run_id": str(run_id),
@@ -280,6 +280,6 @@ def load_head(content: bytes, what: str, *, seed: int) -> RunHead:
             "parts": [*parts],
         } if parts:
             shares = tuple(JournalPart(*part) for part in parts)
-            return RunHead(run_id, number, shares, fence, owner, created, updated, status, card)
+            return RunHead(run_id, number, shares, fence, owner, created, updated, status, summary)
         case _:
             raise CorruptRecord(f"{what} is none", hint=RESTORE)

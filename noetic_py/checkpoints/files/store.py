@@ -276,7 +276,7 @@ class FileStore(FileValues):
                     run,
                     parts=(*run.parts[:-1], own),
                     updated=micros(now),
-                    card=run.card if given.card is None else bytes(given.card),
+                    summary=run.summary if given.summary is None else bytes(given.summary),
                     status=run.status if given.status is None else given.status,
                 )
             )
@@ -287,7 +287,7 @@ class FileStore(FileValues):
         count, number = len(given.records), self._folder.tick()
         data = framed(packed, 0, count, stream=number, seed=self._folder.seed) if count else b""
         parts = (JournalPart(number, count, len(data)),)
-        run = RunHead(given.run_id, number, parts, 0, 0, now, now, given.status, bytes(given.card or b""))
+        run = RunHead(given.run_id, number, parts, 0, 0, now, now, given.status, bytes(given.summary or b""))
         self._make(run, data, packed)
         return count
 
@@ -419,7 +419,7 @@ class FileStore(FileValues):
     # -- runs as a whole
 
     def fork(
-        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
     ) -> None:
         """Make a run that shares a journal's beginning."""
         when = micros(now)
@@ -432,7 +432,7 @@ class FileStore(FileValues):
                 number = self._folder.tick()
                 parts = (*shares, JournalPart(number, at, 0))
                 names = [*(_journal(index) for index in range(len(shares))), *sorted(digests)]
-                made = RunHead(new_run_id, number, parts, 0, 0, when, when, status, bytes(card or b""))
+                made = RunHead(new_run_id, number, parts, 0, 0, when, when, status, bytes(summary or b""))
                 links = [(os.path.join(self._place(run_id), name), name) for name in names]
                 self._make(made, links=links)
 

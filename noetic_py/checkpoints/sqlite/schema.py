@@ -109,7 +109,7 @@ RUN = "SELECT id, run_id, position, fence, owner, updated, crc, created, status,
 """Reads rows of runs, with the columns in the order of `RunRow`."""
 
 _HEAD = struct.Struct("<qqqqq")
-_CARD = struct.Struct("<qqq?")
+_SUMMARY = struct.Struct("<qqq?")
 _THREE = struct.Struct("<qqq")
 
 
@@ -136,8 +136,8 @@ class RunRow:
     crc: int
     created: int
     status: str | None
-    card: bytes
-    card_crc: int
+    summary: bytes
+    summary_crc: int
 
 
 class Sums:
@@ -155,11 +155,11 @@ class Sums:
         numbers = _HEAD.pack(run.id, run.position, run.fence, run.owner, run.updated)
         return zlib.crc32(run.run_id.encode(), zlib.crc32(numbers, self._seed))
 
-    def card(self, run: RunRow) -> int:
-        """Of a run's card and status."""
+    def summary(self, run: RunRow) -> int:
+        """Of a run's summary and status."""
         status = b"" if run.status is None else run.status.encode()
-        begun = zlib.crc32(_CARD.pack(run.id, run.created, len(status), run.status is None), self._seed)
-        return zlib.crc32(run.card, zlib.crc32(status, begun))
+        begun = zlib.crc32(_SUMMARY.pack(run.id, run.created, len(status), run.status is None), self._seed)
+        return zlib.crc32(run.summary, zlib.crc32(status, begun))
 
     def transaction(self, stream: int, last: int, count: int, body: bytes) -> int:
         """Of a packed transaction at its place."""
@@ -179,19 +179,19 @@ class Sums:
         """Of the file's counter."""
         return zlib.crc32(str(value).encode(), self._seed)
 
-    def checked_run(self, row: tuple[Any, ...], *, card: bool) -> RunRow:
+    def checked_run(self, row: tuple[Any, ...], *, summary: bool) -> RunRow:
         """A row of `runs`.
 
         Args:
             row: Its columns. A value of a wrong type has no checksum, so the types are not looked at one by one.
-            card: Whether the card and the status are wanted too.
+            summary: Whether the summary and the status are wanted too.
 
         Raises:
             CorruptRecord: It is not what was written.
         """
         try:
             run = RunRow(*row)
-            if run.crc == self.head(run) and (not card or run.card_crc == self.card(run)):
+            if run.crc == self.head(run) and (not summary or run.summary_crc == self.summary(run)):
                 return run
         except (TypeError, AttributeError, struct.error):
             pass
@@ -551,7 +551,7 @@ def _is_above(connection: sqlite3.Connection, ticks: int, sums: Sums) -> bool:
     """Whether a row has a larger number than the counter; one that is damaged itself says nothing of it."""
     for run in connection.execute(f"{RUN} WHERE id > ? OR fence > ?", (ticks, ticks)).fetchall():
         with suppress(CorruptRecord):
-            sums.checked_run(run, card=False)
+            sums.checked_run(run, summary=False)
             return True
     pairs = connection.execute("SELECT scope, key, version, crc, value FROM pairs WHERE version > ?", (ticks,))
     return any(

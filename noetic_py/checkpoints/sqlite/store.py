@@ -253,9 +253,9 @@ class SqliteStore:
 
     # -- rows of runs
 
-    def _find(self, run_id: str, *, card: bool = False) -> RunRow | None:
+    def _find(self, run_id: str, *, summary: bool = False) -> RunRow | None:
         row = self._one(_BY_RUN_ID, (run_id,))
-        return None if row is None else self._sums.checked_run(row, card=card)
+        return None if row is None else self._sums.checked_run(row, summary=summary)
 
     def _require(self, run_id: str) -> RunRow:
         run = self._find(run_id)
@@ -270,7 +270,7 @@ class SqliteStore:
             raise StoreUnavailable(
                 f"{self.where}: all numbers are given away", where=self.where, reason="full", hint="begin a new file"
             )
-        run.crc, run.card_crc = self._sums.head(run), self._sums.card(run)
+        run.crc, run.summary_crc = self._sums.head(run), self._sums.summary(run)
         self._execute(
             "INSERT INTO runs (id, run_id, position, fence, owner, updated, crc, created, status, card, card_crc) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -278,17 +278,17 @@ class SqliteStore:
         )
         return run
 
-    def _save(self, run: RunRow, *, card: bool = False) -> None:
+    def _save(self, run: RunRow, *, summary: bool = False) -> None:
         run.crc = self._sums.head(run)
         self._execute(
             "UPDATE runs SET position = ?, fence = ?, owner = ?, updated = ?, crc = ? WHERE id = ?",
             (run.position, run.fence, run.owner, run.updated, run.crc, run.id),
         )
-        if card:
-            run.card_crc = self._sums.card(run)
+        if summary:
+            run.summary_crc = self._sums.summary(run)
             self._execute(
                 "UPDATE runs SET status = ?, card = ?, card_crc = ? WHERE id = ?",
-                (run.status, run.card, run.card_crc, run.id),
+                (run.status, run.summary, run.summary_crc, run.id),
             )
 
     def head(self, run_id: str) -> Head | None:
@@ -298,7 +298,7 @@ class SqliteStore:
 
     def entry(self, run_id: str) -> RunEntry | None:
         """One run, as lists show it."""
-        run = self._find(run_id, card=True)
+        run = self._find(run_id, summary=True)
         return None if run is None else self._entry(run)
 
     def list(self, after: int | None, limit: int, status: str | None) -> Sequence[RunEntry]:
@@ -316,7 +316,7 @@ class SqliteStore:
 
     def _listed(self, row: tuple[Any, ...]) -> RunEntry:
         try:
-            return self._entry(self._sums.checked_run(row, card=True))
+            return self._entry(self._sums.checked_run(row, summary=True))
         except CorruptRecord as error:
             return RunEntry.damaged(row[1], max(row[0], 0), error.message)
 
@@ -325,7 +325,7 @@ class SqliteStore:
             run_id=run.run_id,
             position=run.position,
             status=run.status,
-            card=run.card,
+            summary=run.summary,
             created=moment(run.created),
             updated=moment(run.updated),
             held=self._is_held(run),
@@ -339,11 +339,11 @@ class SqliteStore:
 
     def append(self, given: Transaction, now: datetime) -> int:
         """Append one transaction."""
-        with_card = given.card is not None or given.status is not None
+        with_summary = given.summary is not None or given.status is not None
         when = micros(now)
-        run = None if with_card else self._moved_on(given, when)
+        run = None if with_summary else self._moved_on(given, when)
         if run is None:
-            run = self._moved(given, when, with_card=with_card)
+            run = self._moved(given, when, with_summary=with_summary)
             self._remember(run)
         if given.records:
             self._insert(run, pack(given.records, threshold=self._threshold), len(given.records))
@@ -352,7 +352,7 @@ class SqliteStore:
     def _remember(self, run: RunRow) -> None:
         if len(self._heads) == _HEADS:
             self._heads.clear()
-        self._heads[run.run_id] = evolve(run, card=b"", status=None)
+        self._heads[run.run_id] = evolve(run, summary=b"", status=None)
 
     def _moved_on(self, given: Transaction, now: int) -> RunRow | None:
         """Move a head on in one statement, where it is known and unchanged since; `None` elsewhere."""
@@ -367,25 +367,25 @@ class SqliteStore:
         del self._heads[given.run_id]
         return None
 
-    def _moved(self, given: Transaction, now: int, *, with_card: bool) -> RunRow:
+    def _moved(self, given: Transaction, now: int, *, with_summary: bool) -> RunRow:
         """Read a head, and move it on.
 
         Raises:
             LeaseLost: The fence is not the latest owner's.
             PositionConflict: The journal does not end where it should.
         """
-        run = self._find(given.run_id, card=with_card)
+        run = self._find(given.run_id, summary=with_summary)
         position, fence = (0, 0) if run is None else (run.position, run.fence)
         check_turn(given, position, fence)
         position += len(given.records)
         if run is None:
             return self._create(
-                RunRow(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.card or b"", 0)
+                RunRow(0, given.run_id, position, 0, 0, now, 0, now, given.status, given.summary or b"", 0)
             )
-        run.card = run.card if given.card is None else given.card
+        run.summary = run.summary if given.summary is None else given.summary
         run.status = run.status if given.status is None else given.status
         run.position, run.updated = position, now
-        self._save(run, card=with_card)
+        self._save(run, summary=with_summary)
         return run
 
     def _insert(self, run: RunRow, packed: Packed, count: int) -> None:
@@ -456,7 +456,7 @@ class SqliteStore:
         return row[0]
 
     def fork(
-        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
     ) -> None:
         """Make a run that shares a journal's beginning."""
         run = self._require(run_id)
@@ -472,7 +472,7 @@ class SqliteStore:
         if self._find(new_run_id) is not None:
             raise is_taken(new_run_id)
         when = micros(now)
-        made = self._create(RunRow(0, new_run_id, at, 0, 0, when, 0, when, status, card or b"", 0))
+        made = self._create(RunRow(0, new_run_id, at, 0, 0, when, 0, when, status, summary or b"", 0))
         for stream, upto in parts if at else ():
             self._execute(
                 "INSERT INTO shared (run, upto, stream, crc) VALUES (?, ?, ?, ?)",
@@ -517,7 +517,7 @@ class SqliteStore:
         for row in rows:
             # What cannot be read does not keep the others, and is left for a repair.
             with suppress(CorruptRecord):
-                run = self._sums.checked_run(row, card=True)
+                run = self._sums.checked_run(row, summary=True)
                 if pruning.takes(run.status, run.updated) and not self._is_held(run):
                     self._forget(run)
                     deleted += 1

@@ -105,8 +105,8 @@ class RunWriter:
         codec: For the run's values.
         fence: The owner's.
         mode: When finished steps are committed.
-        card: What lists are to show of the run from the next commit on.
-        summary: The run summary that lists always show.
+        summary: The encoded run summary that the next commit stores; `None` leaves the stored one.
+        summary_fields: The fields that every summary of this run has.
         hurried: Whether something waits for the next commit that is not to wait for the next step.
     """
 
@@ -116,8 +116,8 @@ class RunWriter:
         self.codec = codec
         self.mode = mode
         self.fence = lease.fence
-        self.card: bytes | None = None
-        self.summary: Mapping[str, object] = {}
+        self.summary: bytes | None = None
+        self.summary_fields: Mapping[str, object] = {}
         self.status: str | None = None
         self.backend = backend
         self._lease = lease
@@ -144,9 +144,9 @@ class RunWriter:
         """Have what was appended stored soon, and not only with the next step's commit."""
         self.hurried.set()
 
-    def set_card(self, **more: object) -> None:
-        """Set what lists show from the next commit on: the run summary and the given fields."""
-        self.card = json.dumps({**self.summary, **more}).encode()
+    def set_summary(self, **more: object) -> None:
+        """Store the run summary, with these fields added, in the next commit."""
+        self.summary = json.dumps({**self.summary_fields, **more}).encode()
 
     def prepare(self, record: JournalRecord) -> None:
         """Encode a record before it is appended, so that what cannot be stored fails its own step.
@@ -281,7 +281,7 @@ class RunWriter:
                     # No scope is cancelled, which would say so again at the next wait: it was the task itself.
                     raise
             if not more:
-                self.card = self.status = None
+                self.summary = self.status = None
         except CheckpointError as error:
             self._poison = error
             raise
@@ -304,7 +304,7 @@ class RunWriter:
             expected_position=self._written,
             fence=self._lease.fence,
             records=batch,
-            card=None if more else self.card,
+            summary=None if more else self.summary,
             status=None if more else self.status,
         )
 

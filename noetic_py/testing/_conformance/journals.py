@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from noetic_py.checkpoints.checks import MAX_BYTES, MAX_CARD, MAX_STATUS
+from noetic_py.checkpoints.checks import MAX_BYTES, MAX_STATUS, MAX_SUMMARY
 from noetic_py.checkpoints.contract import CheckpointBackend
 from noetic_py.errors import (
     ConfigError,
@@ -94,32 +94,32 @@ class AppendChecks(Suite):
         written = await fill(backend, "r", 3000)
         equal(await everything(backend, "r") == written, True)
 
-    async def test_no_records_change_the_card_only(self, backend: CheckpointBackend) -> None:
+    async def test_no_records_change_the_summary_only(self, backend: CheckpointBackend) -> None:
         written = await fill(backend, "r", 2, status="running")
-        equal(await backend.append("r", expected_position=2, fence=0, records=[], card=b"c", status="done"), 2)
+        equal(await backend.append("r", expected_position=2, fence=0, records=[], summary=b"c", status="done"), 2)
         (entry,) = await backend.list()
-        equal((entry.position, entry.card, entry.status), (2, b"c", "done"))
+        equal((entry.position, entry.summary, entry.status), (2, b"c", "done"))
         equal(await everything(backend, "r"), written)
 
-    async def test_card_and_status_stay_until_they_are_replaced(self, backend: CheckpointBackend) -> None:
-        await backend.append("r", expected_position=0, fence=0, records=[record("a")], card=b"one", status="running")
+    async def test_summary_and_status_stay_until_they_are_replaced(self, backend: CheckpointBackend) -> None:
+        await backend.append("r", expected_position=0, fence=0, records=[record("a")], summary=b"one", status="running")
         await backend.append("r", expected_position=1, fence=0, records=[record("b")])
         (entry,) = await backend.list()
-        equal((entry.card, entry.status), (b"one", "running"))
+        equal((entry.summary, entry.status), (b"one", "running"))
         equal(await backend.entry("r"), entry)
-        await backend.append("r", expected_position=2, fence=0, records=[record("c")], card=b"")
+        await backend.append("r", expected_position=2, fence=0, records=[record("c")], summary=b"")
         (entry,) = await backend.list()
-        equal((entry.card, entry.status), (b"", "running"))
+        equal((entry.summary, entry.status), (b"", "running"))
         await backend.append("r", expected_position=3, fence=0, records=[], status="completed")
         (entry,) = await backend.list()
-        equal((entry.card, entry.status), (b"", "completed"))
+        equal((entry.summary, entry.status), (b"", "completed"))
 
-    async def test_a_refused_append_leaves_card_and_status(self, backend: CheckpointBackend) -> None:
-        await backend.append("r", expected_position=0, fence=0, records=[record("a")], card=b"one", status="running")
+    async def test_a_refused_append_leaves_summary_and_status(self, backend: CheckpointBackend) -> None:
+        await backend.append("r", expected_position=0, fence=0, records=[record("a")], summary=b"one", status="running")
         with pytest.raises(PositionConflict):
-            await backend.append("r", expected_position=5, fence=0, records=[], card=b"two", status="failed")
+            await backend.append("r", expected_position=5, fence=0, records=[], summary=b"two", status="failed")
         (entry,) = await backend.list()
-        equal((entry.card, entry.status), (b"one", "running"))
+        equal((entry.summary, entry.status), (b"one", "running"))
 
     async def test_a_transaction_that_is_too_large_is_refused(self, backend: CheckpointBackend) -> None:
         await fill(backend, "r", 1)
@@ -130,16 +130,16 @@ class AppendChecks(Suite):
                 )
         equal(await backend.head("r"), Head(1, 0))
 
-    async def test_a_card_or_status_that_is_too_large_is_refused(self, backend: CheckpointBackend) -> None:
+    async def test_a_summary_or_status_that_is_too_large_is_refused(self, backend: CheckpointBackend) -> None:
         await backend.append(
-            "r", expected_position=0, fence=0, records=[], card=bytes(MAX_CARD), status="s" * MAX_STATUS
+            "r", expected_position=0, fence=0, records=[], summary=bytes(MAX_SUMMARY), status="s" * MAX_STATUS
         )
         with pytest.raises(LimitExceeded):
-            await backend.append("r", expected_position=0, fence=0, records=[], card=bytes(MAX_CARD + 1))
+            await backend.append("r", expected_position=0, fence=0, records=[], summary=bytes(MAX_SUMMARY + 1))
         with pytest.raises(InvalidId):
             await backend.append("r", expected_position=0, fence=0, records=[], status="s" * (MAX_STATUS + 1))
         (entry,) = await backend.list()
-        equal((len(entry.card), entry.status), (MAX_CARD, "s" * MAX_STATUS))
+        equal((len(entry.summary), entry.status), (MAX_SUMMARY, "s" * MAX_STATUS))
 
     async def test_append_many_gives_each_its_outcome(self, backend: CheckpointBackend) -> None:
         await fill(backend, "a", 1)
@@ -149,7 +149,7 @@ class AppendChecks(Suite):
                 Transaction("a", 1, 0, [record("a1"), record("a2")]),
                 Transaction("a", 1, 0, [record("twice")]),
                 Transaction("b", 0, 0, [record("stale")]),
-                Transaction("b", 0, lease.fence, [record("b0")], card=b"card", status="running"),
+                Transaction("b", 0, lease.fence, [record("b0")], summary=b"summary", status="running"),
                 Transaction("a", 3, 0, [record("a3")]),
                 Transaction("", 0, 0, [record("none")]),
                 Transaction("c", 0, 0, [Record("K", (), bytes(MAX_BYTES + 1))]),
@@ -304,17 +304,17 @@ class Forking(Suite):
         with pytest.raises(RunNotFound):
             await backend.fork("r", at=0, new_run_id="f")
 
-    async def test_a_fork_begins_without_owner_card_and_status(self, backend: CheckpointBackend) -> None:
+    async def test_a_fork_begins_without_owner_summary_and_status(self, backend: CheckpointBackend) -> None:
         lease = await backend.acquire("r", ttl=60.0)
         await backend.append(
-            "r", expected_position=0, fence=lease.fence, records=[record("a")], card=b"c", status="running"
+            "r", expected_position=0, fence=lease.fence, records=[record("a")], summary=b"c", status="running"
         )
         await backend.fork("r", at=1, new_run_id="f")
-        await backend.fork("r", at=1, new_run_id="g", card=b"mine", status="forked")
+        await backend.fork("r", at=1, new_run_id="g", summary=b"mine", status="forked")
         g, f, r = await backend.list()
         equal([await backend.entry(each) for each in ("g", "f", "r")], [g, f, r])
-        equal((f.run_id, f.card, f.status, f.held), ("f", b"", None, False))
-        equal((g.run_id, g.card, g.status, g.held), ("g", b"mine", "forked", False))
+        equal((f.run_id, f.summary, f.status, f.held), ("f", b"", None, False))
+        equal((g.run_id, g.summary, g.status, g.held), ("g", b"mine", "forked", False))
         await backend.append("f", expected_position=1, fence=0, records=[record("b")])
 
 
@@ -400,7 +400,7 @@ class Listing(Suite):
     async def test_who_is_held(self, backend: CheckpointBackend) -> None:
         lease = await backend.acquire("r", ttl=60.0)
         (entry,) = await backend.list()
-        equal((entry.held, entry.position, entry.status, entry.card), (True, 0, None, b""))
+        equal((entry.held, entry.position, entry.status, entry.summary), (True, 0, None, b""))
         await backend.release(lease)
         (entry,) = await backend.list()
         equal(entry.held, False)

@@ -21,7 +21,9 @@ class Reopening(Suite):
     async def test_everything_is_there_again(self, tmp_path: Path) -> None:
         async with self.make(tmp_path) as backend:
             written = await fill(backend, "r", 2, 3, status="running")
-            await backend.append("r", expected_position=5, fence=0, records=[Record("K", (), LARGE)], card=b"card")
+            await backend.append(
+                "r", expected_position=5, fence=0, records=[Record("K", (), LARGE)], summary=b"summary"
+            )
             await backend.fork("r", at=5, new_run_id="f")
             version = await backend.put(SCOPE, "k", b"v")
             before = await backend.list()

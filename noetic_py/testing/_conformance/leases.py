@@ -57,9 +57,9 @@ class Leases(Suite):
             with pytest.raises(LeaseLost):
                 await backend.append("r", expected_position=0, fence=fence, records=[record("x")])
             with pytest.raises(LeaseLost):
-                await backend.append("r", expected_position=0, fence=fence, records=[], card=b"x", status="x")
+                await backend.append("r", expected_position=0, fence=fence, records=[], summary=b"x", status="x")
         (entry,) = await backend.list()
-        equal((entry.position, entry.card, entry.status), (0, b"", None))
+        equal((entry.position, entry.summary, entry.status), (0, b"", None))
         await backend.append("r", expected_position=0, fence=lease.fence, records=[record("x")])
 
     async def test_the_fence_is_looked_at_before_the_position(self, backend: CheckpointBackend) -> None:

@@ -151,14 +151,14 @@ class Together(Suite):
         async def write() -> None:
             for n in range(30):
                 await backend.append_many(
-                    [Transaction(f"r{n}-{m}", 0, 0, [record("x")], card=b"%d" % n, status=f"s{n}") for m in range(3)]
+                    [Transaction(f"r{n}-{m}", 0, 0, [record("x")], summary=b"%d" % n, status=f"s{n}") for m in range(3)]
                 )
             done.set()
 
         async def look() -> None:
             while not done.is_set():
                 for entry in await backend.list():
-                    equal((entry.position, entry.status), (1, f"s{int(entry.card)}"))
+                    equal((entry.position, entry.status), (1, f"s{int(entry.summary)}"))
 
         async with anyio.create_task_group() as group:
             group.start_soon(write)
@@ -249,13 +249,19 @@ class Cancelling(Suite):
         await cancelled_after(
             turns,
             lambda: backend.append(
-                "r", expected_position=2, fence=0, records=[record("a"), large, record("b")], card=b"new", status="new"
+                "r",
+                expected_position=2,
+                fence=0,
+                records=[record("a"), large, record("b")],
+                summary=b"new",
+                status="new",
             ),
         )
         (entry,) = await backend.list()
         whole = [*written, b"a", large.payload, b"b"]
         equal(
-            (await journal(backend, "r"), entry.card, entry.status) in ((written, b"", None), (whole, b"new", "new")),
+            (await journal(backend, "r"), entry.summary, entry.status)
+            in ((written, b"", None), (whole, b"new", "new")),
             True,
         )
         await fill(backend, "r", 1)

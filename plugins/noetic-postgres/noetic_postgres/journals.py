@@ -182,8 +182,8 @@ class Journals:
     def _statement(self, given: PackedTransaction) -> bytes:
         if given.packed.blobs:
             return self.link.sql.append_blobs
-        bare = given.what.card is None and given.what.status is None
-        return self.link.sql.append if bare else self.link.sql.append_card
+        bare = given.what.summary is None and given.what.status is None
+        return self.link.sql.append if bare else self.link.sql.append_summary
 
     def _values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
         what, sums, body = given.what, self.link.sums, given.packed.body
@@ -196,8 +196,8 @@ class Journals:
             "fence": fence,
             "new": new,
             "crc": sums.head(number, what.run_id, new, fence),
-            "card": what.card,
-            "card_crc": None if what.card is None else sums.card(number, what.card),
+            "card": what.summary,
+            "card_crc": None if what.summary is None else sums.summary(number, what.summary),
             "status": what.status,
             "status_crc": None if what.status is None else sums.status(number, what.status),
             "count": count,
@@ -211,13 +211,13 @@ class Journals:
 
     def _new_values(self, given: PackedTransaction, number: int) -> dict[str, Any]:
         what = given.what
-        card = what.card or b""
+        summary = what.summary or b""
         return {
             **self._values(given, number),
             "run_id": what.run_id,
             "ttl": None,
-            "card": card,
-            "card_crc": self.link.sums.card(number, card),
+            "card": summary,
+            "card_crc": self.link.sums.summary(number, summary),
             "status_crc": self.link.sums.status(number, what.status),
             "lock": self.link.lock if given.packed.blobs else None,
         }

@@ -60,7 +60,7 @@ class Runs(Journals):
         return self.link.write(self.link.sql.acquire_new, {**values, "ttl": min(ttl, _LONGEST)}, lease)
 
     def _made(
-        self, number: int, run_id: str, position: int, fence: int, card: bytes = b"", status: str | None = None
+        self, number: int, run_id: str, position: int, fence: int, summary: bytes = b"", status: str | None = None
     ) -> dict[str, object]:
         """The values of a new run's row."""
         sums = self.link.sums
@@ -73,8 +73,8 @@ class Runs(Journals):
             "ttl": None,
             "status": status,
             "status_crc": sums.status(number, status),
-            "card": card,
-            "card_crc": sums.card(number, card),
+            "card": summary,
+            "card_crc": sums.summary(number, summary),
             "lock": None,
         }
 
@@ -114,17 +114,19 @@ class Runs(Journals):
             return RunEntry.damaged(row[1], max(row[0], 0), error.message)
 
     def _entry(self, row: Row) -> RunEntry:
-        number, run_id, position, fence, crc, status, status_crc, card, card_crc, created, updated, held = row
+        number, run_id, position, fence, crc, status, status_crc, summary, summary_crc, created, updated, held = row
         self.run_of(run_id, (number, position, fence, crc))
-        if card_crc != self.link.sums.card(number, card) or status_crc != self.link.sums.status(number, status):
-            raise CorruptRecord("the card or the status of a run is damaged", hint=RESTORE)
+        if summary_crc != self.link.sums.summary(number, summary) or status_crc != self.link.sums.status(
+            number, status
+        ):
+            raise CorruptRecord("the summary or the status of a run is damaged", hint=RESTORE)
         if created is None or updated is None:
             raise CorruptRecord("a time of a run is damaged", hint=RESTORE)
         return RunEntry(
             run_id=run_id,
             position=position,
             status=status,
-            card=card,
+            summary=summary,
             created=created.astimezone(UTC),
             updated=updated.astimezone(UTC),
             held=held,
@@ -141,7 +143,7 @@ class Runs(Journals):
     # -- forks and deletion
 
     def fork(
-        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
     ) -> None:
         """Make a run that shares a journal's beginning."""
         # The other run's row cannot go away before this is committed, and may change: appends go on.
@@ -152,7 +154,7 @@ class Runs(Journals):
         run = self.run_of(run_id, rows[0])
         parts = self._parts_upto(run, min(at, run.position + 1))
         number: int = ticks[0][0]
-        values = self._made(number, new_run_id, at if parts else 0, 0, card or b"", status)
+        values = self._made(number, new_run_id, at if parts else 0, 0, summary or b"", status)
         ((made,),) = self.link.rows(self.link.sql.fork, values)
         if not made:
             raise is_taken(new_run_id)

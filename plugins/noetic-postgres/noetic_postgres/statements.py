@@ -248,7 +248,7 @@ class Statements:
     """All statements for one schema, ready to be sent."""
 
     append: bytes
-    append_card: bytes
+    append_summary: bytes
     append_blobs: bytes
     append_new: bytes
     batch_append: bytes
@@ -279,7 +279,7 @@ def statements_of(schema: str) -> Statements:
 
     return Statements(
         append=made(_UPDATED_ALONE, _BODY, _MARK),
-        append_card=made(_UPDATED, _BODY, _MARK),
+        append_summary=made(_UPDATED, _BODY, _MARK),
         append_blobs=made(_UPDATED_COLLECTED, _BODY, _BLOBS, _MARK),
         append_new=made(_MADE, _BODY, _BLOBS, _MARK),
         batch_append=made(_UPDATED, _BODY, _COUNT),

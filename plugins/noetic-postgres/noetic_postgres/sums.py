@@ -47,9 +47,9 @@ class Sums:
         """Of where a run's journal ends, and whose it is."""
         return zlib.crc32(run_id.encode(), zlib.crc32(_THREE.pack(number, position, fence), self._seed))
 
-    def card(self, number: int, card: bytes) -> int:
-        """Of a run's card."""
-        return zlib.crc32(card, zlib.crc32(_TWO.pack(number, 1), self._seed))
+    def summary(self, number: int, summary: bytes) -> int:
+        """Of a run's summary."""
+        return zlib.crc32(summary, zlib.crc32(_TWO.pack(number, 1), self._seed))
 
     def status(self, number: int, status: str | None) -> int:
         """Of a run's status."""

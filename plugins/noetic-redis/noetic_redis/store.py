@@ -99,11 +99,11 @@ class RedisStore:
         return entries
 
     def fork(
-        self, run_id: str, at: int, new_run_id: str, card: bytes | None, status: str | None, now: datetime
+        self, run_id: str, at: int, new_run_id: str, summary: bytes | None, status: str | None, now: datetime
     ) -> None:
         """Make a run that shares a journal's beginning."""
         shared = at if 0 <= at <= FARTHEST else -1
-        kept = card or b""
+        kept = summary or b""
         words = self._link.write(
             "fork", run_id, shared, new_run_id, kept, zlib.crc32(kept), _marked(status), _digest(status)
         )
@@ -141,7 +141,7 @@ class RedisStore:
         return PrunePage(below or None, kept, deleted)
 
     def stats(self) -> Stats:
-        """How much there is; the bytes are those of records, large payloads, cards and values."""
+        """How much there is; the bytes are those of records, large payloads, summaries and values."""
         runs, records, values, blobs, size = (int(each) for each in self._link.read("stats"))
         return Stats(runs=runs, records=records, values=values, blobs=blobs, bytes=size)
 
@@ -201,7 +201,7 @@ class RedisStore:
 
 def _arguments(given: PackedTransaction) -> list[Argument]:
     what, body = given.what, given.packed.body
-    card = what.card or b""
+    summary = what.summary or b""
     blobs = given.packed.blobs
     return [
         what.run_id,
@@ -211,9 +211,9 @@ def _arguments(given: PackedTransaction) -> list[Argument]:
         len(what.records),
         zlib.crc32(body),
         body,
-        int(what.card is not None),
-        card,
-        zlib.crc32(card),
+        int(what.summary is not None),
+        summary,
+        zlib.crc32(summary),
         int(what.status is not None),
         _marked(what.status),
         _digest(what.status),
@@ -232,14 +232,14 @@ def _appended(what: Transaction, words: list[str] | NoeticError) -> int | Noetic
 
 
 def _entry(row: Sequence[Any]) -> RunEntry:
-    number, run_id, position, status, crc, card, created, updated, held = row
-    if int(crc) != zlib.crc32(card):
-        raise CorruptRecord("the card of a run is damaged", hint=_RESTORE)
+    number, run_id, position, status, crc, summary, created, updated, held = row
+    if int(crc) != zlib.crc32(summary):
+        raise CorruptRecord("the summary of a run is damaged", hint=_RESTORE)
     return RunEntry(
         run_id=run_id.decode(),
         position=int(position),
         status=status[1:].decode() if status else None,
-        card=card,
+        summary=summary,
         created=_EPOCH + int(created) * _MICRO,
         updated=_EPOCH + int(updated) * _MICRO,
         held=held == b"1",

@@ -208,7 +208,7 @@ ODD: dict[str, tuple[str, ...]] = {
     "another position": ("HSET", "pos", "-1"),
     "another name": ("HSET", "id", "odd"),
     "no time": ("HSET", "until", "soon"),
-    "another card": ("HSET", "card", "odd"),
+    "another summary": ("HSET", "card", "odd"),
 }
 
 
@@ -218,7 +218,9 @@ async def test_a_damaged_run_is_in_the_way_of_no_other(
 ) -> None:
     async with RedisBackend(redis_server.url(prefix)) as backend:
         for run_id in ("r1", "r2", "r3"):
-            await backend.append(run_id, expected_position=0, fence=0, records=[record("x")], card=b"c", status="done")
+            await backend.append(
+                run_id, expected_position=0, fence=0, records=[record("x")], summary=b"c", status="done"
+            )
         number = int(redis_server.command("HGET", f"{{{prefix}}}:ids", "r2"))
         redis_server.command(words[0], f"{{{prefix}}}:run:{number}", *words[1:])
         for status in (None, "done"):
@@ -712,10 +714,12 @@ async def test_results_of_sessions_that_ended_long_ago_go_away(redis_server: Red
 async def test_the_bytes_are_counted(redis_server: RedisServer, prefix: str) -> None:
     async with RedisBackend(redis_server.url(prefix), blob_threshold=100) as backend:
         large = bytes(5000)
-        await backend.append("r", expected_position=0, fence=0, records=[record(large), record("x")], card=b"card")
+        await backend.append(
+            "r", expected_position=0, fence=0, records=[record(large), record("x")], summary=b"summary"
+        )
         first = (await backend.stats()).bytes
         assert 5000 < first < 5200
-        await backend.append("r", expected_position=2, fence=0, records=[record(large)], card=b"c")
+        await backend.append("r", expected_position=2, fence=0, records=[record(large)], summary=b"c")
         second = (await backend.stats()).bytes
         # The payload is there already.
         assert first < second < first + 100

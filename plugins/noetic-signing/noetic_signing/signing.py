@@ -218,7 +218,7 @@ def _about_end(end: JournalEnd) -> dict[str, Any]:
         "position": end.position,
         "last": end.digest.hex(),
         "status": end.status,
-        "card": hashlib.sha256(end.card).hexdigest(),
+        "card": hashlib.sha256(end.summary).hexdigest(),
         "origins": [list(origin) for origin in end.origins],
         **({} if end.store is None else {"store": end.store}),
     }

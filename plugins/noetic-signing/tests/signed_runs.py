@@ -51,7 +51,7 @@ class Kept:
     store: bytes
 
     async def put(self, backend: CheckpointBackend, records: Sequence[Record] | None = None, **parts: Any) -> None:
-        """Write it to a database, as a program without the key can: with other records, card, status or run id.
+        """Write it to a database, as a program without the key can: with other records, summary, status or run id.
 
         The database passes for the one that it was in, unless `store` says otherwise.
         """
@@ -62,7 +62,7 @@ class Kept:
             expected_position=0,
             fence=0,
             records=self.records if records is None else records,
-            card=parts.get("card", self.entry.card),
+            summary=parts.get("summary", self.entry.summary),
             status=parts.get("status", self.entry.status),
         )
 

@@ -84,11 +84,11 @@ def test_one_bit_of_1000_records() -> None:
         assert "verified" not in verdicts(seen, index, records, changed), f"NOETIC_SEED={SEED}, {index}, {bit}"
 
 
-async def test_every_bit_of_the_card() -> None:
+async def test_every_bit_of_the_summary() -> None:
     run = await signed_run()
     chosen = random.Random(SEED)
-    for bit in flips(run.entry.card, chosen, None if FULL else 200):
-        seen, checks = SEALING.look(evolve(run.entry, card=flipped(run.entry.card, bit)))
+    for bit in flips(run.entry.summary, chosen, None if FULL else 200):
+        seen, checks = SEALING.look(evolve(run.entry, summary=flipped(run.entry.summary, bit)))
         assert "verified" not in {check.verdict for check in checks}, f"NOETIC_SEED={SEED}, {bit}, {seen}"
 
 
@@ -129,18 +129,18 @@ async def test_a_cut_with_the_end_made_up() -> None:
     run = await signed_run()
     whole = str(len(run.records)).encode()
     for length in range(1, len(run.records)):
-        card = run.entry.card.replace(b'"position":' + whole, b'"position":%d' % length)
-        card = card.replace(
+        summary = run.entry.summary.replace(b'"position":' + whole, b'"position":%d' % length)
+        summary = summary.replace(
             digest_of(run.records[-1]).hex().encode(), digest_of(run.records[length - 1]).hex().encode()
         )
-        assert card != run.entry.card
-        await refused(run, run.records[:length], card=card)
+        assert summary != run.entry.summary
+        await refused(run, run.records[:length], summary=summary)
 
 
 async def test_without_its_end_and_without_signatures() -> None:
     run = await signed_run()
-    await refused(run, card=b"{}")
-    await refused(run, card=b"")
+    await refused(run, summary=b"{}")
+    await refused(run, summary=b"")
     opened = [
         SEALING.open(Seen(0, JournalEnd("r", 0, NOTHING, None, b""), None), 1, NOTHING, each) for each in run.records
     ]
@@ -148,16 +148,16 @@ async def test_without_its_end_and_without_signatures() -> None:
         Record(each.record.kind, each.record.path, each.record.payload) for each in opened if each.record is not None
     ]
     assert len(plain) == len(run.records)
-    for card in (run.entry.card, b"{}"):
-        await refused(run, plain, card=card)
+    for summary in (run.entry.summary, b"{}"):
+        await refused(run, plain, summary=summary)
     # One that is not signed among those that are.
     for index in range(len(plain)):
         await refused(run, [*run.records[:index], plain[index], *run.records[index + 1 :]])
 
 
-async def test_another_card_or_status() -> None:
+async def test_another_summary_or_status() -> None:
     run = await signed_run()
-    await refused(run, card=run.entry.card.replace(b"ada", b"bob"))
+    await refused(run, summary=run.entry.summary.replace(b"ada", b"bob"))
     await refused(run, status="failed")
 
 
@@ -177,7 +177,7 @@ async def test_moved_to_another_run() -> None:
     """A whole run under another id, and records of one run in another."""
     run, other = await signed_run(), await signed_run(run_id="s")
     await refused(run, run_id="s")
-    await refused(run, run_id="s", card=other.entry.card)
+    await refused(run, run_id="s", summary=other.entry.summary)
     for index in range(len(run.records)):
         await refused(run, [*run.records[:index], other.records[index], *run.records[index + 1 :]])
     for index in range(1, len(run.records)):
@@ -189,10 +189,10 @@ async def test_the_same_run_at_another_time() -> None:
     """A run with the same id, flow and input, of which parts are put into the newer one."""
     older, newer = await signed_run("go"), await signed_run("on")
     await refused(newer, older.records)
-    await refused(newer, card=older.entry.card)
+    await refused(newer, summary=older.entry.summary)
     for index in range(1, len(newer.records)):
         await refused(newer, [*older.records[:index], *newer.records[index:]])
-        await refused(newer, [*newer.records[:index], *older.records[index:]], card=older.entry.card)
+        await refused(newer, [*newer.records[:index], *older.records[index:]], summary=older.entry.summary)
 
 
 async def test_a_fork_is_no_place_for_records_of_others() -> None:
@@ -209,10 +209,10 @@ async def test_a_fork_is_no_place_for_records_of_others() -> None:
     await refused(forked, whole.records)
     await refused(forked, run_id="r")
     await refused(whole, run_id=fork)
-    await refused(whole, run_id=fork, card=forked.entry.card)
+    await refused(whole, run_id=fork, summary=forked.entry.summary)
     # The part that they share as a run of its own.
     await refused(forked, forked.records[: len(whole.records) - 1])
-    await refused(forked, card=forked.entry.card.replace(b'["r",', b'["q",'))
+    await refused(forked, summary=forked.entry.summary.replace(b'["r",', b'["q",'))
 
 
 async def test_signed_by_somebody_else() -> None:
