@@ -397,7 +397,7 @@ def _last_step(run: Run, step: AnyStep, frame: str) -> AnyStep | None:
 def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Sequence[Item]:
     """What the user said, when the run has ended before its model was asked: it stays in the conversation."""
     flow, log = plan.step, plan.scope.log
-    if status in ("completed", "suspended") or log.size > history or not _asks_first(flow):
+    if status in ("completed", "suspended") or log.size > history or not _asks_first(flow, run.opening):
         return ()
     try:
         return unsaid(run, log, input_items(plan.value, ()))
@@ -406,13 +406,19 @@ def _left_unsaid(run: Run, plan: RunPlan, history: int, status: RunStatus) -> Se
         return ()
 
 
-def _asks_first(flow: AnyStep) -> bool:
-    """Whether a flow begins with a model that is given its input, or with models of which the first answer is taken."""
+def _asks_first(flow: AnyStep, opening: Sequence[AnyStep]) -> bool:
+    """Whether a flow begins with a model that is given its input, or with a race of such models.
+
+    Args:
+        flow: The flow.
+        opening: The paths of its first race that learns its paths while running.
+    """
     while isinstance(flow.spec, SequenceSpec | LoopSpec):
         flow = flow.spec.entry()
     if isinstance(flow.spec, ParallelSpec):
         # The winner's conversation would be the run's; paths of other sections keep theirs to themselves.
-        return flow.spec.mode == "race" and any(map(_asks_first, flow.spec.paths))
+        paths = flow.spec.paths or opening
+        return flow.spec.mode == "race" and any(_asks_first(path, opening) for path in paths)
     return asks_model(flow)
 
 

@@ -198,9 +198,9 @@ class Run:
         "_board", "_over", "_thread", "alert", "asked", "attrs", "bare", "begun", "bus", "cancelled", "context_turns",
         "depth", "detached", "dispatches_hooks", "early", "executed", "flow", "in_flight", "interpreter", "journal",
         "kinds", "left", "limits", "mail", "memory", "metadata", "model_settings", "noticed", "on_diverge", "once",
-        "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id", "running_since",
-        "runtime", "sent", "services", "session", "stopped", "stopping", "store", "thread_id", "timed", "trace",
-        "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "waits",
+        "opening", "progress", "recorded_usage", "recovered_work", "request_id", "resources", "root", "run_id",
+        "running_since", "runtime", "sent", "services", "session", "stopped", "stopping", "store", "thread_id", "timed",
+        "trace", "tracer", "turns", "unacknowledged", "unpriced", "user_id", "verbose", "verdict", "view", "waits",
     )  # fmt: skip
 
     # Where in the conversation that it begins with a message stands that no run has answered.
@@ -219,6 +219,8 @@ class Run:
     journal: list[JournalRecord]
     sent: set[tuple[str, ...]]
     detached: list[Beside]
+    # The paths of the first race that learns its paths while running.
+    opening: Sequence[AnyStep]
 
     def __init__(
         self,
@@ -273,7 +275,7 @@ class Run:
         # Messages that may have to go back, while there are any.
         self.unacknowledged: list[UnackedDelivery] | None = None
         # The sends that a second attempt is not to repeat; and executions beside the flow, while there are any.
-        self.sent, self.detached = set(), []
+        self.sent, self.detached, self.opening = set(), [], ()
         # Those from before this process had the run that it has looked after, their starters being done; by path.
         self.recovered_work: set[tuple[str, ...]] | None = None
         # A stop that was asked for before the run had begun; the step it is started with; the session it is a turn of.

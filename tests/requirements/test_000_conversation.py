@@ -362,13 +362,23 @@ def race_of(kind: str, model: ScriptedModel) -> Step[str, object]:
             return race([race([a, b]), c])
         case "with code":
             return race([fails, a >> same])
+        case "made while running":
+            return race(lambda text, _: [a, b] if text else [c])
+        case "made while running, in another one":
+            return race([race(lambda _, ctx: [a, b]), c])
         case _:
             return race([a, b])
 
 
+RACES = (
+    "alone", "in a sequence", "in a loop", "in another one", "with code", "made while running",
+    "made while running, in another one",
+)  # fmt: skip
+
+
 @pytest.mark.clause("000-34d")
 @pytest.mark.parametrize("store", [None, "memory:", "sqlite:"])
-@pytest.mark.parametrize("kind", ["alone", "in a sequence", "in a loop", "in another one", "with code"])
+@pytest.mark.parametrize("kind", RACES)
 async def test_000_34_what_the_user_said_stays_when_every_path_of_a_race_fails(
     kind: str, store: str | None, tmp_path: Path
 ) -> None:
@@ -393,12 +403,22 @@ async def test_000_34_what_the_user_said_stays_when_every_path_of_a_race_fails(
         assert texts(ctx.items) == texts(await session.items()) == ["hello", "At noon."]
 
 
+def code(_: str, __: Context) -> list[Step[str, str]]:
+    return [fails]
+
+
 async def test_000_34_paths_that_keep_their_conversations_leave_nothing() -> None:
     down = ModelUnavailable("down", model="m")
-    flow = parallel(call_model(ScriptedModel(down), id="a"), call_model(ScriptedModel(down), id="b"))
+    a, b = call_model(ScriptedModel(down), id="a"), call_model(ScriptedModel(down), id="b")
     async with Harness(plugins=[]) as harness:
-        result = await harness.run(flow, "hello", on_error="result")
-    assert (result.status, texts(result.items)) == ("failed", [])
+        results = [
+            await harness.run(parallel(a, b), "hello", on_error="result"),
+            await harness.run(parallel([a, b]), "hello", on_error="result"),
+            await harness.run(race([fails]), "hello", on_error="result"),
+            await harness.run(race(code), "hello", on_error="result"),
+        ]
+    for result in results:
+        assert (result.status, texts(result.items)) == ("failed", [])
 
 
 def everything() -> ItemView:

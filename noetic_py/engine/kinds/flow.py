@@ -250,6 +250,8 @@ async def _paths(frame: Frame, spec: ParallelSpec, value: Any) -> list[Path]:
                 hint="return steps",
             )
         steps = tuple([_require(frame, step) for step in given])
+        if spec.mode == "race":
+            frame.x.run.opening = frame.x.run.opening or steps
         ids = tuple(step.id for step in steps)
         before = replay.recorded(frame, "paths")
         if before is replay.NOTHING:
