@@ -220,7 +220,7 @@ class MessageQueue:
         self._senders = SessionLock()
         self._claims = SessionLock()
         # What a turn has taken that persist="manual" has not written.
-        self._reserved: dict[SessionKey, set[str]] = {}
+        self._reserved: set[tuple[SessionKey, str]] = set()
         # What the turns that go on are the answers to.
         self._answered: dict[SessionKey, set[str]] = {}
         self._listening: dict[SessionKey, list[anyio.Event]] = {}
@@ -320,10 +320,9 @@ class MessageQueue:
 
     async def claim(self, key: SessionKey, conversation: StoredConversation) -> QueuedMessage | None:
         """The message that the next turn answers: of a turn that was left, of an interrupt, or the oldest."""
-        reserved = self._reserved.get(key, ())
         left: list[QueuedMessage] = []
         for each in await self.waiting(key):
-            if each.delivery_id in reserved:
+            if (key, each.delivery_id) in self._reserved:
                 continue
             if self._is_taken(each, conversation):
                 # The process that had taken it died before it was removed.
@@ -346,7 +345,8 @@ class MessageQueue:
             return True
         # A turn that was left, or shut down, goes on when its message comes again.
         shut = conversation.shut is not None and conversation.shut.run_id == run_id
-        return not shut and conversation.unfinished.get(run_id, (0, 0, "suspended"))[2] == "suspended"
+        unfinished = conversation.unfinished.get(run_id)
+        return not shut and (unfinished is None or unfinished[2] == "suspended")
 
     async def contained_in(self, key: SessionKey, items: Iterable[Item]) -> Sequence[QueuedMessage]:
         """Those among the messages that a turn's items hold."""
@@ -372,22 +372,17 @@ class MessageQueue:
                     key.session,
                     error=error,
                 )
-            reserved = self._reserved.get(key, set())
-            reserved.discard(queued.delivery_id)
-            if not reserved:
-                self._reserved.pop(key, None)
+            self._reserved.discard((key, queued.delivery_id))
 
     def reserve(self, key: SessionKey, messages: Iterable[QueuedMessage]) -> None:
         """Lock the messages of a turn that is not written yet."""
-        ids = {each.delivery_id for each in messages}
-        if ids:
-            self._reserved.setdefault(key, set()).update(ids)
+        self._reserved.update((key, each.delivery_id) for each in messages)
 
     async def forget(self, key: SessionKey) -> None:
         """Forget all messages of a session."""
         for each in await self.waiting(key):
             await self._backend.remove(_scope(key), each.key)
-        self._reserved.pop(key, None)
+        self._reserved = {each for each in self._reserved if each[0] != key}
 
     @contextmanager
     def answering(self, key: SessionKey, ids: set[str]) -> Generator[None]:

@@ -63,6 +63,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "queue": (
         "noetic_py.sessions.queue",
         (
+            "tests/test_sessions_messages.py",
             "tests/test_sessions_queue.py",
             "tests/test_sessions.py",
             "tests/test_sessions_turn.py",

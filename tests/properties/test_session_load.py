@@ -258,7 +258,7 @@ def empty(harness: Harness) -> None:
     assert (harness._living._runs, harness._launched) == ({}, {})
     assert len(store._known) <= store.policy.cache_size
     assert len(store.watchers) <= store.policy.cache_size
-    assert (store.queue._reserved, store.queue._answered, store.queue._listening) == ({}, {}, {})
+    assert (store.queue._reserved, store.queue._answered, store.queue._listening) == (set(), {}, {})
 
 
 def alive() -> Counter[str]:
