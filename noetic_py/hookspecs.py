@@ -66,7 +66,7 @@ class Hooks:
 
     @hookspec
     def register_record_transforms(self, registry: TransformRegistry) -> None:
-        """Register transforms: `registry.record_transform(Seal())`, an object of a class below `RecordTransform`."""
+        """Register transforms: `registry.record_transform(Compress())`, an instance of a `RecordTransform`."""
 
     @hookspec
     def register_hooks(self, registry: HookRegistry) -> None:

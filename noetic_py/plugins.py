@@ -373,10 +373,10 @@ class TransformRegistry:
         Raises:
             PluginError: It is none, or its name is taken.
         """
-        from noetic_py.journal.signing import Sealing
+        from noetic_py.journal.signing import TransformChain
 
         try:
-            (name,) = Sealing([transform]).by_name
+            (name,) = TransformChain([transform]).by_name
         except ConfigError as error:
             raise PluginError(f"plugin {self.plugin!r}: {error.message}", hint=error.hint) from error
         taken = _twin(self._known, name)

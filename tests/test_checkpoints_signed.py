@@ -18,6 +18,7 @@ from noetic_py.checkpoints import (
     Anchor,
     CheckedRecord,
     CheckpointBackend,
+    DecodedPayload,
     Finding,
     InMemoryBackend,
     JournalEnd,
@@ -25,7 +26,6 @@ from noetic_py.checkpoints import (
     RecordPlace,
     RecordTransform,
     SqliteBackend,
-    Unsealed,
 )
 from noetic_py.checkpoints.checks import MAX_STATUS, MAX_SUMMARY
 from noetic_py.checkpoints.signed import SignedBackend
@@ -59,20 +59,22 @@ class Sum(RecordTransform):
     def __init__(self, name: str = "sum", *, strict: bool = True) -> None:
         self.name, self.strict = name, strict
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
         return hashlib.sha256(told(place) + payload).digest() + payload
 
-    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
-        right = self.seal(place, payload[32:]) == payload
-        return Unsealed(payload[32:], Finding("verified", by="me") if right else Finding("forged", "the sum is wrong"))
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
+        right = self.encode(place, payload[32:]) == payload
+        return DecodedPayload(
+            payload[32:], Finding("verified", by="me") if right else Finding("forged", "the sum is wrong")
+        )
 
-    def seal_end(self, end: JournalEnd) -> bytes | None:
+    def sign_end(self, end: JournalEnd) -> bytes | None:
         return hashlib.sha256(repr(end).encode()).digest()
 
-    def check_end(self, end: JournalEnd, seal: bytes | None) -> Finding:
-        if seal is None:
+    def check_end(self, end: JournalEnd, signature: bytes | None) -> Finding:
+        if signature is None:
             return Finding("unverified", "nothing says where the journal ends")
-        return Finding("verified") if seal == self.seal_end(end) else Finding("forged", "the end's sum is wrong")
+        return Finding("verified") if signature == self.sign_end(end) else Finding("forged", "the end's sum is wrong")
 
 
 class Veil(RecordTransform):
@@ -85,11 +87,11 @@ class Veil(RecordTransform):
         mask = (key * (len(payload) // 32 + 1))[: len(payload)]
         return (int.from_bytes(payload) ^ int.from_bytes(mask)).to_bytes(len(payload))
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
         return self._turned(place, payload)
 
-    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
-        return Unsealed(self._turned(place, payload))
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
+        return DecodedPayload(self._turned(place, payload))
 
 
 class TestSignedBackend(BackendContract):
@@ -507,15 +509,15 @@ class Broken(Sum):
         super().__init__("broken")
         self.at, self.end = at, end
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
         if place.position == self.at and not self.end:
             raise RuntimeError("no ink")
-        return super().seal(place, payload)
+        return super().encode(place, payload)
 
-    def seal_end(self, end: JournalEnd) -> bytes | None:
+    def sign_end(self, end: JournalEnd) -> bytes | None:
         if end.position >= self.at and self.end:
             raise RuntimeError("no ink")
-        return super().seal_end(end)
+        return super().sign_end(end)
 
 
 @pytest.mark.parametrize("end", [False, True])
@@ -539,13 +541,13 @@ class Careless(RecordTransform):
     name = "careless"
     strict = False
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
         return payload
 
-    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
         raise LookupError("no glasses")
 
-    def check_end(self, end: JournalEnd, seal: bytes | None) -> Finding:
+    def check_end(self, end: JournalEnd, signature: bytes | None) -> Finding:
         raise LookupError("no glasses")
 
 
@@ -649,7 +651,7 @@ async def test_a_sealed_backend_is_not_sealed_twice() -> None:
     assert other.inner is inner
 
 
-def test_a_summary_that_nothing_has_sealed_stays_as_it_is() -> None:
+def test_a_summary_that_no_transform_changed_stays_as_it_is() -> None:
     assert plain_summary(b"{}") == b"{}"
     assert plain_summary(b"") == b""
 

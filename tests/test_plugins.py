@@ -20,7 +20,7 @@ from noetic_py import (
     hookspecs,
     step,
 )
-from noetic_py.checkpoints import CheckpointBackend, InMemoryBackend, RecordPlace, RecordTransform, Unsealed
+from noetic_py.checkpoints import CheckpointBackend, DecodedPayload, InMemoryBackend, RecordPlace, RecordTransform
 from noetic_py.context import hooks
 from noetic_py.errors import PluginError
 from noetic_py.hookspecs import VERSION
@@ -47,11 +47,11 @@ class Chart:
 class Squeeze(RecordTransform):
     name = "squeeze"
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
         return zlib.compress(payload)
 
-    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
-        return Unsealed(zlib.decompress(payload))
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
+        return DecodedPayload(zlib.decompress(payload))
 
 
 @hooks.after_model

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from noetic_py.journal.transforms import (
         Anchor,
         CheckedRecord,
+        DecodedPayload,
         Finding,
         JournalEnd,
         RecordCheck,
         RecordPlace,
         RecordTransform,
-        Unsealed,
         Verdict,
         VerificationReport,
     )
@@ -31,6 +31,7 @@ __all__ = [
     "BackendDurability",
     "CheckedRecord",
     "CheckpointBackend",
+    "DecodedPayload",
     "Distributed",
     "FileBackend",
     "Finding",
@@ -48,7 +49,6 @@ __all__ = [
     "Stats",
     "StoredValue",
     "Transaction",
-    "Unsealed",
     "Verdict",
     "VerificationReport",
     "backend_from",
@@ -57,7 +57,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any name for one that is there. A program that stores nothing in
-    # SQLite or in files does not load that, and one that seals nothing not what that takes.
+    # SQLite or in files does not load that, and one without transforms does not load signing.
     def __getattr__(name: str) -> object:
         if name == "SqliteBackend":
             from noetic_py.checkpoints.sqlite import SqliteBackend

@@ -16,7 +16,7 @@ from noetic_py.checkpoints.checks import check_append, check_id, check_page, is_
 from noetic_py.checkpoints.delegating import DelegatingBackend
 from noetic_py.errors import NoeticError, PositionConflict, RunNotFound, TransformMissing, VersionConflict
 from noetic_py.journal.fields import missing, plain_summary
-from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of, origins_at
+from noetic_py.journal.signing import NOTHING, StoredEnd, TransformChain, digest_of, origins_at
 from noetic_py.journal.stored import Lease, Record, RunEntry, Stats, Transaction
 from noetic_py.journal.transforms import (
     Anchor,
@@ -51,12 +51,12 @@ class _Cursor:
     Attributes:
         position: How many records were read.
         digest: Of the last one.
-        seen: The run, when it was looked at last.
+        seen: The end of the run when it was last read.
     """
 
     position: int
     digest: bytes
-    seen: Seen
+    seen: StoredEnd
 
 
 @frozen(eq=False)
@@ -94,7 +94,7 @@ class SignedBackend(DelegatingBackend):
 
     def __init__(self, inner: CheckpointBackend, transforms: Sequence[RecordTransform]) -> None:
         super().__init__(inner)
-        self._sealing = Sealing(transforms)
+        self._chain = TransformChain(transforms)
         self._cursors: OrderedDict[tuple[str, int], _Cursor] = OrderedDict()
         self._ends: OrderedDict[str, JournalEnd] = OrderedDict()
         # What was found forged first and, without strict transforms, read all the same: of records, and of the end.
@@ -102,7 +102,7 @@ class SignedBackend(DelegatingBackend):
 
     async def describe(self) -> Mapping[str, str]:
         """What the other backend is, and the transforms."""
-        return {**await super().describe(), "record transforms": ", ".join(self._sealing.by_name)}
+        return {**await super().describe(), "record transforms": ", ".join(self._chain.by_name)}
 
     # -- reading
 
@@ -146,7 +146,7 @@ class SignedBackend(DelegatingBackend):
         for check in checks:
             if check.verdict == "verified":
                 continue
-            if self._sealing.by_name[check.transform].strict:
+            if self._chain.by_name[check.transform].strict:
                 raise refused(run_id, check)
             if check.verdict == "forged":
                 self._forged.setdefault(run_id, {}).setdefault(check.kind is None, check)
@@ -161,7 +161,7 @@ class SignedBackend(DelegatingBackend):
         entry = await self._inner.entry(run_id)
         if entry is None:
             raise no_run(run_id)
-        seen, checks = self._sealing.look(entry)
+        seen, checks = self._chain.check_end(entry)
         return _Page((), checks, _Cursor(0, NOTHING, seen))
 
     async def _walk(self, run_id: str, to: int) -> _Cursor | None:
@@ -176,18 +176,18 @@ class SignedBackend(DelegatingBackend):
         return page.cursor
 
     async def _follow(self, run_id: str, cursor: _Cursor, limit: int) -> _Page:
-        """The records behind a place; up to where the journal was seen to end, which is looked at again there."""
+        """The records after a position, up to the known end; the end is read again there."""
         checks: list[RecordCheck] = []
         if cursor.position >= cursor.seen.position:
             entry = await self._inner.entry(run_id)
             if entry is None:
                 raise RunNotFound("the run was deleted", hint="it was there a moment ago")
-            seen, checks = self._sealing.look(entry)
+            seen, checks = self._chain.check_end(entry)
             cursor = evolve(cursor, seen=seen)
             if seen.position <= cursor.position:
                 if seen.position < cursor.position:
                     checks += self._cut(seen, f"the journal had {cursor.position} records a moment ago")
-                return _Page((), [*checks, *self._sealing.ends_with(seen, cursor.digest)], cursor)
+                return _Page((), [*checks, *self._chain.check_last(seen, cursor.digest)], cursor)
         seen = cursor.seen
         stored = await self._inner.read(
             run_id, after=cursor.position, limit=min(limit, seen.position - cursor.position)
@@ -205,7 +205,7 @@ class SignedBackend(DelegatingBackend):
             position += 1
             if not position % _BREATH:
                 await checkpoint()
-            found = self._sealing.open(seen, position, digest, record)
+            found = self._chain.decode(seen, position, digest, record)
             checks += found.checks
             digest = digest_of(record)
             if found.missing is not None and needed is None:
@@ -214,12 +214,12 @@ class SignedBackend(DelegatingBackend):
             if readable and found.record is not None:
                 records.append(found.record)
         if position == seen.position:
-            checks += self._sealing.ends_with(seen, digest)
+            checks += self._chain.check_last(seen, digest)
         return _Page(records, checks, _Cursor(position, digest, seen), needed, len(stored))
 
-    def _cut(self, seen: Seen, reason: str) -> list[RecordCheck]:
-        names = self._sealing.by_name
-        return [self._sealing.about_end(name, seen.position, Finding("forged", reason)) for name in names]
+    def _cut(self, seen: StoredEnd, reason: str) -> list[RecordCheck]:
+        names = self._chain.by_name
+        return [self._chain.about_end(name, seen.position, Finding("forged", reason)) for name in names]
 
     async def entry(self, run_id: str) -> RunEntry | None:
         """What a list says of one run, checked.
@@ -231,7 +231,7 @@ class SignedBackend(DelegatingBackend):
         if entry is None:
             return None
         await self._identify()
-        self._refuse(run_id, self._sealing.look(entry)[1])
+        self._refuse(run_id, self._chain.check_end(entry)[1])
         return evolve(entry, summary=plain_summary(entry.summary))
 
     async def list(
@@ -248,9 +248,9 @@ class SignedBackend(DelegatingBackend):
             return entry.problem
         refusing = (
             check
-            for check in self._sealing.look(entry)[1]
+            for check in self._chain.check_end(entry)[1]
             if check.verdict == "forged"
-            or (check.verdict == "unverified" and self._sealing.by_name[check.transform].strict)
+            or (check.verdict == "unverified" and self._chain.by_name[check.transform].strict)
         )
         return next(map(str, refusing), None)
 
@@ -276,7 +276,7 @@ class SignedBackend(DelegatingBackend):
         end = page.cursor
         if not anchored:
             reason = f"it does not hold what it held when the anchor was made, at record {anchor and anchor.position}"
-            checks.append(self._sealing.about_end("anchor", end.position, Finding("forged", reason)))
+            checks.append(self._chain.about_end("anchor", end.position, Finding("forged", reason)))
         ordered = sorted(dict.fromkeys(checks), key=lambda check: check.kind is None)
         return VerificationReport(run_id, ordered, Anchor(end.position, end.digest.hex()))
 
@@ -284,7 +284,7 @@ class SignedBackend(DelegatingBackend):
         """How much the other backend holds, without the store's identity."""
         await self._identify()
         found = await super().stats()
-        return found if self._sealing.store is None else evolve(found, values=found.values - 1)
+        return found if self._chain.store is None else evolve(found, values=found.values - 1)
 
     async def _identify(self, *, make: bool = False) -> None:
         """Learn the identity of the store, which goes with a copy of the whole store and not with that of one run.
@@ -292,7 +292,7 @@ class SignedBackend(DelegatingBackend):
         Args:
             make: Whether to give it one when it has none.
         """
-        if self._sealing.store is not None:
+        if self._chain.store is not None:
             return
         found = await self._inner.get(_STORE, _IDENTITY)
         if found is None and make:
@@ -300,7 +300,7 @@ class SignedBackend(DelegatingBackend):
                 await self._inner.put(_STORE, _IDENTITY, uuid4().hex.encode(), expected=0)
             found = await self._inner.get(_STORE, _IDENTITY)
         if found is not None:
-            self._sealing.store = found.value.decode("ascii", "backslashreplace")
+            self._chain.store = found.value.decode("ascii", "backslashreplace")
 
     # -- writing
 
@@ -314,7 +314,7 @@ class SignedBackend(DelegatingBackend):
         summary: bytes | None = None,
         status: str | None = None,
     ) -> int:
-        """Append one transaction, sealed.
+        """Append one transaction, encoded by the transforms.
 
         Raises:
             PositionConflict: The journal does not end at `expected_position`.
@@ -323,7 +323,7 @@ class SignedBackend(DelegatingBackend):
             RecordRefused: What is there was tampered with; also where that can be read.
         """
         await self._identify(make=True)
-        given, end = await self._sealed(
+        given, end = await self._encoded(
             Transaction(run_id, expected_position, fence, records, summary, status), self._ends.pop(run_id, None)
         )
         position = await self._inner.append(
@@ -343,7 +343,7 @@ class SignedBackend(DelegatingBackend):
         outcomes: dict[int, int | NoeticError] = {}
         waves: list[dict[str, int]] = []
         for index, transaction in enumerate(transactions):
-            # What follows in the same run is sealed once it is known what it follows.
+            # The next transaction of this run is encoded once its predecessor is known.
             wave = next((each for each in waves if transaction.run_id not in each), None)
             if wave is None:
                 waves.append(wave := {})
@@ -359,7 +359,7 @@ class SignedBackend(DelegatingBackend):
         ends: dict[int, JournalEnd] = {}
         for index, given in transactions.items():
             try:
-                sending[index], ends[index] = await self._sealed(given, self._ends.pop(given.run_id, None))
+                sending[index], ends[index] = await self._encoded(given, self._ends.pop(given.run_id, None))
             except NoeticError as error:
                 outcomes[index] = error
         for index, outcome in zip(sending, await self._inner.append_many(list(sending.values())), strict=True):
@@ -368,7 +368,7 @@ class SignedBackend(DelegatingBackend):
                 _keep(self._ends, ends[index].run_id, ends[index])
         return outcomes
 
-    async def _sealed(self, given: Transaction, known: JournalEnd | None) -> tuple[Transaction, JournalEnd]:
+    async def _encoded(self, given: Transaction, known: JournalEnd | None) -> tuple[Transaction, JournalEnd]:
         """A transaction as it is to be stored, and where the journal ends with it."""
         check_id(given.run_id)
         check_append(given.records, given.summary, given.status)
@@ -381,7 +381,7 @@ class SignedBackend(DelegatingBackend):
                 f"the journal does not end at {given.expected_position}", hint="read it again, then append"
             )
         self._check_forged(given.run_id)
-        records, digest = self._sealing.seal(given.run_id, end.position, end.digest, given.records)
+        records, digest = self._chain.encode(given.run_id, end.position, end.digest, given.records)
         after = JournalEnd(
             given.run_id,
             end.position + len(records),
@@ -389,9 +389,9 @@ class SignedBackend(DelegatingBackend):
             end.status if given.status is None else given.status,
             end.summary if given.summary is None else bytes(given.summary),
             end.origins,
-            self._sealing.store,
+            self._chain.store,
         )
-        return evolve(given, records=records, summary=self._sealing.summary(after)), after
+        return evolve(given, records=records, summary=self._chain.sign_end(after)), after
 
     async def _conflict(self, given: Transaction) -> None:
         """Say so when it is the fence that is wrong; backends look at that first."""
@@ -405,13 +405,13 @@ class SignedBackend(DelegatingBackend):
         entry = await self._inner.entry(run_id)
         if entry is None or entry.position != position:
             return JournalEnd(run_id, 0, NOTHING, None, b"") if entry is None and not position else None
-        seen, checks = self._sealing.look(entry)
+        seen, checks = self._chain.check_end(entry)
         cursor = self._cursors.get((run_id, position))
-        if cursor is None or any(self._sealing.ends_with(seen, cursor.digest)):
+        if cursor is None or any(self._chain.check_last(seen, cursor.digest)):
             cursor = await self._walk(run_id, position)
         if cursor is None:
             return None
-        self._refuse(run_id, [*checks, *self._sealing.ends_with(seen, cursor.digest)])
+        self._refuse(run_id, [*checks, *self._chain.check_last(seen, cursor.digest)])
         return evolve(seen.end, digest=cursor.digest)
 
     def _check_forged(self, run_id: str) -> None:
@@ -440,8 +440,8 @@ class SignedBackend(DelegatingBackend):
         if cursor is None or at < 0:
             raise no_end(at)
         origins = origins_at(cursor.seen.end, at)
-        end = JournalEnd(new_run_id, at, cursor.digest, status, summary or b"", origins, self._sealing.store)
-        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, summary=self._sealing.summary(end), status=status)
+        end = JournalEnd(new_run_id, at, cursor.digest, status, summary or b"", origins, self._chain.store)
+        await self._inner.fork(run_id, at=at, new_run_id=new_run_id, summary=self._chain.sign_end(end), status=status)
         _keep(self._ends, new_run_id, end)
 
     async def delete(self, run_id: str) -> None:
@@ -475,7 +475,7 @@ class SignedBackend(DelegatingBackend):
         end = self._ends.pop(lease.run_id, None)
         if end is not None:
             # What was written here need not be read to be gone on with.
-            cursor = _Cursor(end.position, end.digest, Seen(end.position, end, None))
+            cursor = _Cursor(end.position, end.digest, StoredEnd(end.position, end, None))
             _keep(self._cursors, (end.run_id, end.position), cursor)
         await super().release(lease)
 

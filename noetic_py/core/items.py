@@ -471,7 +471,7 @@ class Reasoning(ItemBase):
     Args:
         content: The reasoning itself, where the provider shows it.
         summary: A summary of it.
-        encrypted_content: The provider's sealed form, kept exactly.
+        encrypted_content: The provider's encrypted form, kept exactly.
         id: Made when absent.
         status: How far the reasoning has come.
         extra: Fields without a name here.

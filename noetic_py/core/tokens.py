@@ -112,7 +112,7 @@ class TextCounter(ABC):
     def count_item(self, item: Item, /) -> TokenCount:
         """The tokens an item takes in a request, with what frames it.
 
-        What is no text is estimated, and the count says so: images, files, sealed reasoning, opaque items and
+        What is no text is estimated, and the count says so: images, files, encrypted reasoning, opaque items and
         extensions, whose form on the wire is the provider's business.
         """
         known = self._known.get(id(item))
@@ -136,7 +136,7 @@ class TextCounter(ABC):
                 return self._parts(parts, _FRAME)
             case Reasoning():
                 count = self._parts(item.content + item.summary, _FRAME)
-                return count if item.encrypted_content is None else count + _sealed(item.encrypted_content)
+                return count if item.encrypted_content is None else count + _encrypted(item.encrypted_content)
             case Opaque():
                 return _guess(self.count_text(item.raw.decode(errors="replace")))
             case _:
@@ -166,7 +166,7 @@ def _guess(count: TokenCount) -> TokenCount:
     return TokenCount(count.value, "estimated")
 
 
-def _sealed(encrypted: str) -> TokenCount:
+def _encrypted(encrypted: str) -> TokenCount:
     # Base64 of something about as long as the reasoning was.
     return TokenCount(math.ceil(len(encrypted) * 3 / 4 / 4), "estimated")
 

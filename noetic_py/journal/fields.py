@@ -369,27 +369,27 @@ _HINTS = {
 }
 
 
-def sealed(name: str, payload: bytes) -> bytes:
-    """What a transform gave, marked with its name."""
+def mark_transformed(name: str, payload: bytes) -> bytes:
+    """Mark the bytes that a transform returned with its name."""
     mark = name.encode()
     return b"".join((_BEGIN, bytes((len(mark),)), mark, payload))
 
 
-def opened(payload: bytes) -> tuple[str, bytes] | None:
-    """A transform's name and what it gave; `None` when these bytes are not sealed."""
+def split_transformed(payload: bytes) -> tuple[str, bytes] | None:
+    """The name of the last transform and the bytes it returned; `None` when no transform made these bytes."""
     if payload[:1] != _BEGIN:
         return None
     start = 2 + (payload[1] if len(payload) > 1 else 0)
     return payload[2:start].decode("ascii", "backslashreplace"), payload[start:]
 
 
-def refuse_sealed(payload: bytes, path: tuple[str, ...] = ()) -> None:
+def refuse_transformed(payload: bytes, path: tuple[str, ...] = ()) -> None:
     """Refuse bytes that only a transform can read.
 
     Raises:
         TransformMissing: They are such bytes.
     """
-    found = opened(payload)
+    found = split_transformed(payload)
     if found is not None:
         raise missing(found[0], path)
 
@@ -404,20 +404,20 @@ def missing(name: str, path: tuple[str, ...] = ()) -> TransformMissing:
     )
 
 
-def sealed_around(name: str, summary: bytes, beside: bytes) -> bytes:
-    """A run's summary with what is kept beside it, marked with the name of a transform."""
-    return sealed(name, len(summary).to_bytes(_LENGTH, "big") + summary + beside)
+def wrap_summary(name: str, summary: bytes, trailer: bytes) -> bytes:
+    """A run's summary and the trailer of transforms, marked with the name of one."""
+    return mark_transformed(name, len(summary).to_bytes(_LENGTH, "big") + summary + trailer)
 
 
-def beside_summary(stored: bytes) -> bytes:
-    """What is kept beside a summary; nothing where it is not sealed."""
-    found = opened(stored)
+def summary_trailer(stored: bytes) -> bytes:
+    """The trailer that transforms stored after a summary; empty when there is none."""
+    found = split_transformed(stored)
     return b"" if found is None else found[1][_LENGTH + len(plain_summary(stored)) :]
 
 
 def plain_summary(stored: bytes) -> bytes:
-    """The summary as its owner gave it."""
-    found = opened(stored)
+    """The summary without the trailer of transforms."""
+    found = split_transformed(stored)
     if found is None:
         return stored
     size = int.from_bytes(found[1][:_LENGTH], "big")
@@ -425,10 +425,10 @@ def plain_summary(stored: bytes) -> bytes:
 
 
 def summary_fields(stored: bytes) -> dict[str, Any]:
-    """What the summary of a run or of a session says; nothing where there is none.
+    """The fields of the summary of a run or a session; empty when there is none.
 
     Raises:
-        CorruptRecord: It is no JSON object.
+        CorruptRecord: It is not a JSON object.
     """
     plain = plain_summary(stored)
     if not plain:

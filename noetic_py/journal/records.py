@@ -45,7 +45,7 @@ from noetic_py.journal.fields import (
     form_of,
     read_fields,
     refuse,
-    refuse_sealed,
+    refuse_transformed,
     write_fields,
 )
 from noetic_py.journal.stored import Record
@@ -594,7 +594,7 @@ def load_record(stored: Record, codec: Codec) -> JournalRecord:
         CodecError: They are no record of this version, or a field does not hold what it may hold; the message names it.
         TransformMissing: Only a record transform can read them, which is not here.
     """
-    refuse_sealed(stored.payload, stored.path)
+    refuse_transformed(stored.payload, stored.path)
     kind = KINDS.get(stored.kind)
     if kind is None:
         raise CodecError(

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from noetic_py.core.codec import Codec
 from noetic_py.errors import CodecError
-from noetic_py.journal.fields import beside_summary, opened, plain_summary, sealed_around
+from noetic_py.journal.fields import plain_summary, split_transformed, summary_trailer, wrap_summary
 from noetic_py.journal.records import JournalRecord, load_record
 from noetic_py.journal.stored import Record
 from noetic_py.journal.transforms import JournalEnd
@@ -50,23 +50,26 @@ def load_records(page: Iterable[Record], codec: Codec, run_id: str, after: int) 
             raise CodecError(error.message, where=f"record {position} of run {run_id}", hint=error.hint) from error
 
 
-Seals: TypeAlias = dict[str, bytes | None]
-"""What transforms have stored beside the end of a journal, by the names of all that were there."""
+EndSignatures: TypeAlias = dict[str, bytes | None]
+"""What each transform stored for the end of a journal, by its name; `None` where it stored nothing."""
 
 
-def sealed_summary(end: JournalEnd, seals: Seals) -> bytes:
-    """A run's summary with where its journal ends, and what seals that."""
+def signed_summary(end: JournalEnd, signatures: EndSignatures) -> bytes:
+    """A run's summary, followed by the end of its journal and the signatures of that end."""
     fields: dict[str, Any] = {
         "position": end.position,
         "digest": end.digest.hex(),
         "status": end.status,
-        "seals": {name: None if seal is None else base64.b64encode(seal).decode() for name, seal in seals.items()},
+        "seals": {
+            name: None if signature is None else base64.b64encode(signature).decode()
+            for name, signature in signatures.items()
+        },
     }
     if end.origins:
         fields["origins"] = [list(origin) for origin in end.origins]
     if end.store is not None:
         fields["store"] = end.store
-    return sealed_around(next(iter(seals), ""), end.summary, json.dumps(fields, separators=(",", ":")).encode())
+    return wrap_summary(next(iter(signatures), ""), end.summary, json.dumps(fields, separators=(",", ":")).encode())
 
 
 @frozen
@@ -75,29 +78,29 @@ class SummaryParts:
 
     Attributes:
         end: Where the journal ended when it was written; `None` when nothing says so.
-        seals: What seals that.
-        summary: The summary as its owner gave it.
+        signatures: The signatures of that end.
+        summary: The summary without that trailer.
     """
 
     end: JournalEnd | None
-    seals: Seals
+    signatures: EndSignatures
     summary: bytes
 
 
-def sealed_parts(run_id: str, stored: bytes) -> SummaryParts:
+def summary_parts(run_id: str, stored: bytes) -> SummaryParts:
     """Split a stored summary into its parts; bytes without the mark of a transform are a plain summary.
 
     Raises:
-        ValueError: It is sealed, and damaged.
+        ValueError: It has a trailer, and that is damaged.
     """
-    summary, beside = plain_summary(stored), beside_summary(stored)
-    if opened(stored) is None:
+    summary, trailer = plain_summary(stored), summary_trailer(stored)
+    if split_transformed(stored) is None:
         return SummaryParts(None, {}, summary)
     try:
-        fields = json.loads(beside)
-        seals: Seals = {
-            str(name): None if seal is None else base64.b64decode(seal, validate=True)
-            for name, seal in fields["seals"].items()
+        fields = json.loads(trailer)
+        signatures: EndSignatures = {
+            str(name): None if signature is None else base64.b64decode(signature, validate=True)
+            for name, signature in fields["seals"].items()
         }
         origins = tuple((str(run), int(at)) for run, at in fields.get("origins", ()))
         status = fields["status"]
@@ -105,10 +108,10 @@ def sealed_parts(run_id: str, stored: bytes) -> SummaryParts:
         end = JournalEnd(run_id, int(fields["position"]), digest, status, summary, origins, fields.get("store"))
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"what is kept beside the end of the journal is damaged: {type(error).__name__}") from error
-    if sealed_summary(end, seals) != stored:
+    if signed_summary(end, signatures) != stored:
         # One way only to write it, so that every bit of it counts.
         raise ValueError("what is kept beside the end of the journal is damaged")
-    return SummaryParts(end, seals, summary)
+    return SummaryParts(end, signatures, summary)
 
 
 @frozen

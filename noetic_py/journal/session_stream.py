@@ -18,7 +18,7 @@ from noetic_py.core.control import RunStatus
 from noetic_py.core.items import Item
 from noetic_py.core.log import ItemLog, Origin
 from noetic_py.errors import CodecError, LogError
-from noetic_py.journal.fields import refuse_sealed, summary_fields
+from noetic_py.journal.fields import refuse_transformed, summary_fields
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.values import (
     Change,
@@ -390,6 +390,6 @@ def begins_at(entry: RunEntry) -> int:
         TransformMissing: Only a record transform can read it, which is not here.
         CorruptRecord: The summary is damaged.
     """
-    refuse_sealed(entry.summary)
+    refuse_transformed(entry.summary)
     begins: object = summary_fields(entry.summary).get("from")
     return begins if isinstance(begins, int) else 0

@@ -1,4 +1,4 @@
-"""What the record transforms of a harness do together with one record, and with the end of a journal."""
+"""The record transforms of a harness, applied as a chain to records and to the end of a journal."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve, frozen
 
 from noetic_py.errors import CheckpointFailed, ConfigError
-from noetic_py.journal.fields import opened, sealed
-from noetic_py.journal.run_summary import Seals, sealed_parts, sealed_summary
+from noetic_py.journal.fields import mark_transformed, split_transformed
+from noetic_py.journal.run_summary import EndSignatures, signed_summary, summary_parts
 from noetic_py.journal.stored import Record, RunEntry
 from noetic_py.journal.transforms import (
     CheckedRecord,
+    DecodedPayload,
     Finding,
     JournalEnd,
     RecordCheck,
     RecordPlace,
     RecordTransform,
-    Unsealed,
     pack,
 )
 
@@ -48,28 +48,28 @@ def _writer(end: JournalEnd, position: int) -> str:
 
 
 @frozen(eq=False)
-class Seen:
-    """A run as one look at its entry has shown it.
+class StoredEnd:
+    """The end of a run's journal, as its entry in the store describes it.
 
     Attributes:
         position: How many records its journal holds.
-        end: Where it ends, as what is kept beside it says; where nothing is, as far as it is known.
-        seals: What seals that; `None` where nothing does.
+        end: The stored end; without one, what the entry shows.
+        signatures: What transforms stored for that end; `None` without a stored end.
     """
 
     position: int
     end: JournalEnd
-    seals: Seals | None
+    signatures: EndSignatures | None
 
 
 @frozen(eq=False)
-class Opened:
-    """A record, taken out of what transforms have made of it.
+class DecodedRecord:
+    """A record after all transforms have decoded it.
 
     Attributes:
-        record: The record; `None` when its bytes cannot be had.
+        record: The record; `None` when it cannot be decoded.
         checks: What each transform says of it.
-        missing: The transform that would be needed to go on.
+        missing: The transform that is needed to decode it, and not installed.
     """
 
     record: CheckedRecord | None
@@ -77,14 +77,14 @@ class Opened:
     missing: str | None = None
 
 
-class Sealing:
+class TransformChain:
     """The transforms of a harness, in the order in which they are applied.
 
     Args:
         transforms: The transforms.
 
     Raises:
-        ConfigError: One is none, or two have one name; code `"record-transforms"`.
+        ConfigError: One is not a RecordTransform, or two have the same name; code `"record-transforms"`.
     """
 
     def __init__(self, transforms: Sequence[RecordTransform]) -> None:
@@ -107,7 +107,9 @@ class Sealing:
                 raise _unfit(f"two record transforms are named {name!r}", hint="give one of them another name")
             self.by_name[name] = transform
 
-    def seal(self, run_id: str, position: int, digest: bytes, records: Sequence[Record]) -> tuple[list[Record], bytes]:
+    def encode(
+        self, run_id: str, position: int, digest: bytes, records: Sequence[Record]
+    ) -> tuple[list[Record], bytes]:
         """Records as they are to be stored, and the digest of the last one.
 
         Args:
@@ -125,7 +127,7 @@ class Sealing:
             payload = bytes(record.payload)
             for name, transform in self.by_name.items():
                 try:
-                    payload = sealed(name, transform.seal(place, payload))
+                    payload = mark_transformed(name, transform.encode(place, payload))
                 except Exception as error:
                     what = f"record {number} of run {run_id}, a {record.kind}"
                     raise _failed(name, what, error, record.path) from error
@@ -133,40 +135,42 @@ class Sealing:
             digest = digest_of(made[-1])
         return made, digest
 
-    def summary(self, end: JournalEnd) -> bytes:
-        """The summary that is to be stored with the records that end a journal.
+    def sign_end(self, end: JournalEnd) -> bytes:
+        """The summary to store, with the signatures of the journal's end.
 
         Raises:
             CheckpointFailed: A transform failed; the message names it.
         """
-        seals: Seals = {}
+        signatures: EndSignatures = {}
         for name, transform in self.by_name.items():
             try:
-                seals[name] = transform.seal_end(end)
+                signatures[name] = transform.sign_end(end)
             except Exception as error:
                 raise _failed(name, f"the end of run {end.run_id}", error, ()) from error
-        return sealed_summary(end, seals)
+        return signed_summary(end, signatures)
 
-    def look(self, entry: RunEntry) -> tuple[Seen, list[RecordCheck]]:
-        """What is kept beside the end of a journal, and what transforms say of that."""
+    def check_end(self, entry: RunEntry) -> tuple[StoredEnd, list[RecordCheck]]:
+        """Read the stored end of a journal and have each transform check it."""
         bare = JournalEnd(entry.run_id, entry.position, NOTHING, entry.status, entry.summary)
         try:
-            parts = sealed_parts(entry.run_id, entry.summary)
+            parts = summary_parts(entry.run_id, entry.summary)
         except ValueError as error:
-            seen = Seen(entry.position, bare, {})
+            seen = StoredEnd(entry.position, bare, {})
             return seen, [self.about_end(name, entry.position, Finding("forged", str(error))) for name in self.by_name]
         if parts.end is None and not entry.position:
             # An owner holds the run, and has not written it.
-            return Seen(0, bare, None), []
+            return StoredEnd(0, bare, None), []
         end = parts.end or bare
         checks = [
-            self.about_end(name, entry.position, self._check_end(transform, end, parts.seals.get(name), entry))
+            self.about_end(name, entry.position, self._check_end(transform, end, parts.signatures.get(name), entry))
             for name, transform in self.by_name.items()
         ]
-        return Seen(entry.position, end, None if parts.end is None else parts.seals), checks
+        return StoredEnd(entry.position, end, None if parts.end is None else parts.signatures), checks
 
-    def _check_end(self, transform: RecordTransform, end: JournalEnd, seal: bytes | None, entry: RunEntry) -> Finding:
-        found = _check_end(transform, end, seal, entry)
+    def _check_end(
+        self, transform: RecordTransform, end: JournalEnd, signature: bytes | None, entry: RunEntry
+    ) -> Finding:
+        found = _check_end(transform, end, signature, entry)
         if found.verdict == "verified" and end.store not in (None, self.store):
             return evolve(found, verdict="forged", reason="the run was written in another store, and copied here")
         return found
@@ -175,19 +179,19 @@ class Sealing:
         """What a transform says of the end of a journal."""
         return RecordCheck(name, position, None, (), finding.verdict, finding.reason, finding.by)
 
-    def ends_with(self, seen: Seen, digest: bytes) -> Iterator[RecordCheck]:
-        """What is wrong with the last record of a journal, which is not the one that its end was sealed with."""
-        if seen.seals is None or seen.end.digest == digest:
+    def check_last(self, seen: StoredEnd, digest: bytes) -> Iterator[RecordCheck]:
+        """Report a last record that is not the one for which the end was signed."""
+        if seen.signatures is None or seen.end.digest == digest:
             return
-        for name, seal in seen.seals.items():
-            if seal is not None and name in self.by_name:
+        for name, signature in seen.signatures.items():
+            if signature is not None and name in self.by_name:
                 yield self.about_end(name, seen.position, Finding("forged", "another record was the last one"))
 
-    def open(self, seen: Seen, position: int, digest: bytes, stored: Record) -> Opened:
+    def decode(self, seen: StoredEnd, position: int, digest: bytes, stored: Record) -> DecodedRecord:
         """A stored record as it was written.
 
         Args:
-            seen: The run.
+            seen: The stored end of the run.
             position: The record's number.
             digest: Of the record before it.
             stored: The record.
@@ -197,19 +201,19 @@ class Sealing:
         payload: bytes | None = bytes(stored.payload)
         missing: str | None = None
         left = dict(self.by_name)
-        while payload is not None and (found := opened(payload)) is not None:
+        while payload is not None and (found := split_transformed(payload)) is not None:
             name, inside = found
             transform = left.pop(name, None)
             if transform is None:
                 missing, payload = name, None
                 checks.append(_about(place, name, Finding("unverified", "there is no such record transform here")))
                 break
-            payload, finding = _unsealed(transform, place, inside)
+            payload, finding = _decoded(transform, place, inside)
             checks.append(_about(place, name, finding))
         checks += [_about(place, name, _WITHOUT) for name in left if payload is not None or missing is not None]
         if payload is None:
-            return Opened(None, tuple(checks), missing)
-        return Opened(CheckedRecord(stored.kind, stored.path, payload, None, tuple(checks)), tuple(checks))
+            return DecodedRecord(None, tuple(checks), missing)
+        return DecodedRecord(CheckedRecord(stored.kind, stored.path, payload, None, tuple(checks)), tuple(checks))
 
 
 def is_name(name: object) -> bool:
@@ -235,17 +239,17 @@ def _about(place: RecordPlace, name: str, finding: Finding) -> RecordCheck:
     return RecordCheck(name, place.position, place.kind, place.path, finding.verdict, finding.reason, finding.by)
 
 
-def _unsealed(transform: RecordTransform, place: RecordPlace, payload: bytes) -> tuple[bytes | None, Finding]:
+def _decoded(transform: RecordTransform, place: RecordPlace, payload: bytes) -> tuple[bytes | None, Finding]:
     try:
-        found: Unsealed = transform.unseal(place, payload)
+        found: DecodedPayload = transform.decode(place, payload)
     except Exception as error:  # noqa: BLE001 # whatever foreign code raises at bytes that may be anything
         return None, Finding("unverified", f"it failed: {type(error).__name__}: {error}")
     return found.payload, found.finding
 
 
-def _check_end(transform: RecordTransform, end: JournalEnd, seal: bytes | None, entry: RunEntry) -> Finding:
+def _check_end(transform: RecordTransform, end: JournalEnd, signature: bytes | None, entry: RunEntry) -> Finding:
     try:
-        found = transform.check_end(end, seal)
+        found = transform.check_end(end, signature)
     except Exception as error:  # noqa: BLE001 # as above
         return Finding("unverified", f"it failed: {type(error).__name__}: {error}")
     if found.verdict != "verified":

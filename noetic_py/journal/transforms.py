@@ -2,7 +2,7 @@
 
 A transform signs records, or encrypts them. It gets a record's stored bytes and the place where they belong, and gives
 other bytes; reading, it gets those back and says what it found. It knows nothing of backends, and backends nothing of
-it. Where a journal ends is kept with the run in the transaction that moves the end, so that a transform that seals it
+it. Where a journal ends is kept with the run in the transaction that moves the end, so that a transform that signs it
 finds a journal that was cut, and a crash is never taken for a cut.
 """
 
@@ -233,12 +233,12 @@ VERIFIED = Finding("verified")
 
 
 @frozen
-class Unsealed:
-    """A record as it was before a transform had it.
+class DecodedPayload:
+    """What `RecordTransform.decode` returns: the record's bytes before `encode`.
 
     Attributes:
-        payload: Its bytes; `None` when they cannot be had.
-        finding: What was found.
+        payload: The bytes; `None` when they cannot be decoded.
+        finding: The result of the check.
     """
 
     payload: bytes | None
@@ -246,7 +246,7 @@ class Unsealed:
 
 
 class RecordTransform:
-    """Changes the bytes of records on their way to a backend and back. Subclass it; `seal` and `unseal` are needed.
+    """Changes the bytes of records on their way to a backend and back. Subclass it and define `encode` and `decode`.
 
     Methods are synchronous and do nothing but compute. One transform serves all runs of a harness at once: what it
     needs to know of a record is its place, so it keeps no state of its own between two calls.
@@ -259,24 +259,24 @@ class RecordTransform:
     name: str = ""
     strict: bool = True
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
-        """A record's bytes as they are to be stored; whatever it raises fails the step, and nothing is written."""
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
+        """The bytes to store for a record; an exception fails the step, and nothing is written."""
         raise NotImplementedError(f"{type(self).__name__} cannot write")
 
-    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
-        """What `seal` was given, and whether it was given it for this place."""
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
+        """The bytes that `encode` received, and whether it received them for this place."""
         raise NotImplementedError(f"{type(self).__name__} cannot read")
 
-    def seal_end(self, end: JournalEnd) -> bytes | None:
-        """What is to be stored beside the end of a journal; `None` for nothing."""
+    def sign_end(self, end: JournalEnd) -> bytes | None:
+        """A signature to store with the end of a journal; `None` for none."""
         return None
 
-    def check_end(self, end: JournalEnd, seal: bytes | None) -> Finding:
-        """Whether a journal ends where it was left. Asked for journals that others have written, too.
+    def check_end(self, end: JournalEnd, signature: bytes | None) -> Finding:
+        """Whether a journal ends where it was left. Called for journals of other writers, too.
 
         Args:
             end: Where it ends, as it is stored.
-            seal: What `seal_end` gave for it; `None` when nothing is there.
+            signature: What `sign_end` returned for it; `None` when nothing is stored.
         """
         return VERIFIED
 

@@ -47,7 +47,7 @@ from noetic_py.engine.layers.versions import revise_layers
 from noetic_py.engine.run import RunPlan
 from noetic_py.engine.state import Run, budget_of, limits_of
 from noetic_py.errors import CodecError, ConfigError, ReplayDiverged, RequestNotFound, RunBusy, RunNotFound
-from noetic_py.journal.fields import refuse_sealed
+from noetic_py.journal.fields import refuse_transformed
 from noetic_py.journal.records import JournalRecord, Opening, RunBegun, RunEnded, dump_record
 from noetic_py.journal.run_summary import PlainCodec
 from noetic_py.journal.session_stream import StoredState, read_conversation
@@ -196,7 +196,7 @@ async def fork_at(backend: CheckpointBackend, run_id: str, new: PlannedFork, sta
         TransformMissing: The run was written through a record transform that is not here.
     """
     entry = await backend.entry(run_id)
-    refuse_sealed(b"" if entry is None else entry.summary)
+    refuse_transformed(b"" if entry is None else entry.summary)
     codec = Codec()
     records: list[Record] = []
     ended = await end_at(backend, run_id, new.at)

@@ -26,24 +26,24 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 _SUM = 9
 
 
-def seal(fields: Mapping[str, object], data: bytes, *, seed: int) -> bytes:
-    """The content of a small file.
+def encode_file(fields: Mapping[str, object], data: bytes, *, seed: int) -> bytes:
+    """The content of a small file: a line of fields with a checksum, then data.
 
     Args:
-        fields: What is in its first line; says whose it is, for names of files say nothing.
-        data: What is behind that.
-        seed: Where its checksum begins.
+        fields: Its first line; it names the owner, which the file's name does not.
+        data: The bytes after that line.
+        seed: The initial value of the checksum.
     """
     # Escaped, so that no id can show a person's terminal anything else than itself.
     body = json.dumps(fields, separators=(",", ":")).encode() + b"\n" + data
     return b"%08x " % zlib.crc32(body, seed) + body
 
 
-def unseal(content: bytes, what: str, *, seed: int) -> tuple[dict[str, Any], bytes]:
-    """What a small file holds.
+def decode_file(content: bytes, what: str, *, seed: int) -> tuple[dict[str, Any], bytes]:
+    """The fields and the data of a small file.
 
     Raises:
-        CorruptRecord: It is not what was written.
+        CorruptRecord: The checksum does not match.
     """
     line, newline, data = content[_SUM:].partition(b"\n")
     try:
@@ -277,7 +277,7 @@ class Folder:
         self._sweep()
 
     def _identify(self, content: bytes) -> None:
-        fields, _ = unseal(content, f"{self.settings.where}: the file `store`", seed=0)
+        fields, _ = decode_file(content, f"{self.settings.where}: the file `store`", seed=0)
         match fields:
             case {"noetic": "files", "version": int(version), "salt": str(salt)}:
                 pass
@@ -301,7 +301,9 @@ class Folder:
         salt = secrets.token_hex(16)
         self.seed = zlib.crc32(salt.encode())
         self._count(0)
-        self.replace(self.at(), "store", seal({"noetic": "files", "version": VERSION, "salt": salt}, b"", seed=0))
+        self.replace(
+            self.at(), "store", encode_file({"noetic": "files", "version": VERSION, "salt": salt}, b"", seed=0)
+        )
 
     def _sweep(self) -> None:
         """Delete what owners have left that are not alive any more."""
@@ -340,7 +342,7 @@ class Folder:
         """A number that this store has never given before."""
         with self.holding(b"ticks"):
             try:
-                fields, _ = unseal(read_file(self.at("ticks")), "the store's counter", seed=self.seed)
+                fields, _ = decode_file(read_file(self.at("ticks")), "the store's counter", seed=self.seed)
             except FileNotFoundError:
                 raise CorruptRecord("the store's counter is missing", hint=RESTORE) from None
             match fields:
@@ -351,7 +353,7 @@ class Folder:
                     raise CorruptRecord("the store's counter is not a number", hint=RESTORE)
 
     def _count(self, ticks: int) -> None:
-        self.replace(self.at(), "ticks", seal({"ticks": ticks}, b"", seed=self.seed))
+        self.replace(self.at(), "ticks", encode_file({"ticks": ticks}, b"", seed=self.seed))
 
 
 def _check_root(settings: FileSettings) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from attrs import frozen
 
 from noetic_py.checkpoints.checks import RESTORE, moment
-from noetic_py.checkpoints.files.folder import open_file, seal, unseal, write_all
+from noetic_py.checkpoints.files.folder import decode_file, encode_file, open_file, write_all
 from noetic_py.errors import CorruptRecord
 from noetic_py.journal.stored import RunEntry
 from noetic_py.journal.transforms import Packed
@@ -258,7 +258,7 @@ def store_head(head: RunHead, *, seed: int) -> bytes:
         "updated": head.updated,
         "parts": [[part.stream, part.upto, part.end] for part in head.parts],
     }
-    return seal(fields, head.summary, seed=seed)
+    return encode_file(fields, head.summary, seed=seed)
 
 
 def load_head(content: bytes, what: str, *, seed: int) -> RunHead:
@@ -267,7 +267,7 @@ def load_head(content: bytes, what: str, *, seed: int) -> RunHead:
     Raises:
         CorruptRecord: It is not what was written.
     """
-    fields, summary = unseal(content, what, seed=seed)
+    fields, summary = decode_file(content, what, seed=seed)
     match fields:
         case {
             "run_id": str(run_id),

@@ -29,7 +29,7 @@ from noetic_py.checkpoints.checks import (
 )
 from noetic_py.checkpoints.contract import Scope
 from noetic_py.checkpoints.files import folder
-from noetic_py.checkpoints.files.folder import Folder, read_file, seal, unseal, write_new
+from noetic_py.checkpoints.files.folder import Folder, decode_file, encode_file, read_file, write_new
 from noetic_py.checkpoints.files.journals import (
     FileTransaction,
     Journal,
@@ -72,7 +72,7 @@ class FileValues:
             content = read_file(os.path.join(self._scope(scope), name))
         except FileNotFoundError:
             return None
-        fields, data = unseal(content, "the value of a key", seed=self._folder.seed)
+        fields, data = decode_file(content, "the value of a key", seed=self._folder.seed)
         match fields:
             case {"scope": str(found), "key": str(key), "version": int(version)} if (
                 found.encode("latin-1") == scope and _hashed(pack_scope((key,))) == name
@@ -104,7 +104,7 @@ class FileValues:
                 sync_folder(self._folder.at("values"))
             # The scope as bytes: where a part of it ends is a length, and not any character that it may hold.
             fields = {"scope": packed.decode("latin-1"), "key": key, "version": version}
-            self._folder.replace(place, _hashed(pack_scope((key,))), seal(fields, value, seed=self._folder.seed))
+            self._folder.replace(place, _hashed(pack_scope((key,))), encode_file(fields, value, seed=self._folder.seed))
             return version
 
     def remove(self, scope: Scope, key: str, expected: int | None) -> bool:

@@ -27,7 +27,7 @@ __all__ = ["REDACTED", "THINKING", "MessageReading"]
 THINKING = "thinking_"
 """How the ids of reasoning begin that Anthropic has signed; it takes back no other."""
 REDACTED = "redacted_thinking_"
-"""How the ids of reasoning begin that Anthropic has sealed."""
+"""The prefix of ids of reasoning that Anthropic has encrypted."""
 
 _REASONS: Mapping[str, StopReason] = {
     "end_turn": "stop",

@@ -30,7 +30,7 @@ from noetic_py.models.reading import BEGUN, AnswerReading, Malformed, ProviderEr
 
 __all__ = ["ResponsesReading", "responses_input", "responses_request"]
 
-_SEALED = "reasoning.encrypted_content"
+_ENCRYPTED = "reasoning.encrypted_content"
 _REASONS = re.compile(r"(o\d|gpt-[5-9]|codex)")
 # The provider's own ids begin so; it refuses others, and takes items without an id.
 _OWN_IDS: Mapping[str, str] = {
@@ -69,8 +69,8 @@ def responses_request(request: ModelRequest, model: str, server: Server, caching
     params.update({name: value for name, value in settings.items() if name in named})
     if "reasoning_effort" in settings:
         params["reasoning"] = {"effort": settings["reasoning_effort"]}
-    if _wants_sealed(request, model, server):
-        params["include"] = [_SEALED]
+    if _wants_encrypted(request, model, server):
+        params["include"] = [_ENCRYPTED]
     extra = _extra(request, server)
     if request.output is not None:
         schema = output_schema(request.output)
@@ -108,7 +108,7 @@ def responses_input(items: Sequence[Item], server: Server) -> list[dict[str, Any
     """Items as the API's input.
 
     Extension items are the program's own and are left out; so is reasoning that the provider has neither stored nor
-    sealed, since it could not be taken back.
+    encrypted, since it could not be taken back.
 
     Args:
         items: The conversation.
@@ -160,8 +160,8 @@ def _extra(request: ModelRequest, server: Server) -> dict[str, Any]:
     return extra
 
 
-def _wants_sealed(request: ModelRequest, model: str, server: Server) -> bool:
-    # Models that do not reason answer the wish for sealed reasoning with an error.
+def _wants_encrypted(request: ModelRequest, model: str, server: Server) -> bool:
+    # Models that do not reason answer the request for encrypted reasoning with an error.
     if server.store or not server.is_openai:
         return False
     return "reasoning_effort" in request.settings or _REASONS.match(model) is not None

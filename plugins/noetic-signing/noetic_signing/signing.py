@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from attrs import frozen
 
-from noetic_py.checkpoints import Finding, JournalEnd, RecordPlace, RecordTransform, Unsealed
+from noetic_py.checkpoints import DecodedPayload, Finding, JournalEnd, RecordPlace, RecordTransform
 from noetic_py.errors import ConfigError
 from noetic_signing.canonical import canonical_json
 from noetic_signing.keys import DEFAULT_ROLE, KEY_ID, SIGNATURE, Keyring, PublicKey, Signer, Trusted, check_role
@@ -134,27 +134,27 @@ class Signing(RecordTransform):
 
     # -- what a harness asks
 
-    def seal(self, place: RecordPlace, payload: bytes) -> bytes:
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
         """A record with its signature before it."""
         signer = self._signer_of(place.run_id)
         return self._signed(signer, _about_record(place, payload)) + payload
 
-    def unseal(self, place: RecordPlace, payload: bytes) -> Unsealed:
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
         """A record without its signature, and whether that fits."""
         signed = _taken_apart(payload)
         if signed is None:
-            return Unsealed(None, Finding("forged", "it does not begin with a signature of this version"))
-        return Unsealed(signed.rest, self._finding(signed, _about_record(place, signed.rest)))
+            return DecodedPayload(None, Finding("forged", "it does not begin with a signature of this version"))
+        return DecodedPayload(signed.rest, self._finding(signed, _about_record(place, signed.rest)))
 
-    def seal_end(self, end: JournalEnd) -> bytes:
+    def sign_end(self, end: JournalEnd) -> bytes:
         """The signature of where a journal ends."""
         return self._signed(self._signer_of(end.run_id), _about_end(end))
 
-    def check_end(self, end: JournalEnd, seal: bytes | None) -> Finding:
+    def check_end(self, end: JournalEnd, signature: bytes | None) -> Finding:
         """Whether the signature of where a journal ends fits."""
-        if seal is None:
+        if signature is None:
             return Finding("unverified", "the place where it ends is not signed")
-        signed = _taken_apart(seal)
+        signed = _taken_apart(signature)
         if signed is None or signed.rest:
             return Finding("forged", "its signature is not of this version")
         return self._finding(signed, _about_end(end))

@@ -16,14 +16,14 @@ from signed_runs import SIGNER, Kept, database, flow, harness, kept, signed_run
 
 from noetic_py.checkpoints import InMemoryBackend, Record
 from noetic_py.errors import RecordRefused, TransformMissing
-from noetic_py.journal.signing import NOTHING, Sealing, Seen, digest_of
+from noetic_py.journal.signing import NOTHING, StoredEnd, TransformChain, digest_of
 from noetic_py.journal.transforms import JournalEnd
 
 pytestmark = pytest.mark.anyio
 
 FULL = os.environ.get("NOETIC_EXAMPLES") == "full"
 SEED = int(os.environ.get("NOETIC_SEED", "1"))
-SEALING = Sealing([Signing(SIGNER)])
+CHAIN = TransformChain([Signing(SIGNER)])
 STORES = ["memory", "sqlite"]
 
 
@@ -50,24 +50,24 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def sealed(run_id: str, count: int) -> tuple[list[Record], Seen]:
+def encoded(run_id: str, count: int) -> tuple[list[Record], StoredEnd]:
     plain = [
         Record("StepFinished", ("flow", f"step[{n}]"), b'{"k":"code","o":{"n":%d,"text":"%s"}}' % (n, b"x" * (n % 40)))
         for n in range(count)
     ]
-    records, digest = SEALING.seal(run_id, 0, NOTHING, plain)
-    return records, Seen(count, JournalEnd(run_id, count, digest, "running", b""), {})
+    records, digest = CHAIN.encode(run_id, 0, NOTHING, plain)
+    return records, StoredEnd(count, JournalEnd(run_id, count, digest, "running", b""), {})
 
 
-def verdicts(seen: Seen, index: int, records: Sequence[Record], changed: Record) -> list[str]:
+def verdicts(seen: StoredEnd, index: int, records: Sequence[Record], changed: Record) -> list[str]:
     previous = digest_of(records[index - 1]) if index else NOTHING
-    return [check.verdict for check in SEALING.open(seen, index + 1, previous, changed).checks]
+    return [check.verdict for check in CHAIN.decode(seen, index + 1, previous, changed).checks]
 
 
 def test_every_bit_of_25_records() -> None:
     """All of them with NOETIC_EXAMPLES=full, 60 of each record without."""
     chosen = random.Random(SEED)
-    records, seen = sealed("r", 25)
+    records, seen = encoded("r", 25)
     for index, record in enumerate(records):
         assert verdicts(seen, index, records, record) == ["verified"]
         for bit in flips(record.payload, chosen, None if FULL else 60):
@@ -77,7 +77,7 @@ def test_every_bit_of_25_records() -> None:
 
 def test_one_bit_of_1000_records() -> None:
     chosen = random.Random(SEED)
-    records, seen = sealed("r", 1000)
+    records, seen = encoded("r", 1000)
     for index, record in enumerate(records):
         bit = chosen.randrange(len(record.payload) * 8)
         changed = evolve(record, payload=flipped(record.payload, bit))
@@ -88,7 +88,7 @@ async def test_every_bit_of_the_summary() -> None:
     run = await signed_run()
     chosen = random.Random(SEED)
     for bit in flips(run.entry.summary, chosen, None if FULL else 200):
-        seen, checks = SEALING.look(evolve(run.entry, summary=flipped(run.entry.summary, bit)))
+        seen, checks = CHAIN.check_end(evolve(run.entry, summary=flipped(run.entry.summary, bit)))
         assert "verified" not in {check.verdict for check in checks}, f"NOETIC_SEED={SEED}, {bit}, {seen}"
 
 
@@ -142,7 +142,8 @@ async def test_without_its_end_and_without_signatures() -> None:
     await refused(run, summary=b"{}")
     await refused(run, summary=b"")
     opened = [
-        SEALING.open(Seen(0, JournalEnd("r", 0, NOTHING, None, b""), None), 1, NOTHING, each) for each in run.records
+        CHAIN.decode(StoredEnd(0, JournalEnd("r", 0, NOTHING, None, b""), None), 1, NOTHING, each)
+        for each in run.records
     ]
     plain = [
         Record(each.record.kind, each.record.path, each.record.payload) for each in opened if each.record is not None
@@ -239,7 +240,7 @@ async def test_another_version_or_way_of_signing_is_none() -> None:
 @given(st.data())
 def test_whatever_bytes_are_there(data: st.DataObject) -> None:
     """Bytes of any kind, with and without the mark and the beginning that signed ones have."""
-    records, seen = sealed("r", 3)
+    records, seen = encoded("r", 3)
     index = data.draw(st.integers(0, 2))
     begin = records[index].payload[: data.draw(st.integers(0, len(records[index].payload)))]
     payload = begin + data.draw(st.binary(max_size=200))
@@ -250,10 +251,10 @@ def test_whatever_bytes_are_there(data: st.DataObject) -> None:
 @given(st.lists(st.integers(0, 5), max_size=8))
 def test_only_the_journal_that_was_written_is_verified(order: list[int]) -> None:
     """Any row of a run's records, doubled, left out, in any order."""
-    records, seen = sealed("r", 6)
+    records, seen = encoded("r", 6)
     digest, verified = NOTHING, True
     for position, index in enumerate(order, 1):
-        found = SEALING.open(seen, position, digest, records[index])
+        found = CHAIN.decode(seen, position, digest, records[index])
         verified = verified and all(check.verdict == "verified" for check in found.checks)
         digest = digest_of(records[index])
     assert verified == (order == list(range(len(order))) and len(order) <= 6)

@@ -30,7 +30,7 @@ if arg(5) ~= '0' then
     local joined, body = table.concat(digests), arg(7)
     redis.call(
         'XADD', key('log', n), arg(4) .. '-0', 'c', arg(5), 'k', arg(6), 's',
-        seal('log', n, arg(4), arg(5), arg(6), joined), 'd', joined, 'b', body
+        checksum('log', n, arg(4), arg(5), arg(6), joined), 'd', joined, 'b', body
     )
     for index, digest in ipairs(digests) do
         if redis.call('ZADD', key('uses', n), 'NX', position, digest) == 1 then

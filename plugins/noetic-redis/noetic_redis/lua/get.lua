@@ -5,7 +5,7 @@ if not found then
 end
 local version, crc, sum = string.match(found, '^(%d+) (%d+) (%x+)$')
 local value = redis.call('HGET', key('values', arg(1)), arg(2))
-if not version or not value or sum ~= seal('value', arg(1), arg(2), version, crc) then
+if not version or not value or sum ~= checksum('value', arg(1), arg(2), version, crc) then
     fail('corrupt')
 end
 return {version, crc, value}

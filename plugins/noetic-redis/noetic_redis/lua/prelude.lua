@@ -30,7 +30,7 @@ local function text(value)
 end
 
 -- A checksum that takes in what it is of and where that is. Each part has its length before it.
-local function seal(...)
+local function checksum(...)
     local parts = {salt, ...}
     for index, part in ipairs(parts) do
         parts[index] = #part .. ':' .. part
@@ -80,12 +80,12 @@ end
 
 local FIELDS = {'id', 'pos', 'fence', 'status', 'skey', 'crc', 'parts', 'bytes', 'created', 'updated'}
 
-local function sealed(n, run)
+local function run_checksum(n, run)
     local parts = {}
     for index, name in ipairs(FIELDS) do
         parts[index] = run[name]
     end
-    return seal('run', n, unpack(parts))
+    return checksum('run', n, unpack(parts))
 end
 
 local function load(n)
@@ -97,7 +97,7 @@ local function load(n)
         end
         run[name] = found[index + 2]
     end
-    if found[1] ~= sealed(n, run) or (run['until'] ~= '' and not tonumber(run['until'])) then
+    if found[1] ~= run_checksum(n, run) or (run['until'] ~= '' and not tonumber(run['until'])) then
         fail('corrupt')
     end
     return run
@@ -137,7 +137,7 @@ end
 
 -- Writes the fields that have changed; those of a new run are all new.
 local function save(n, run, names, card)
-    local fields = {'seal', sealed(n, run)}
+    local fields = {'seal', run_checksum(n, run)}
     for _, name in ipairs(names) do
         fields[#fields + 1] = name
         fields[#fields + 1] = run[name]

@@ -11,7 +11,7 @@ if arg(3) ~= '' and arg(3) ~= there then
 end
 local grown = #arg(5) - redis.call('HSTRLEN', values, arg(2))
 local version = text(redis.call('HINCRBY', store, 'ticks', 1))
-redis.call('HSET', heads, arg(2), version .. ' ' .. arg(4) .. ' ' .. seal('value', arg(1), arg(2), version, arg(4)))
+redis.call('HSET', heads, arg(2), version .. ' ' .. arg(4) .. ' ' .. checksum('value', arg(1), arg(2), version, arg(4)))
 redis.call('HSET', values, arg(2), arg(5))
 if not found then
     redis.call('ZADD', key('keys', arg(1)), 0, arg(2))

@@ -14,7 +14,7 @@ local page = 4
 
 local function take(stream, row)
     local last, fields = tonumber(string.match(row[1], '^(%d+)-0$')), row[2]
-    if not last or #fields ~= 10 or fields[6] ~= seal('log', stream, text(last), fields[2], fields[4], fields[8]) then
+    if not last or #fields ~= 10 or fields[6] ~= checksum('log', stream, text(last), fields[2], fields[4], fields[8]) then
         fail('corrupt')
     end
     local first = last - tonumber(fields[2])

@@ -5,7 +5,7 @@ for _, name in ipairs(redis.call('ZRANGEBYLEX', key('keys', arg(1)), after, '+',
     local found = redis.call('HGET', key('heads', arg(1)), name)
     local version, crc, sum = string.match(found or '', '^(%d+) (%d+) (%x+)$')
     local value = redis.call('HGET', key('values', arg(1)), name)
-    if not version or not value or sum ~= seal('value', arg(1), name, version, crc) then
+    if not version or not value or sum ~= checksum('value', arg(1), name, version, crc) then
         fail('corrupt')
     end
     rows[#rows + 1] = {name, version, crc, value}
