@@ -12,6 +12,8 @@ from typing import Any
 import anyio
 import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
 from noetic_py import Context, Harness, SessionKey, step
 from noetic_py.checkpoints import (
@@ -23,6 +25,7 @@ from noetic_py.checkpoints import (
     InMemoryBackend,
     JournalEnd,
     Record,
+    RecordCheck,
     RecordPlace,
     RecordTransform,
     SqliteBackend,
@@ -40,6 +43,7 @@ from noetic_py.errors import (
 )
 from noetic_py.journal.fields import plain_summary
 from noetic_py.journal.records import stored_name
+from noetic_py.journal.signing import StoredEnd, TransformChain, digest_of, origins_at
 from noetic_py.plugins import TransformRegistry, hookimpl, load_plugins
 from noetic_py.testing import FaultyBackend, ReferenceContract, VirtualRuntime, assert_resumable_everywhere
 from noetic_py.testing._conformance.base import equal
@@ -599,13 +603,22 @@ async def test_pruning_and_deleting_leave_the_others_right() -> None:
 # -- which transforms there are
 
 
+NO_NAMES: list[Any] = ["", "a b", "-", "x" * 65, "\u00e9", b"x"]
+
+
 @pytest.mark.parametrize(
-    "transforms", [[object()], [Sum("")], [Sum("a b")], [Sum("x" * 65)], [Sum("\u00e9")], [Sum(), Sum()]]
+    ("transforms", "why"),
+    [
+        ([object()], "is not a valid record transform"),
+        *(([Sum(name)], "is not a valid name for a record transform") for name in NO_NAMES),
+        ([Sum(), Sum()], "two record transforms are named 'sum'"),
+    ],
 )
-def test_what_is_no_row_of_transforms_is_refused(transforms: list[Any]) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_is_no_row_of_transforms_is_refused(transforms: list[Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
         made(InMemoryBackend(), *transforms)
     assert caught.value.code == "record-transforms"
+    made(InMemoryBackend(), *(Sum(name) for name in ("x", "a-1", "x" * 64)))
 
 
 class Plugin:
@@ -732,3 +745,125 @@ async def test_a_copy_of_the_whole_store_verifies(kind: str, tmp_path: Path) -> 
         assert (await harness.resume("r", flow)).value == "go12"
         await harness.run(flow, "go", run_id="later")
         assert (await harness.runs.verify("later")).ok
+
+
+# ------------------------------------------------------------------------------------- one record, one end of a journal
+
+
+class Blind(RecordTransform):
+    """Gives nothing back, and says nothing of ends."""
+
+    name = "blind"
+
+    def encode(self, place: RecordPlace, payload: bytes) -> bytes:
+        return payload
+
+    def decode(self, place: RecordPlace, payload: bytes) -> DecodedPayload:
+        return DecodedPayload(None, Finding("unverified", "it is dark"))
+
+
+DECODED: list[tuple[list[RecordTransform], list[RecordTransform], bool, str | None, list[tuple[str, str]]]] = [
+    ([Sum(), Veil()], [Sum(), Veil()], True, None, [("veil", "verified"), ("sum", "verified")]),
+    ([Sum(), Veil()], [Veil(), Sum()], True, None, [("veil", "verified"), ("sum", "verified")]),
+    ([Sum()], [Sum(), Veil()], True, None, [("sum", "verified"), ("veil", "unverified")]),
+    ([], [Sum(), Veil()], True, None, [("sum", "unverified"), ("veil", "unverified")]),
+    ([Sum(), Veil()], [Veil()], False, "sum", [("veil", "verified"), ("sum", "unverified")]),
+    ([Sum(), Veil()], [Sum()], False, "veil", [("veil", "unverified"), ("sum", "unverified")]),
+    ([Sum(), Blind()], [Sum(), Blind()], False, None, [("blind", "unverified")]),
+    ([Sum(), Careless()], [Sum(), Careless()], False, None, [("careless", "unverified")]),
+]
+REASONS = {
+    "it was written without it",
+    "there is no such record transform here",
+    "it is dark",
+    "it failed: LookupError: no glasses",
+}
+
+
+@pytest.mark.parametrize(("written", "read", "whole", "missing", "checks"), DECODED)
+def test_a_record_is_decoded_with_the_transforms_that_are_here(
+    written: list[RecordTransform],
+    read: list[RecordTransform],
+    whole: bool,
+    missing: str | None,
+    checks: list[tuple[str, str]],
+) -> None:
+    record = Record("K", ("p",), b"{}")
+    [encoded], digest = TransformChain(written).encode("r", 4, bytes(32), [record])
+    assert digest == digest_of(encoded)
+    seen = StoredEnd(9, JournalEnd("r", 9, b"", None, b""), None)
+    found = TransformChain(read).decode(seen, 5, bytes(32), encoded)
+    assert [(check.transform, check.verdict) for check in found.checks] == checks
+    assert {(check.position, check.kind, check.path) for check in found.checks} == {(5, "K", ("p",))}
+    assert {check.reason for check in found.checks if check.verdict == "unverified"} <= REASONS
+    assert (found.record, found.missing) == (record if whole else None, missing)
+    if isinstance(found.record, CheckedRecord):
+        assert found.record.checks == found.checks
+
+
+@given(st.lists(st.integers(1, 9), unique=True, max_size=4).map(sorted), st.integers(0, 12))
+def test_a_record_that_forks_share_was_written_in_one_run(ends: list[int], at: int) -> None:
+    """A fork of a fork knows of each record that it shares where it was written, and nothing beyond that."""
+    end = JournalEnd("r", 12, b"", None, b"", tuple((f"run-{last}", last) for last in ends))
+    writers = [next((f"run-{last}" for last in ends if number <= last), "r") for number in range(1, 13)]
+    origins = origins_at(end, at)
+    assert [last for _, last in origins] == sorted({last for last in ends if last < at} | ({at} if at else set()))
+    shared = [next((run for run, last in origins if number <= last), "fork") for number in range(1, 13)]
+    assert shared == [*writers[:at], *["fork"] * (12 - at)]
+
+
+async def ended(backend: InMemoryBackend, transforms: Sequence[RecordTransform]) -> tuple[StoredEnd, list[RecordCheck]]:
+    entry = await backend.entry("r")
+    assert entry is not None
+    return TransformChain(transforms).check_end(entry)
+
+
+async def test_another_last_record_is_told_by_each_transform_that_has_signed_the_end() -> None:
+    backend = InMemoryBackend()
+    await SignedBackend(backend, [Sum("first"), Blind(), Sum("second")]).append(
+        "r", expected_position=0, fence=0, records=[Record("K", (), b"{}")]
+    )
+    [record] = await stored(backend)
+    here = [Sum("first"), Blind(), Sum("third")]
+    seen, _ = await ended(backend, here)
+    assert seen.position == 1
+    # The one has signed nothing, of the others one is not here and one was not there.
+    [check] = TransformChain(here).check_last(seen, bytes(32))
+    assert (check.transform, check.verdict, check.position) == ("first", "forged", 1)
+    assert check.reason == "another record was the last one"
+    assert [*TransformChain(here).check_last(seen, digest_of(record))] == []
+    # Without anything beside it there is nothing that could differ, and nothing is verified.
+    plain = InMemoryBackend()
+    await plain.append("r", expected_position=0, fence=0, records=[record])
+    seen, checks = await ended(plain, here)
+    assert [*TransformChain(here).check_last(seen, bytes(32))] == []
+    assert [check.verdict for check in checks] == ["unverified", "verified", "unverified"]
+
+
+async def test_a_run_that_is_only_held_is_not_checked() -> None:
+    backend = InMemoryBackend()
+    await backend.acquire("r", ttl=60)
+    seen, checks = await ended(backend, [Sum()])
+    assert (seen.position, seen.signatures, checks) == (0, None, [])
+
+
+async def test_what_a_transform_says_of_an_end_stays_where_the_end_is_another_one_too() -> None:
+    """A verdict that is not good is not replaced by another one."""
+    backend = InMemoryBackend()
+    await SignedBackend(backend, [Sum()]).append(
+        "r", expected_position=0, fence=0, records=[Record("K", (), b"{}")], status="running"
+    )
+    entry = await backend.entry("r")
+    assert entry is not None
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({}, "the run was written in another store, and copied here"),
+        ({"position": 2}, "the journal was left at 1 records, and has 2"),
+        ({"status": "failed"}, "the run was left running, and is failed"),
+    ]
+    for change, reason in changes:
+        _, [check] = TransformChain([Sum()]).check_end(evolve(entry, **change))
+        assert (check.verdict, check.reason) == ("forged", reason)
+        for transform in (Sum("other"), Careless()):
+            _, [check] = TransformChain([transform]).check_end(evolve(entry, **change))
+            assert check.verdict == "unverified"
+            assert check.reason in ("nothing says where the journal ends", "it failed: LookupError: no glasses")

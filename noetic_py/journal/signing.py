@@ -88,11 +88,10 @@ class TransformChain:
     """
 
     def __init__(self, transforms: Sequence[RecordTransform]) -> None:
-        self._transforms = tuple(transforms)
         # The identity of the store that is read and written, once it is known.
         self.store: str | None = None
         self.by_name: dict[str, RecordTransform] = {}
-        for transform in self._transforms:
+        for transform in transforms:
             if not isinstance(transform, RecordTransform):
                 raise _unfit(
                     f"{transform!r} is not a valid record transform; expected a RecordTransform",
@@ -218,9 +217,7 @@ class TransformChain:
 
 def is_name(name: object) -> bool:
     """Whether a text can name a record transform."""
-    return (
-        isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isascii() and name.replace("-", "").isalnum()
-    )
+    return isinstance(name, str) and len(name) <= _LONGEST_NAME and name.isascii() and name.replace("-", "").isalnum()
 
 
 def _unfit(message: str, *, hint: str) -> ConfigError:

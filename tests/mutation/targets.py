@@ -83,7 +83,7 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ledger": ("noetic_py.engine.journaling.ledger", LEDGER),
     "fold": ("noetic_py.engine.journaling.fold", ("tests/test_histories.py::test_every_run_goes_on", *RESUMED)),
     "replay": ("noetic_py.engine.journaling.replay", RESUMED),
-    "signing": ("noetic_py.journal.signing", SIGNING),
+    "signing": ("noetic_py.journal.signing", ("tests/test_checkpoints_signed.py", *SIGNING)),
     "signatures": ("noetic_signing.signing", SIGNING),
     "keys": ("noetic_signing.keys", SIGNING),
 }

@@ -36,7 +36,6 @@ KEY_ID = 8
 SIGNATURE = 64
 """The length of a signature, in bytes."""
 _LONGEST_ROLE = 64
-_PEM = "-----BEGIN"
 _GENERATE = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
 
 
@@ -46,15 +45,17 @@ def check_role(role: object) -> str:
     Raises:
         ConfigError: It is no text of 1 to 64 ASCII letters, digits and dashes; code `"signing-role"`.
     """
-    if not isinstance(role, str) or not 0 < len(role) <= _LONGEST_ROLE or not role.isascii():
-        raise ConfigError(
-            f"{role!r:.80} is not a valid role; expected 1 to 64 letters, digits and dashes", code="signing-role"
-        )
-    if not role.replace("-", "").isalnum():
-        raise ConfigError(
-            f"{role!r} is not a valid role; expected 1 to 64 letters, digits and dashes", code="signing-role"
-        )
-    return role
+    if (
+        isinstance(role, str)
+        and len(role) <= _LONGEST_ROLE
+        and role.isascii()
+        # Which no text without letters and digits is.
+        and role.replace("-", "").isalnum()
+    ):
+        return role
+    raise ConfigError(
+        f"{role!r:.80} is not a valid role; expected 1 to 64 letters, digits and dashes", code="signing-role"
+    )
 
 
 def key_id(key: Ed25519PublicKey) -> bytes:

@@ -12,12 +12,14 @@ import pytest
 from attrs import evolve
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from noetic_signing import Keyring, Policy, Signer, Signing
+from hypothesis import given
+from hypothesis import strategies as st
+from noetic_signing import Keyring, Policy, Signer, Signing, keys
 from noetic_signing.signing import _about_record, _bytes_of
 from signed_runs import SIGNER, database, flow, harness, kept, one, signed_run
 
 from noetic_py import Budget, Harness, Message, StateBag, parallel
-from noetic_py.checkpoints import InMemoryBackend, RecordPlace
+from noetic_py.checkpoints import DecodedPayload, Finding, InMemoryBackend, JournalEnd, RecordPlace
 from noetic_py.errors import CheckpointFailed, ConfigError, NoeticError, RecordRefused, TransformMissing
 from noetic_py.testing import assert_resumable_everywhere
 
@@ -116,10 +118,10 @@ async def test_a_key_that_nobody_knows_is_refused() -> None:
 
 async def test_a_public_key_is_enough_to_read_and_not_to_write() -> None:
     run = await signed_run()
-    for given in (SIGNER.public, SIGNER.public_pem, SIGNER.public_pem.encode()):
+    for key in (SIGNER.public, SIGNER.public_pem, SIGNER.public_pem.encode()):
         backend = InMemoryBackend()
         await run.put(backend)
-        reader = harness(backend, Signing(trusted={"runner": [given]}))
+        reader = harness(backend, Signing(trusted={"runner": [key]}))
         assert (await reader.runs.verify("r")).ok
         assert len(await reader.runs.journal("r")) == len(run.records)
         with pytest.raises(CheckpointFailed, match=r"'signing' failed on .*there is no key to sign with"):
@@ -280,37 +282,142 @@ def test_a_private_key_is_never_shown(tmp_path: Path) -> None:
             copied(signer)
 
 
+NO_KEY = r"the signing key is not an Ed25519 private key in PEM, or its password is wrong or missing"
+NO_PUBLIC_KEY = r"a trusted key is no Ed25519 public key in PEM"
+
+
 @pytest.mark.parametrize(
-    "make",
+    ("make", "why"),
     [
-        lambda: Signer.from_pem("no key"),
-        lambda: Signer.from_pem(b""),
-        lambda: Signer.from_pem(_pem(generate_private_key(SECP256R1()))),
-        lambda: Signer.from_pem(SIGNER.public_pem),
-        lambda: Signer.from_file("/no/such/key.pem"),
-        lambda: Keyring({"runner": ["no key"]}),
-        lambda: Keyring({"runner": [SIGNER.pem()]}),
-        lambda: Keyring({"runner": [Path("/no/such/key.pem")]}),
-        lambda: Keyring(
-            {
-                "runner": generate_private_key(SECP256R1())
-                .public_key()
-                .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-            }
+        (lambda: Signer.from_pem("no key"), NO_KEY),
+        (lambda: Signer.from_pem(b""), NO_KEY),
+        (lambda: Signer.from_pem(_pem(generate_private_key(SECP256R1()))), NO_KEY),
+        (lambda: Signer.from_pem(SIGNER.public_pem), NO_KEY),
+        (lambda: Signer.from_file("/no/such/key.pem"), r"the key file /no/such/key.pem cannot be read: No such"),
+        (lambda: Signer.from_file(__file__), NO_KEY),
+        (lambda: Keyring({"runner": ["no key"]}), NO_PUBLIC_KEY),
+        (lambda: Keyring({"runner": [SIGNER.pem()]}), NO_PUBLIC_KEY),
+        (lambda: Keyring({"runner": [Path("/no/such/key.pem")]}), r"the key file /no/such/key.pem cannot be read"),
+        (lambda: Keyring({"runner": Path(__file__)}), r"test_signing.py holds no Ed25519 public key in PEM"),
+        (
+            lambda: Keyring(
+                {
+                    "runner": generate_private_key(SECP256R1())
+                    .public_key()
+                    .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+                }
+            ),
+            NO_PUBLIC_KEY,
         ),
-        Signing,
-        lambda: Signing.from_env({"NOETIC_SIGNING_KEY": "a", "NOETIC_SIGNING_KEY_FILE": "b"}),
-        lambda: Signing.from_env({"NOETIC_SIGNING_POLICY": "strict"}),
-        lambda: Signing.from_env({"NOETIC_SIGNING_TRUSTED": "/etc/key.pem"}),
-        lambda: Signing.from_env({"NOETIC_SIGNING_TRUSTED": "runner="}),
-        lambda: Signing.from_env({"NOETIC_SIGNING_KEY_FILE": "/no/such/key.pem"}),
+        (Signing, r"there is no key to sign or to verify with"),
+        (lambda: Signing.from_env({"NOETIC_SIGNING_KEY": "a", "NOETIC_SIGNING_KEY_FILE": "b"}), r"are both set"),
+        (lambda: Signing.from_env({"NOETIC_SIGNING_POLICY": "strict"}), r"there is no key to sign or to verify with"),
+        (lambda: Signing.from_env({"NOETIC_SIGNING_TRUSTED": "/etc/key.pem"}), r"'/etc/key.pem' is not ROLE=FILE"),
+        (lambda: Signing.from_env({"NOETIC_SIGNING_TRUSTED": "runner="}), r"'runner=' is not ROLE=FILE"),
+        (lambda: Signing.from_env({"NOETIC_SIGNING_KEY_FILE": "/no/such/key.pem"}), r"cannot be read"),
     ],
 )
-def test_what_is_no_key_is_refused(make: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_is_no_key_is_refused(make: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
         make()
     assert caught.value.code == "signing-key"
     assert caught.value.hint
+
+
+def test_two_keys_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEY_ID", 0)
+    ring = Keyring({"runner": [SIGNER.public, SIGNER.public]})
+    with pytest.raises(ConfigError, match="two keys have the id") as caught:
+        ring.add(OTHER.public, "gateway")
+    assert (caught.value.code, len(ring)) == ("signing-key", 1)
+
+
+def test_a_keyring_says_whose_signature_fits() -> None:
+    ring = Keyring({"runner": [SIGNER.public], "gateway": [OTHER.public]})
+    signature = SIGNER.sign(b"data")
+    assert ring.fits(SIGNER.key_id, signature, b"data") is True
+    for name, data in ((SIGNER.key_id, b"date"), (OTHER.key_id, b"data"), (b"12345678", b"data")):
+        assert ring.fits(name, signature, data) is False
+    assert repr(ring) == f"Keyring({SIGNER.key_id.hex()}: runner, {OTHER.key_id.hex()}: gateway)"
+    assert repr(SIGNER) == f"Signer(role='runner', key={SIGNER.key_id.hex()})"
+
+
+# -- settings
+
+
+def test_what_the_environment_asks_for(tmp_path: Path) -> None:
+    names = ("key.pem", "public.pem", "other.pem")
+    key, public, other = (tmp_path / name for name in names)
+    key.write_bytes(OTHER.pem())
+    public.write_text(SIGNER.public_pem)
+    other.write_text(OTHER.public_pem)
+    mine, its = SIGNER.key_id.hex(), OTHER.key_id.hex()
+    pem = SIGNER.pem().decode()
+    asked: list[tuple[dict[str, str], str]] = [
+        ({}, "None"),
+        ({"ROLE": "gateway"}, "None"),
+        ({"KEY": "", "TRUSTED": ""}, "None"),
+        ({"KEY": pem}, f"Signing(Signer(role='runner', key={mine}), Keyring({mine}: runner), policy='strict')"),
+        (
+            {"KEY_FILE": str(key), "ROLE": "gateway", "POLICY": "annotate"},
+            f"Signing(Signer(role='gateway', key={its}), Keyring({its}: gateway), policy='annotate')",
+        ),
+        (
+            {"TRUSTED": f" runner = {public} , gateway={public},, runner={other}"},
+            f"Signing(None, Keyring({mine}: gateway+runner, {its}: runner), policy='strict')",
+        ),
+        (
+            {"KEY": pem, "TRUSTED": f"gateway={other}"},
+            f"Signing(Signer(role='runner', key={mine}), Keyring({its}: gateway, {mine}: runner), policy='strict')",
+        ),
+    ]
+    for texts, made in asked:
+        assert repr(Signing.from_env({f"NOETIC_SIGNING_{name}": text for name, text in texts.items()})) == made
+    by_run = Signing(lambda _: SIGNER, trusted={"runner": SIGNER.public})
+    assert repr(by_run) == f"Signing('by run', Keyring({mine}: runner), policy='strict')"
+    assert len(by_run.keys) == 1
+    assert by_run.keys.roles(SIGNER.key_id) == frozenset({"runner"})
+
+
+# -- findings
+
+
+@given(st.data())
+def test_bytes_that_do_not_begin_with_a_whole_signature_are_forged(data: st.DataObject) -> None:
+    """The version, the key's id, the length of the role, the role in ASCII, and 64 bytes; a record may be empty."""
+    signing, place, end = Signing(SIGNER), RecordPlace("r", 1, "K", (), bytes(32)), JournalEnd("r", 1, b"", None, b"")
+    whole = signing.encode(place, b"")
+    assert signing.decode(place, whole) == DecodedPayload(
+        b"", Finding("verified", by=f"runner (key {SIGNER.key_id.hex()})")
+    )
+    role = whole.index(b"runner")
+    no_ascii = whole[:role] + b"\xc3\xa9" * 3 + whole[role + 6 :]
+    other_version = bytes((data.draw(st.integers(2, 255)),)) + whole[1:]
+    for cut in (whole[: data.draw(st.integers(0, len(whole) - 1))], no_ascii, other_version):
+        nothing = Finding("forged", "it does not begin with a signature of this version")
+        assert signing.decode(place, cut) == DecodedPayload(None, nothing)
+        assert signing.check_end(end, cut) == Finding("forged", "its signature is not of this version")
+    signature = signing.sign_end(end)
+    assert signing.check_end(end, signature).verdict == "verified"
+    assert signing.check_end(end, signature + b"x") == Finding("forged", "its signature is not of this version")
+    assert signing.check_end(end, whole) == Finding("forged", "the signature is not of this record at this place")
+    assert signing.check_end(end, None) == Finding("unverified", "the place where it ends is not signed")
+    odd = RecordPlace("r", 1, "K", ("\ud800",), bytes(32))
+    assert signing.decode(odd, whole).finding == Finding("forged", "its place is not one that a record can have")
+
+
+def test_an_end_is_signed_with_all_that_it_says() -> None:
+    signing = Signing(SIGNER)
+    end = JournalEnd("r", 1, b"d", "completed", b"s", (("q", 1),), "here")
+    signature = signing.sign_end(end)
+    assert signing.check_end(end, signature).verdict == "verified"
+    changes: dict[str, Any] = {
+        "run_id": "s", "position": 2, "digest": b"e", "status": None, "summary": b"t", "origins": (), "store": None,
+    }  # fmt: skip
+    for name, value in changes.items():
+        assert signing.check_end(evolve(end, **{name: value}), signature).verdict == "forged", name
+    before_stores = evolve(end, store=None)
+    assert signing.check_end(before_stores, signing.sign_end(before_stores)).verdict == "verified"
 
 
 def test_what_a_checker_would_refuse_is_refused_without_one() -> None:
@@ -325,7 +432,12 @@ def test_what_a_checker_would_refuse_is_refused_without_one() -> None:
     assert caught.value.code == "signing-policy"
 
 
-@pytest.mark.parametrize("role", ["", "a b", "é", "x" * 65, "a=b", None])
+@pytest.mark.parametrize("role", ["x", "7", "a-b", "x" * 64])
+def test_a_role_has_letters_digits_and_dashes(role: str) -> None:
+    assert Signer.generate(role=role).role == role
+
+
+@pytest.mark.parametrize("role", ["", "-", "a b", "é", "x" * 65, "a=b", b"runner", None])
 def test_what_is_no_role_is_refused(role: Any) -> None:
     for make in (
         lambda: Signer.generate(role=role),
