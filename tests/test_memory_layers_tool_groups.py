@@ -362,10 +362,10 @@ class Shelf(MemoryLayer[list[str]]):
     def by_model(self) -> bool:
         return self.open
 
-    def offered(self) -> Sequence[Tool[..., Any, Any, Any]]:
+    def available_tools(self) -> Sequence[Tool[..., Any, Any, Any]]:
         return [each for each in (read, send) if each.name in self.state]
 
-    def withheld(self) -> dict[str, str]:
+    def unavailable_tools(self) -> dict[str, str]:
         return {each.wire_name: "it is locked" for each in (read, send) if each.name not in self.state}
 
     @function

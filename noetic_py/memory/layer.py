@@ -438,16 +438,16 @@ class MemoryLayer(LayerBase[LayerStateT], Generic[LayerStateT]):
         """Whether the model gets the layer's functions; it is asked of the settings, before there is a state."""
         return True
 
-    def offered(self) -> Sequence[AnyTool | ToolSource]:
+    def available_tools(self) -> Sequence[AnyTool | ToolSource]:
         """Tools and sources of tools that the model has in the next round, besides those of the step and the harness.
 
-        It is asked before each round, and a run that goes on in another process asks it again: so the answer follows
-        from the settings and the state alone.
+        Called before each round, and again when a run is resumed, so the result may only depend on the settings and
+        the state.
         """
         return ()
 
-    def withheld(self) -> Mapping[str, str]:
-        """Tools that the layer has and does not offer now, by their names on the wire, and why; the model reads it."""
+    def unavailable_tools(self) -> Mapping[str, str]:
+        """Tools of the layer that the model may not call now, by wire name, with a reason that the model reads."""
         return {}
 
     def call_rules(self) -> tuple[Sequence[PermissionRule], PermissionAction] | None:
@@ -554,7 +554,9 @@ def hooks_of(cls: type[object]) -> frozenset[HookName]:
     return found
 
 
-def answers(cls: type[object], question: Literal["offered", "withheld", "call_rules", "compactor", "keeper"]) -> bool:
+def answers(
+    cls: type[object], question: Literal["available_tools", "unavailable_tools", "call_rules", "compactor", "keeper"]
+) -> bool:
     """Whether a layer's class answers a question itself."""
     return getattr(cls, question) is not getattr(MemoryLayer, question)
 

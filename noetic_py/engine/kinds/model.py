@@ -86,7 +86,7 @@ class RoundRequest:
         tools: The tools that are offered, by their names on the wire.
         schema: What the answer has to fit.
         given: The arguments as the model sent them of calls that have masks, by call id.
-        withheld: Why tools that there are are not offered, by their names.
+        unavailable: Why the model may not call tools that exist, by their names.
     """
 
     model: Model
@@ -94,7 +94,7 @@ class RoundRequest:
     tools: Mapping[str, AnyTool]
     schema: OutputSchema | None
     given: dict[str, str] = field(factory=dict[str, str])
-    withheld: Mapping[str, str] = field(factory=dict[str, str])
+    unavailable: Mapping[str, str] = field(factory=dict[str, str])
 
 
 async def run_answer(ask: RoundRequest, frame: Frame) -> ModelResponse:
@@ -356,10 +356,10 @@ _NONE: Mapping[str, str] = {}
 
 @frozen(eq=False)
 class AvailableTools:
-    """The tools of a round, by their names on the wire, and why some are withheld."""
+    """The tools of a round, by their names on the wire, and why some are unavailable."""
 
     tools: Mapping[str, AnyTool]
-    withheld: Mapping[str, str] = _NONE
+    unavailable: Mapping[str, str] = _NONE
 
 
 async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
@@ -371,7 +371,7 @@ async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
     if known is not None:
         return known
     layers = _tool_layers(frame)
-    theirs = [each for layer in layers for each in layer.offered()]
+    theirs = [each for layer in layers for each in layer.available_tools()]
     given: tuple[Any, ...] = (*common, *_functions(frame), *theirs, *spec.tools)
     found: dict[str, AnyTool] = {}
     for each in given:
@@ -387,8 +387,8 @@ async def available_tools(frame: Frame, spec: ModelSpec) -> AvailableTools:
                     path=frame.at,
                 )
             found[tool.wire_name] = tool
-    withheld = {name: why for layer in layers for name, why in layer.withheld().items()}
-    available = AvailableTools(found, withheld)
+    unavailable = {name: why for layer in layers for name, why in layer.unavailable_tools().items()}
+    available = AvailableTools(found, unavailable)
     if fixed:
         spec.cache["tools"] = available
     return available
@@ -476,9 +476,11 @@ async def _answered(frame: Frame) -> Any:
     """Ask, run the tools, read the output; ask again while it does not fit."""
     spec: ModelSpec = frame.step.spec
     model = _model(frame, spec)
-    offered = await available_tools(frame, spec)
+    available = await available_tools(frame, spec)
     plan = _plan(spec)
-    ask = RoundRequest(model, spec, offered.tools, None if plan is None else plan.schema, withheld=offered.withheld)
+    ask = RoundRequest(
+        model, spec, available.tools, None if plan is None else plan.schema, unavailable=available.unavailable
+    )
     if spec.output_retries < 0:
         raise ConfigError("output_retries is below 0", code="call-model", path=frame.path)
     guided = 0
@@ -644,7 +646,7 @@ async def _run_tools(frame: Frame, calls: tuple[FunctionCall, ...], ask: RoundRe
         Path(
             TOOL_CALL,
             RequestedCall(
-                call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.withheld.get(call.name)
+                call, called[index], tuple(tools), ask.given.get(call.call_id), why=ask.unavailable.get(call.name)
             ),
             f"{call.name if call.name in tools else 'tool'}[{index}]",
             seeded=False,

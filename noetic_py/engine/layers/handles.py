@@ -63,7 +63,9 @@ class Layers:
         )
         # Those that have a say in which tools are offered.
         self.tool_layers: tuple[AnyLayer, ...] = tuple(
-            each for each in declared if answers(type(each), "offered") or answers(type(each), "withheld")
+            each
+            for each in declared
+            if answers(type(each), "available_tools") or answers(type(each), "unavailable_tools")
         )
 
     def __bool__(self) -> bool:

@@ -198,11 +198,11 @@ class ToolGroups(MemoryLayer[dict[str, bool]]):
 
     # -- questions
 
-    def offered(self) -> Sequence[ToolEntry]:
+    def available_tools(self) -> Sequence[ToolEntry]:
         """The tools and sources of the active groups."""
         return [each for group in self.groups if self.is_active(group.name) for each in group.tools]
 
-    def withheld(self) -> Mapping[str, str]:
+    def unavailable_tools(self) -> Mapping[str, str]:
         """Of the tools of groups that are not active, by their names on the wire, why they are not there."""
         return {
             each.wire_name: f"it belongs to the tool group {group.name!r}, which is not active"

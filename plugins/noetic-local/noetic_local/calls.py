@@ -44,20 +44,20 @@ def pack(request: ModelRequest) -> ModelRequest:
     settings = request.settings.copy()
     settings.pop("tool_choice", None)
     settings.pop("parallel_tool_calls", None)
-    offered = _offered(request)
+    tools = _tools_of(request)
     return attrs.evolve(
         request,
         items=_plain_items(request.items),
-        instructions=_instructions(request, offered),
+        instructions=_instructions(request, tools),
         tools=(),
         settings=settings,
-        output=_schema(request, offered) if offered else request.output,
+        output=_schema(request, tools) if tools else request.output,
     )
 
 
 def unpack(response: ModelResponse, request: ModelRequest) -> ModelResponse:
     """The response to `request`, from the response to `pack(request)`."""
-    if not _offered(request):
+    if not _tools_of(request):
         return response
     items: list[Item] = []
     called = False
@@ -106,7 +106,7 @@ class CallStream:
         return self._response
 
 
-def _offered(request: ModelRequest) -> Sequence[Mapping[str, Any]]:
+def _tools_of(request: ModelRequest) -> Sequence[Mapping[str, Any]]:
     choice = request.settings.get("tool_choice", "auto")
     if choice == "none":
         return ()
@@ -134,12 +134,12 @@ def _plain_items(items: Sequence[Item]) -> list[Item]:
     return plain
 
 
-def _instructions(request: ModelRequest, offered: Sequence[Mapping[str, Any]]) -> str | None:
-    if not offered:
+def _instructions(request: ModelRequest, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    if not tools:
         return request.instructions
     lines = [request.instructions] if request.instructions else []
     lines.append(f'Call a function by writing {{"{_CALL}": ..., "{_ARGUMENTS}": {{...}}}}. Functions:')
-    for tool in offered:
+    for tool in tools:
         parameters: Any = tool.get("parameters") or {}
         names = ", ".join(parameters.get("properties", {}))
         lines.append(f"{tool['name']}({names}): {tool.get('description') or ''}".rstrip(": "))
@@ -148,10 +148,10 @@ def _instructions(request: ModelRequest, offered: Sequence[Mapping[str, Any]]) -
     return "\n".join(lines)
 
 
-def _schema(request: ModelRequest, offered: Sequence[Mapping[str, Any]]) -> OutputSchema:
+def _schema(request: ModelRequest, tools: Sequence[Mapping[str, Any]]) -> OutputSchema:
     definitions: dict[str, Any] = {}
     kinds: list[Any] = []
-    for index, tool in enumerate(offered):
+    for index, tool in enumerate(tools):
         parameters: Any = tool.get("parameters") or {"type": "object", "properties": {}}
         arguments = _hoisted(parameters, f"t{index}_", definitions)
         kinds.append(_object({_CALL: {"const": tool["name"]}, _ARGUMENTS: arguments}))

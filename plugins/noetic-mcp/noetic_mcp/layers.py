@@ -61,7 +61,7 @@ class McpTools(MemoryLayer[dict[str, str]]):
         """The servers' instructions, as far as the budget reaches."""
         return _within([f"{name}: {text}" for name, text in self.state.items() if text], budget)
 
-    def offered(self) -> Sequence[McpServer]:
+    def available_tools(self) -> Sequence[McpServer]:
         """The servers, which are asked for their tools before each model call."""
         return tuple(self.servers)
 

@@ -1,4 +1,4 @@
-"""`serve_mcp`: steps and tools offered to MCP clients."""
+"""`serve_mcp`: serve steps and tools to MCP clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from noetic_mcp.asking import answer_of, form_of, pending_text
-from noetic_mcp.offered import Offered, offer
+from noetic_mcp.served_step import ServedStep, served_step
 from noetic_py import Emitted, Harness, PendingRequest
 from noetic_py.context.step import AnyStep
 from noetic_py.core.control import Answer, AnyResult
@@ -48,7 +48,7 @@ def mcp_server(
     instructions: str | None = None,
     state: Callable[[], object] | None = None,
 ) -> Server[Any]:
-    """A server of the SDK that offers steps and tools, to be run or mounted by you.
+    """A server of the SDK that serves steps and tools, for you to run or mount.
 
     `mcp_server(...).streamable_http_app()` is an ASGI application. For a server in one line see
     [`serve_mcp`][noetic_mcp.serve_mcp].
@@ -61,12 +61,12 @@ def mcp_server(
         state: Makes the state of a run; needed by steps that ask for a type of their own.
 
     Raises:
-        ConfigError: There is nothing to offer (code `"mcp-flows"`), or something that is not a step or a tool.
+        ConfigError: No flow is given (code `"mcp-flows"`), or something that is not a step or a tool.
     """
     given = harness.flows if flows is None else flows
     if not given:
         raise ConfigError("there is no flow to serve", code="mcp-flows", hint='serve_mcp(harness, {"ask": flow})')
-    calls = _Calls(harness, [offer(key, each) for key, each in given.items()], state)
+    calls = _Calls(harness, [served_step(key, each) for key, each in given.items()], state)
     server: Server[Any] = Server(
         name, instructions=instructions, on_list_tools=calls.list_tools, on_call_tool=calls.call_tool
     )
@@ -86,7 +86,7 @@ async def serve_mcp(
     port: int | None = None,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Offer steps and tools to MCP clients, over standard input and output, or over streamable HTTP.
+    """Serve steps and tools to MCP clients, over standard input and output, or over streamable HTTP.
 
         async with Harness(model="openai:gpt-5-mini", flows={"ask": agent}) as harness:
             await serve_mcp(harness)
@@ -107,7 +107,7 @@ async def serve_mcp(
             `"mcp.example.com"`; needed for another `host`.
 
     Raises:
-        ConfigError: There is nothing to offer (code `"mcp-flows"`), or HTTP cannot be served so (`"mcp-http"`).
+        ConfigError: No flow is given (code `"mcp-flows"`), or HTTP cannot be served so (`"mcp-http"`).
     """
     server = mcp_server(harness, flows, name=name, instructions=instructions, state=state)
     if port is not None:
@@ -153,7 +153,7 @@ class _Calls:
     """Answers the requests of clients."""
 
     harness: Harness[Any]
-    offered: Sequence[Offered]
+    served: Sequence[ServedStep]
     state: Callable[[], object] | None
 
     @property
@@ -167,22 +167,22 @@ class _Calls:
 
     async def list_tools(self, ctx: Request, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """What clients can call."""
-        return types.ListToolsResult(tools=[*(each.listed for each in self.offered), *_CONTINUED[: self._keeps]])
+        return types.ListToolsResult(tools=[*(each.listed for each in self.served), *_CONTINUED[: self._keeps]])
 
     async def call_tool(self, ctx: Request, params: types.CallToolRequestParams) -> Outcome:
         """Run a step, or go on with its run."""
         try:
-            offered, opened = await self._opened(ctx, params)
-            return await self._to_the_end(ctx, params, offered, opened)
+            served, opened = await self._opened(ctx, params)
+            return await self._to_the_end(ctx, params, served, opened)
         except NoeticError as error:
             return _failed(error)
 
-    async def _opened(self, ctx: Request, params: types.CallToolRequestParams) -> tuple[Offered, Opened]:
+    async def _opened(self, ctx: Request, params: types.CallToolRequestParams) -> tuple[ServedStep, Opened]:
         arguments = params.arguments or {}
         if params.name == _CONTINUE and self._keeps:
             return await self._continued(str(arguments.get("run_id", "")), params)
-        offered = next((each for each in self.offered if each.listed.name == params.name), None)
-        if offered is None:
+        served = next((each for each in self.served if each.listed.name == params.name), None)
+        if served is None:
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r:.80}")
         if params.request_state is not None:
             return await self._continued(params.request_state, params)
@@ -195,28 +195,28 @@ class _Calls:
         options: dict[str, Any] = {"run_id": wanted or f"{_PREFIX}{uuid4().hex}", "on_error": "result"}
         if self.state is not None:
             options["state"] = self.state()
-        return offered, self.harness.stream(offered.step, offered.read(arguments), **options)
+        return served, self.harness.stream(served.step, served.read(arguments), **options)
 
-    async def _continued(self, run_id: str, params: types.CallToolRequestParams) -> tuple[Offered, Opened]:
+    async def _continued(self, run_id: str, params: types.CallToolRequestParams) -> tuple[ServedStep, Opened]:
         """A run that an earlier call has begun, with what the person at the client has answered."""
         if not run_id.startswith(_PREFIX):
             raise RunNotFound(f"there is no run {run_id!r:.80}", hint="the result of the earlier call names it")
         info = await self.harness.runs.get(run_id)
-        offered = next((each for each in self.offered if each.step.id == info.flow), None)
-        if offered is None or params.name not in (_CONTINUE, offered.listed.name):
+        served = next((each for each in self.served if each.step.id == info.flow), None)
+        if served is None or params.name not in (_CONTINUE, served.listed.name):
             raise RunNotFound(f"there is no run {run_id!r:.80} of {params.name}", hint="name it to the tool it is of")
         given = params.input_responses or {}
         said = {key: each for key, each in given.items() if isinstance(each, types.ElicitResult)}
-        return offered, self._resumed(offered, run_id, _answers(info.pending, said))
+        return served, self._resumed(served, run_id, _answers(info.pending, said))
 
-    def _resumed(self, offered: Offered, run_id: str, answers: Sequence[Answer]) -> Opened:
+    def _resumed(self, served: ServedStep, run_id: str, answers: Sequence[Answer]) -> Opened:
         options: dict[str, Any] = {"answers": answers, "on_error": "result"}
         if self.state is not None:
             options["state_type"] = type(self.state())
-        return self.harness.resume_stream(run_id, offered.step, **options)
+        return self.harness.resume_stream(run_id, served.step, **options)
 
     async def _to_the_end(
-        self, ctx: Request, params: types.CallToolRequestParams, offered: Offered, opened: Opened
+        self, ctx: Request, params: types.CallToolRequestParams, served: ServedStep, opened: Opened
     ) -> Outcome:
         # Nothing is asked twice in a call: a client that answers by itself may answer wrong each time.
         shown = set(params.input_responses or {})
@@ -225,7 +225,7 @@ class _Calls:
                 await _tell_progress(ctx, stream)
                 result = await stream.result()
             if result.status != "suspended":
-                return _ended(offered, result)
+                return _ended(served, result)
             # A question of which the answer was not taken is asked under another key.
             if shown and any(each.key in shown or each.problem is not None for each in result.pending):
                 return _waiting(result)
@@ -233,7 +233,7 @@ class _Calls:
             if not isinstance(asked, Sequence):
                 return asked
             shown |= {each.key for each in result.pending}
-            opened = self._resumed(offered, result.run_id, asked)
+            opened = self._resumed(served, result.run_id, asked)
 
     async def _asked(self, ctx: Request, result: AnyResult) -> Sequence[Answer] | Outcome:
         """What a person answers, or what the client is told where none does."""
@@ -278,9 +278,9 @@ async def _tell_progress(ctx: Request, stream: RunStream[Any, Any]) -> None:
         await ctx.session.report_progress(sent, None, f"{'/'.join(event.path)}: {text}"[:_LONGEST_MESSAGE])
 
 
-def _ended(offered: Offered, result: AnyResult) -> types.CallToolResult:
+def _ended(served: ServedStep, result: AnyResult) -> types.CallToolResult:
     try:
-        content, structured = offered.show(result.value)
+        content, structured = served.show(result.value)
     except NoeticError as error:
         return _failed(error, result.run_id)
     return types.CallToolResult(content=content, structured_content=structured, _meta={RUN_ID: result.run_id})

@@ -1,4 +1,4 @@
-"""A step or a tool as a tool of a server: its schemas, how its arguments are read and its output is shown."""
+"""Serves a step or a tool as an MCP tool: its schemas, its arguments and its output."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from noetic_py.steps.model import ModelSpec
 from noetic_py.tools.definition import AnyTool, render_output
 from noetic_py.tools.schema import SchemaCheck
 
-__all__ = ["Offered", "offer"]
+__all__ = ["ServedStep", "served_step"]
 
 _WRAPPED = "result"
 
 
 @frozen(eq=False)
-class Offered:
-    """A step that a client can call.
+class ServedStep:
+    """A step that MCP clients can call as a tool.
 
     Attributes:
         step: What runs.
-        listed: What a client is told of it.
+        listed: How the list of tools describes it.
         read: Makes the step's input of a call's arguments; raises `ToolArgumentsInvalid`.
         wrapped: Whether structured output is an object with the value as its only property.
     """
@@ -63,7 +63,7 @@ class Offered:
         return content, structured
 
 
-def offer(name: str, given: AnyStep | AnyTool) -> Offered:
+def served_step(name: str, given: AnyStep | AnyTool) -> ServedStep:
     """Make a step or a tool callable by clients.
 
     Args:
@@ -89,7 +89,7 @@ def offer(name: str, given: AnyStep | AnyTool) -> Offered:
         input_schema=dict(tool.parameters),
         output_schema=schema,
     )
-    return Offered(step, listed, read, wrapped)
+    return ServedStep(step, listed, read, wrapped)
 
 
 def _input_of(tool: AnyTool) -> Callable[[Mapping[str, object]], object]:
